@@ -111,6 +111,11 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
     assert [circle for circle in circles if not all(folder.startswith(CORE) for folder in circle)] == []
 
 
+def test_no_part_of_the_core_is_handed_a_function() -> None:
+    """Yield a note or an event, return a value, take a value, or take an object of a class or protocol below."""
+    assert structure.callables(structure.core_trees()) == []
+
+
 def test_rooms_are_folders() -> None:
     """A module with a floor of its own would hide a circle of folders."""
     rooms = [room for floor in structure.FLOORS for room in floor.split() if not room.startswith(CORE)]

@@ -78,7 +78,7 @@ class HostCore(Runs):
     ) -> None:
         super().__init__(me, config or CoreConfig())
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
-        self._stripes = Stripes(self.out, self.config, self.runs, self._failover_runs.current, self._act)
+        self._stripes = Stripes(self.out, self.config, self.runs, self._failover_runs)
         self._undecoded = UndecodedMessages()  # R9: messages in a row that do not decode
         self._streams, self._led = self._stripes.led, self._failover_runs.led  # asked for every event
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
@@ -88,13 +88,14 @@ class HostCore(Runs):
         desk, streams = self.context, self._streams
         desk.now = now
         if streams and self._stripes.concern(event):  # R8: the event is about a striped stream as a whole
-            self._stripes.handle_event(event)
+            for event_of_run in self._stripes.handle_event(event):
+                self._act(event_of_run)
         else:
             self._handlers[type(event)](self, event)
         if desk.local or self._lingering or self._led:
             self._finish()
         if streams:
-            return self._stripes.through(self._finish)
+            self._finish_streams()
         commands, desk.commands = desk.commands, []
         return commands
 
@@ -112,6 +113,29 @@ class HostCore(Runs):
             self._see_who_lingers()
         if self._led:
             self._see_what_fell()
+
+    def _finish_streams(self) -> None:
+        """R8: have the streams hear what their runs say, and do what comes of it; leave the commands for all others."""
+        desk, stripes, passed = self.context, self._stripes, list[e.Command]()
+        while True:
+            while desk.commands:
+                commands, desk.commands = desk.commands, []
+                for command in commands:
+                    if type(command) in stripes.HANDLED:
+                        for outcome in stripes.handle_command(command):
+                            if isinstance(outcome, e.Event):
+                                self._act(outcome)
+                            else:
+                                passed.append(outcome)
+                    else:
+                        passed.append(command)
+                self._finish()
+            for event in stripes.go_on():
+                self._act(event)
+            if not desk.commands and not desk.local:
+                desk.commands = passed
+                return
+            self._finish()
 
     def wants(self, sender: str, message: m.Bulk) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet.

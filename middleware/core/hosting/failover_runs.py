@@ -87,5 +87,10 @@ class FailoverRuns:
 
     def current(self, event: Any) -> Any:
         """R2: what is said of a run, of the generation that it is now."""
-        _, now = self.led.get(base_of(event.run), (None, event.run))
+        now = self.current_id(event.run)
         return event if now == event.run else msgspec.structs.replace(event, run=now)
+
+    def current_id(self, run_id: str) -> str:
+        """R2: return the id of the generation that a run is now."""
+        _, now = self.led.get(base_of(run_id), (None, run_id))
+        return now

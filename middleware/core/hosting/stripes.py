@@ -15,7 +15,7 @@ R4. A query that takes something which the trees do not make begins when others 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -24,14 +24,14 @@ from msgspec import UNSET
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.outbox import Outbox, Timer
 from thalweg.middleware.core.flow.node_states import ENDED
+from thalweg.middleware.core.hosting.failover_runs import FailoverRuns
 from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.runs.run import RunCore
-from thalweg.middleware.core.stripes import upper_feed
-from thalweg.middleware.core.stripes.striping import StripeHooks, StripeState, StripeTakeover, Striping
+from thalweg.middleware.core.stripes import notes as n
+from thalweg.middleware.core.stripes.striping import StripeState, StripeTakeover, Striping
 from thalweg.middleware.core.stripes.upper_feed import UpperFeed
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.split_graph import inlet_of, inlets_of, is_inlet
@@ -41,17 +41,12 @@ OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoine
 
 
 class Stripes:
-    """All of them, by the stream's id. ``current``: the run that a stripe is now, of whatever generation."""
+    """All of them, by the stream's id. The host handles each event that a method yields before the method goes on."""
 
     def __init__(
-        self,
-        out: Outbox,
-        limits: CoreConfig,
-        runs: Mapping[str, RunCore],
-        current: Callable[[e.NextRequested], e.NextRequested],
-        act: Callable[[e.Event], None],
+        self, out: Outbox, limits: CoreConfig, runs: Mapping[str, RunCore], failover_runs: FailoverRuns
     ) -> None:
-        self._out, self._limits, self._runs, self._current, self._act = out, limits, runs, current, act
+        self._out, self._limits, self._runs, self._failover_runs = out, limits, runs, failover_runs
         self.led: dict[str, Striping] = {}
         self.trunks: dict[str, UpperFeed] = {}  # R3: by stream, the feed of the run above its trees
         self._left: dict[str, set[str]] = {}  # by stream, the runs that are not forgotten
@@ -61,27 +56,11 @@ class Stripes:
         """The application asks for a stream; its stripes' runs are about to begin."""
         stream, above = event.run, event.above
         out = self._out.of(stream if above is UNSET else trunk_name(stream))
-        hooks = StripeHooks(
-            self._act,
-            self._send_indices,
-            self._most,
-            self._named,
-            lambda first, error: self._changed(stream, first, error),
-            lambda places, failed: self._spoilt(stream, places, failed),
-        )
-        striping = Striping(out, event, self._limits, hooks)
-        self.led[stream] = striping
+        self.led[stream] = Striping(out, event, self._limits, self)
         self._left[stream] = {request.install.run for request in event.stripes}
         if above is not UNSET:
             self._left[stream].add(stream)
-            fed = upper_feed.UpperFeedHooks(
-                striping.on_next,
-                striping.begin_anew,
-                self._act,
-                lambda name: self._lives(stream, name),
-                lambda: self._depth(stream),
-            )
-            self.trunks[stream] = UpperFeed(inlets_of(above.install.dataflow), event.start, fed)
+            self.trunks[stream] = UpperFeed(stream, inlets_of(above.install.dataflow), event.start, self)
 
     def replace(self, event: e.TreesRequested) -> tuple[e.RunRequested, ...]:
         """R4: the application wants others to take over; their runs, as they begin."""
@@ -99,17 +78,19 @@ class Stripes:
         self._left[stream].update([request.install.run for request in requests])
         return tuple(requests)
 
-    def _changed(self, stream: str, first: int, error: str) -> None:
+    def _on_trees_replaced(self, stream: str, note: n.TreesReplaced) -> Iterator[e.Event]:
         """R4: others have taken over, or could not."""
+        first, error = note.first, note.error
         query = self._queries.pop(stream, None)
         if query is not None and error:
             self._out.of(stream).fail(error, query=query.query)
         self._out.of(stream).emit(e.TreesChanged(stream, first, error))
         if query is not None and not error:
-            self._act(msgspec.structs.replace(query, since=self.led[stream].since))
+            yield msgspec.structs.replace(query, since=self.led[stream].since)
 
-    def _spoilt(self, stream: str, places: Collection[int], failed: e.Fail) -> None:
+    def _on_places_failed(self, stream: str, note: n.PlacesFailed) -> Iterator[e.Event]:
         """R4: who takes what is made for these places cannot go on."""
+        places, failed = note.places, note.failure
         above, waiting = self._now(stream), self._queries.get(stream)
         if above is None:
             return
@@ -121,7 +102,10 @@ class Stripes:
             if not _places(dataflow.nodes).isdisjoint(places):
                 self._out.of(stream).fail(failed.reason, query=number, **about)
                 left = e.DetachRequested(stream, number)
-                (self.handle_event if self._waits(left) else self._act)(left)
+                if self._waits(left):
+                    yield from self.handle_event(left)
+                else:
+                    yield left
         queries = above.parts.get(Queries)
         for number in list(queries.sinks):
             nodes = map(above.tree.dataflow.by_name.__getitem__, queries.nodes_of((number,)))
@@ -144,39 +128,41 @@ class Stripes:
         waiting = self._queries.get(event.run)
         return waiting is not None and waiting.query == event.query
 
-    def handle_event(self, event: Any) -> None:
+    def handle_event(self, event: Any) -> Iterator[e.Event]:
         """R2: what is said of a stream, or that something is due in it."""
         if type(event) is e.TimerFired:
-            striping = self.led.get(stream_of(event.key.partition(" ")[2]))
+            stream = stream_of(event.key.partition(" ")[2])
+            striping = self.led.get(stream)
             if striping is not None:
-                striping.on_timer()
+                yield from self._handle_notes(stream, striping.on_timer())
         elif type(event) is e.NextRequested:
-            self.led[event.run].on_next()
+            yield from self._handle_notes(event.run, self.led[event.run].on_next())
         elif type(event) is e.DetachRequested:
             del self._queries[event.run]
             self._out.of(event.run).fail("the query has left before it began", query=event.query)
         else:
             for run in sorted(self._left[event.run]):
-                self._act(msgspec.structs.replace(event, run=run))
+                yield msgspec.structs.replace(event, run=run)
 
-    def through(self, finish: Callable[[], None]) -> list[e.Command]:
-        """R1: have the streams hear what was said; the commands for all others. ``finish`` does what comes of it."""
-        desk, passed = self._out.context, list[e.Command]()
-        while True:
-            while desk.commands:
-                commands, desk.commands = desk.commands, []
-                for command in commands:
-                    hears = self._COMMAND_HANDLERS.get(type(command))
-                    left = command if hears is None else hears(self, command)
-                    if left is not None:
-                        passed.append(left)
-                finish()
-            for fed in self.trunks.values():
-                if fed.waits:
-                    fed.go_on()
-            if not desk.commands and not desk.local:
-                return passed
-            finish()
+    def go_on(self) -> Iterator[e.Event]:
+        """R3: have the runs above the trees get what is here: sources that they waited for may have ended."""
+        for stream, fed in self.trunks.items():
+            if fed.waits:
+                yield from self._handle_notes(stream, fed.go_on())
+
+    def _handle_notes(self, stream: str, notes: n.StreamNotes) -> Iterator[e.Event]:
+        """Handle the notes of a stream's parts, and yield the events that are for its runs."""
+        for note in notes:
+            if isinstance(note, e.Event):
+                yield note
+            else:
+                yield from self._NOTE_HANDLERS[type(note)](self, stream, note)
+
+    def _on_partition_needed(self, stream: str, _: n.PartitionNeeded) -> Iterator[e.Event]:
+        return self._handle_notes(stream, self.led[stream].on_next())
+
+    def _on_stream_restarted(self, stream: str, note: n.StreamRestarted) -> Iterator[e.Event]:
+        return self._handle_notes(stream, self.led[stream].begin_anew(note.first))
 
     # --- what runs say: what all others hear of it ----------------------------------------------------------
 
@@ -192,43 +178,52 @@ class Stripes:
         stream = stream_of(command.run)
         return self.trunks.get(stream) if command.run == trunk_name(stream) else None
 
-    def _on_ready(self, command: e.Ready) -> e.Command | None:
-        if (pair := self._of_stripe(command)) is not None:
-            pair[0].on_ready(pair[1])
-            return None
-        return command if self._of_trunk(command) is None else None
+    def handle_command(self, command: e.Command) -> Iterator[e.Event | e.Command]:
+        """R1: handle what a run says, which is one of ``HANDLED``; yield what all others hear of it, too."""
+        return self._COMMAND_HANDLERS[type(command)](self, command)
 
-    def _on_deliver(self, command: e.Deliver) -> e.Command | None:
+    def _on_ready(self, command: e.Ready) -> Iterator[e.Event | e.Command]:
         if (pair := self._of_stripe(command)) is not None:
-            pair[0].on_delivered(pair[1], command)
-            return None
+            yield from self._handle_notes(stream_of(command.run), pair[0].on_ready(pair[1]))
+        elif self._of_trunk(command) is None:
+            yield command
+
+    def _on_deliver(self, command: e.Deliver) -> Iterator[e.Event | e.Command]:
+        stream = stream_of(command.run)
+        if (pair := self._of_stripe(command)) is not None:
+            yield from self._handle_notes(stream, pair[0].on_delivered(pair[1], command))
+            return
         if (fed := self._of_trunk(command)) is not None:
-            fed.take(command)
-            return None
+            yield from self._handle_notes(stream, fed.take(command))
+            return
         fed, run = self.trunks.get(base_of(command.run)), self._runs.get(command.run)
         if fed is None or run is None or not command.end:
-            return command
-        return fed.mark_uneven(command, run.tree.dataflow.below(command.sink))
+            yield command
+        else:
+            yield fed.mark_uneven(command, run.tree.dataflow.below(command.sink))
 
-    def _on_fail(self, command: e.Fail) -> e.Command | None:
-        if (pair := self._of_stripe(command)) is not None:
-            pair[0].on_failed(pair[1], command, self._at_fault(command))
-            return None
+    def _on_fail(self, command: e.Fail) -> Iterator[e.Event | e.Command]:
         stream = stream_of(command.run)
-        return command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream)
+        if (pair := self._of_stripe(command)) is not None:
+            yield from self._handle_notes(stream, pair[0].on_failed(pair[1], command, self._at_fault(command)))
+        else:
+            yield command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream)
 
-    def _on_forgotten(self, command: e.Forgotten) -> e.Command | None:
+    def _on_forgotten(self, command: e.Forgotten) -> Iterator[e.Event | e.Command]:
         """Which lines are hung up by, so that all others hear of it, but of what is above trees only at the end."""
         stream, pair = stream_of(command.run), self._of_stripe(command)
         if pair is None and stream not in self.trunks:
-            return command
+            yield command
+            return
         if command.follows:
             if pair is not None:
                 striping, stripe = pair
                 run = self._now(stripe.run)
                 starts = () if run is None else run.install.starts
-                striping.on_follows(stripe, min([start.index for start in starts], default=0))
-            return command
+                first = min([start.index for start in starts], default=0)
+                yield from self._handle_notes(stream, striping.on_follows(stripe, first))
+            yield command
+            return
         if pair is not None:
             pair[0].forget(pair[1])
         self._left[stream].discard(base_of(command.run))
@@ -236,46 +231,49 @@ class Stripes:
             del self.led[stream], self._left[stream]
             self.trunks.pop(stream, None)
             self._out.of(stream).emit(e.Forgotten(stream))
-        return command if pair is not None else None
+        if pair is not None:
+            yield command
 
-    def _on_open(self, command: e.OpenRun) -> e.Command | None:
+    def _on_open(self, command: e.OpenRun) -> Iterator[e.Event | e.Command]:
         """R3: no code is to be loaded for what is fed here."""
         fed = self.trunks.get(base_of(command.install.run))
         if fed is None:
-            return command
+            yield command
+            return
         nodes = command.install.dataflow.by_name
-        return e.OpenRun(command.install, tuple([name for name in command.nodes if not is_inlet(nodes[name])]))
+        yield e.OpenRun(command.install, tuple([name for name in command.nodes if not is_inlet(nodes[name])]))
 
-    def _on_open_node(self, command: e.OpenNode) -> e.Command | None:
+    def _on_open_node(self, command: e.OpenNode) -> Iterator[e.Event | e.Command]:
         """R3: nor for what may come to be fed here."""
-        if base_of(command.run) not in self.trunks or not is_inlet(command.node):
-            return command
-        self._act(e.NodeOpened(command.run, command.node.name))
-        return None
+        fed_here = base_of(command.run) in self.trunks and is_inlet(command.node)
+        yield e.NodeOpened(command.run, command.node.name) if fed_here else command
 
-    def _on_run_operator(self, command: e.RunOperator) -> e.Command | None:
-        fed, run = (self.trunks.get(base_of(command.run)) if self.trunks else None), self._runs.get(command.run)
+    def _on_run_operator(self, command: e.RunOperator) -> Iterator[e.Event | e.Command]:
+        base = base_of(command.run) if self.trunks else ""
+        fed, run = self.trunks.get(base), self._runs.get(command.run)
         node = None if fed is None or run is None else run.tree.dataflow.by_name.get(command.node)
         if fed is None or node is None or not is_inlet(node):
-            return command
-        fed.want(command, inlet_of(node))
-        return None
+            yield command
+        else:
+            yield from self._handle_notes(base, fed.want(command, inlet_of(node)))
 
     # --- how runs are reached -------------------------------------------------------------------------------
 
     def _now(self, run: str) -> RunCore | None:
         """A stripe's run, or the one above them, of whatever generation it is now."""
-        return self._runs.get(self._current(e.NextRequested(run)).run)
+        return self._runs.get(self.current_id(run))
 
-    def _named(self, stripe: StripeState) -> str:
-        return self._current(e.NextRequested(stripe.run)).run
+    def current_id(self, run: str) -> str:
+        """Return the id of the generation that a stripe's run is now, or the one above them."""
+        return self._failover_runs.current_id(run)
 
-    def _send_indices(self, stripe: StripeState, given: m.StripeIndices) -> None:
-        run = self._now(stripe.run)
+    def _on_indices_assigned(self, _: str, note: n.IndicesAssigned) -> Iterable[e.Event]:
+        run = self._now(note.message.run)
         if run is not None:
-            message = msgspec.structs.replace(given, run=run.id)
+            message = msgspec.structs.replace(note.message, run=run.id)
             for host in sorted(run.directory.hosts):
                 run.out.send(host, message)
+        return ()
 
     def _at_fault(self, failed: e.Fail) -> Collection[str]:
         """Which nodes of a stripe it failed for: one, or those of the host that is lost."""
@@ -285,18 +283,15 @@ class Stripes:
         where = run.directory.where(run.tree.dataflow.by_name)
         return [node for node, host in where.items() if host == failed.host]
 
-    def _most(self, stripe: StripeState) -> int:
-        """How many partitions a stripe's tree, as it is now, can have under way."""
-        return self._depth(stripe.run)
+    def depth(self, run: str) -> int:
+        """Return how many partitions a run, as it is now, can have under way."""
+        now = self._now(run)
+        return 1 if now is None else max(now.tree.dataflow.level.values()) * now.context.install.ahead
 
-    def _depth(self, run_id: str) -> int:
-        run = self._now(run_id)
-        return 1 if run is None else max(run.tree.dataflow.level.values()) * run.context.install.ahead
-
-    def _lives(self, stream: str, name: str) -> bool:
-        """Whether a source of what is above the trees may want more."""
-        run = self._now(stream)
-        node = None if run is None else run.flow.nodes.get(name)
+    def lives(self, run: str, source: str) -> bool:
+        """Return whether a source of a run, as it is now, may want more."""
+        now = self._now(run)
+        node = None if now is None else now.flow.nodes.get(source)
         return node is not None and node.state is not ENDED
 
     def validate(self) -> None:
@@ -306,7 +301,14 @@ class Stripes:
         for fed in self.trunks.values():
             fed.validate()
 
-    _COMMAND_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, Any], e.Command | None]]] = {
+    _NOTE_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, str, Any], Iterable[e.Event]]]] = {
+        n.IndicesAssigned: _on_indices_assigned,
+        n.TreesReplaced: _on_trees_replaced,
+        n.PlacesFailed: _on_places_failed,
+        n.PartitionNeeded: _on_partition_needed,
+        n.StreamRestarted: _on_stream_restarted,
+    }
+    _COMMAND_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, Any], Iterator[e.Event | e.Command]]]] = {
         e.Ready: _on_ready,
         e.Deliver: _on_deliver,
         e.Fail: _on_fail,
@@ -315,6 +317,7 @@ class Stripes:
         e.OpenNode: _on_open_node,
         e.RunOperator: _on_run_operator,
     }
+    HANDLED = frozenset(_COMMAND_HANDLERS)
 
 
 def _places(nodes: Iterable[Node]) -> set[int]:

@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,6 +50,8 @@ from msgspec import UNSET
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context.outbox import Alarm, Outbox, Timer
+from thalweg.middleware.core.stripes.notes import IndicesAssigned, PlacesFailed, StreamNotes, TreesReplaced
+from thalweg.middleware.core.stripes.stream_runs import StreamRuns
 from thalweg.middleware.core.stripes.upper_feed import unevenly
 from thalweg.middleware.parcels import PAST_END, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
@@ -128,32 +130,11 @@ class StripePace(NamedTuple):
     period_s: float
 
 
-Act = Callable[[e.Event], None]  # what the application of a stripe's run says
-Tell = Callable[[StripeState, m.StripeIndices], None]
-Ahead = Callable[[StripeState], int]
-
-
-class StripeHooks(msgspec.Struct, frozen=True):
-    """How the stripes are reached: what is said of their runs, and to their hosts.
-
-    ``most``: partitions that a stripe's tree can have under way; ``named``: its run now, of whatever generation;
-    ``changed``: others have taken over, the first of this number, or could not, for this reason; ``spoilt``: who takes
-    what is made for these places cannot go on.
-    """
-
-    act: Act
-    tell: Tell
-    most: Ahead
-    named: Callable[[StripeState], str]
-    changed: Callable[[int, str], None]
-    spoilt: Callable[[Collection[int], e.Fail], None]
-
-
 class Striping:
     """The stream, at its client."""
 
-    def __init__(self, out: Outbox, event: e.StripesRequested, limits: CoreConfig, hooks: StripeHooks) -> None:
-        self._out, self._limits, self._hooks = out, limits, hooks
+    def __init__(self, out: Outbox, event: e.StripesRequested, limits: CoreConfig, runs: StreamRuns) -> None:
+        self._out, self._limits, self._runs = out, limits, runs
         self._alarm = Alarm(out, Timer.STRIPES)
         self.stripes = [
             StripeState(number, request.install.run, share, limits.retry_s)
@@ -177,17 +158,17 @@ class Striping:
 
     # --- what the stripes' runs say -----------------------------------------------------------------------
 
-    def on_ready(self, stripe: StripeState) -> None:
+    def on_ready(self, stripe: StripeState) -> StreamNotes:
         """All hosts that a stripe needs have installed its run."""
         stripe.ready = True
         if stripe.coming:
-            self._take_over()
+            yield from self._take_over()
         if not self._begun and not self._over:
             self._begun = True
             self._out.emit(e.Ready(self._out.run))
-        self._go_on()
+        yield from self._go_on()
 
-    def on_delivered(self, stripe: StripeState, part: e.Deliver) -> None:
+    def on_delivered(self, stripe: StripeState, part: e.Deliver) -> StreamNotes:
         """A stripe has delivered its next partition."""
         now = self._out.now
         if stripe.over or not stripe.open or stripe.open[0].partition != part.index:
@@ -215,7 +196,7 @@ class Striping:
         else:
             # R6: the stream ends before the first partition that is past the end of a source
             self._end_before(entry.index, "" if past.body == PAST_END.body else unevenly(entry.index))
-        self._go_on()
+        yield from self._go_on()
 
     def _took(self, stripe: StripeState, took_s: float) -> None:
         known_s = stripe.period_s
@@ -241,18 +222,18 @@ class Striping:
             self._free = [position for position in self._free if position < index]
             self.held = {position: part for position, part in self.held.items() if position < index}
 
-    def on_failed(self, stripe: StripeState, failed: e.Fail, nodes: Collection[str] = ()) -> None:
+    def on_failed(self, stripe: StripeState, failed: e.Fail, nodes: Collection[str] = ()) -> StreamNotes:
         """R5: the run of a stripe cannot go on; R10: ``nodes`` are at fault."""
         if stripe.over or self._over:
             return
         if stripe.coming:
-            self._drop_coming(failed.reason)
+            yield from self._drop_coming(failed.reason)
             return
         self._leave(stripe)
         places = {place for node in nodes for place in stripe.theirs.get(node, ())}
         if places and all(node in stripe.theirs for node in nodes):
             self._waits_for_others = True
-            self._hooks.spoilt(places, failed)
+            yield PlacesFailed(frozenset(places), failed)
         elif not failed.lost or self._nobody_left:
             self._out.fail(
                 failed.reason, node=failed.node, host=failed.host, lost=failed.lost, cause=failed.cause,
@@ -260,8 +241,8 @@ class Striping:
             self._over = True
             return
         self._record(stripe, "fault", peer=failed.host, detail={"about": "tree", "what": failed.reason})
-        self._hooks.act(e.RunAbandoned(stripe.run))
-        self._go_on()
+        yield e.RunAbandoned(stripe.run)
+        yield from self._go_on()
 
     @property
     def _nobody_left(self) -> bool:
@@ -269,7 +250,7 @@ class Striping:
 
     def _record(self, stripe: StripeState, kind: str, **fields: Any) -> None:
         """A record of a stripe's run: the stream has none."""
-        self._out.of(self._hooks.named(stripe)).record(kind, **fields)
+        self._out.of(self._runs.current_id(stripe.run)).record(kind, **fields)
 
     def _leave(self, stripe: StripeState) -> None:
         """A stripe gets nothing more; what it has open is for the others."""
@@ -289,15 +270,15 @@ class Striping:
         before_end = self._end is None or index < self._end
         return self.next <= index and before_end and index not in self.held
 
-    def on_follows(self, stripe: StripeState, first: int) -> None:
+    def on_follows(self, stripe: StripeState, first: int) -> StreamNotes:
         """R7: a stripe begins anew, some of its nodes with partition ``first``."""
         oldest = stripe.upto - len(stripe.open) - len(stripe.past)
         if first < oldest:
             why = f"stripe {stripe.number} would begin anew with its partition {first}, of which nothing is known"
-            self.on_failed(stripe, e.Fail(stripe.run, why, lost=True))
+            yield from self.on_failed(stripe, e.Fail(stripe.run, why, lost=True))
             return
         stripe.anew, stripe.wait_s = (first, stripe.upto), self._limits.retry_s
-        self._announce_indices(stripe)
+        yield from self._announce_indices(stripe)
         self._wake()
 
     # --- R10: others take over ------------------------------------------------------------------------------
@@ -315,7 +296,7 @@ class Striping:
         if stripe.over and (stripe.leaving or stripe.coming):
             self.stripes.remove(stripe)
 
-    def _take_over(self) -> None:
+    def _take_over(self) -> StreamNotes:
         coming = [stripe for stripe in self.stripes if stripe.coming and not stripe.over]
         if not all(stripe.ready for stripe in coming):
             return
@@ -323,31 +304,31 @@ class Striping:
             stripe.leaving = stripe.leaving or not stripe.coming
             stripe.coming = False
         self.since, self._waits_for_others = self._top, False
-        self._hooks.changed(coming[0].number, "")
+        yield TreesReplaced(coming[0].number)
 
-    def _drop_coming(self, why: str) -> None:
+    def _drop_coming(self, why: str) -> StreamNotes:
         for stripe in [stripe for stripe in self.stripes if stripe.coming and not stripe.over]:
             stripe.over = True
-            self._hooks.act(e.RunAbandoned(stripe.run))
+            yield e.RunAbandoned(stripe.run)
         self._waits_for_others = False
-        self._hooks.changed(-1, why)
-        self._go_on()
+        yield TreesReplaced(-1, why)
+        yield from self._go_on()
 
-    def _see_who_leaves(self) -> None:
+    def _see_who_leaves(self) -> StreamNotes:
         for stripe in self.stripes:
             if stripe.leaving and not stripe.over and not stripe.open:
                 stripe.over = True
-                self._hooks.act(e.RunAbandoned(stripe.run))
+                yield e.RunAbandoned(stripe.run)
 
     # --- what the application says ------------------------------------------------------------------------
 
-    def on_next(self) -> None:
+    def on_next(self) -> StreamNotes:
         """The application wants the next partition."""
         if not self._wanted:
             self._wanted, self._next_s = True, self._out.now
-            self._go_on()
+            yield from self._go_on()
 
-    def begin_anew(self, first: int) -> None:
+    def begin_anew(self, first: int) -> StreamNotes:
         """R9: the application wants partition ``first`` again, and all after it."""
         again = range(first, self.next)
         self.next = first
@@ -357,21 +338,21 @@ class Striping:
             self._give_up(last)
         for index in again:
             self._give_up(index)
-        self._go_on()
+        yield from self._go_on()
 
-    def on_timer(self) -> None:
+    def on_timer(self) -> StreamNotes:
         """Something is due: a word to be said again, or a stripe to be waited for no more."""
         self._alarm.rung()
         now = self._out.now
         for stripe in self.stripes:
             if stripe.works and stripe.asked_s is not None and now >= self._repeat_after_s(stripe):
-                self._announce_indices(stripe)
+                yield from self._announce_indices(stripe)
                 stripe.wait_s = min(2 * stripe.wait_s, self._limits.retry_max_s)
-        self._go_on()
+        yield from self._go_on()
 
     # --- what is to be done -------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> StreamNotes:
         if not self._over:
             self._hand_out()
         if self._over:
@@ -383,14 +364,14 @@ class Striping:
         }
         for stripe in sorted(paces, key=lambda stripe: paces[stripe].first_s):
             if self._fill(stripe, paces):
-                self._announce_indices(stripe)
-        self._reassign()
-        self._assign_ahead(paces)
+                yield from self._announce_indices(stripe)
+        yield from self._reassign()
+        yield from self._assign_ahead(paces)
         for stripe in self.stripes:
             if stripe.works and stripe.open and stripe.asked_s is None and self._may_ask(stripe):
                 stripe.asked_s = self._out.now
-                self._hooks.act(e.NextRequested(stripe.run))
-        self._see_who_leaves()
+                yield e.NextRequested(stripe.run)
+        yield from self._see_who_leaves()
         self._wake()
 
     def _hand_out(self) -> None:
@@ -420,7 +401,7 @@ class Striping:
         """R1: how many indices a stripe may have."""
         if stripe.period_s is None:
             return UNKNOWN
-        most = self._hooks.most(stripe) + 1
+        most = self._runs.depth(stripe.run) + 1
         count = plain_sum(not (sibling.over or sibling.leaving or sibling.coming) for sibling in self.stripes)
         return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
 
@@ -473,7 +454,7 @@ class Striping:
         ]
         return self._waits() + len(early) < self.window - 1
 
-    def _reassign(self) -> None:
+    def _reassign(self) -> StreamNotes:
         """R4; what was to be given out again is, where it is the next one."""
         nobodys = self._free[:1] == [self.next]
         candidates = self._without_next()
@@ -484,9 +465,9 @@ class Striping:
             del self._free[0]
         self._record(other, "asked again", index=self.next, detail={"stripe": other.number})
         self._give(other, self.next)
-        self._announce_indices(other)
+        yield from self._announce_indices(other)
 
-    def _assign_ahead(self, paces: Mapping[StripeState, StripePace]) -> None:
+    def _assign_ahead(self, paces: Mapping[StripeState, StripePace]) -> StreamNotes:
         """R8."""
         known = {
             stripe: self._waits_s(stripe, pace.first_s) for stripe, pace in paces.items() if stripe.period_s is not None
@@ -507,7 +488,7 @@ class Striping:
                 if then_s > LATE * max(at_s, (index - self.next) * stream_s, self._limits.retry_s):
                     self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
                     self._give(other, index)
-                    self._announce_indices(other)
+                    yield from self._announce_indices(other)
                     having[index] += 1
                     free_s[other] += paces[other].period_s
 
@@ -546,16 +527,15 @@ class Striping:
         times, one_s = (LATE, fills_s[len(fills_s) // 2]) if half else (STALLED, fills_s[-1])
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
-    def _announce_indices(self, stripe: StripeState) -> None:
+    def _announce_indices(self, stripe: StripeState) -> StreamNotes:
         """R1: say what a stripe was given, of what it has not delivered; R7: or from where it begins anew."""
         begins = stripe.upto - len(stripe.open)
         first = begins if stripe.anew is None else max(min(stripe.anew[0], begins), begins - len(stripe.past))
         past = list(stripe.past)[len(stripe.past) - (begins - first) :] if first < begins else []
         stripe.told_s = self._out.now
         if past or stripe.open:
-            self._hooks.tell(
-                stripe, m.StripeIndices(stripe.run, first, (*past, *(entry.index for entry in stripe.open)))
-            )
+            indices = (*past, *(entry.index for entry in stripe.open))
+            yield IndicesAssigned(m.StripeIndices(stripe.run, first, indices))
 
     def _repeat_after_s(self, stripe: StripeState) -> float:
         asked_s = self._out.now if stripe.asked_s is None else stripe.asked_s

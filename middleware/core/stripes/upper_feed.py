@@ -18,27 +18,15 @@ R3. A source ends with the first partition that its node was not given, as some 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
+from thalweg.middleware.core.stripes.notes import PartitionNeeded, StreamNotes, StreamRestarted
+from thalweg.middleware.core.stripes.stream_runs import StreamRuns
 from thalweg.middleware.parcels import PAST_END, is_past_end
 from thalweg.middleware.protocol import events as e
-
-
-class UpperFeedHooks(msgspec.Struct, frozen=True):
-    """How the two sides are reached.
-
-    ``ask``: have the stream give its next partition; ``again``: and have it begin anew with this one; ``answer``: what
-    a source made; ``lives``: whether a source may want more; ``most``: partitions that can be under way above.
-    """
-
-    ask: Callable[[], None]
-    again: Callable[[int], None]
-    answer: Callable[[e.OperatorFinished], None]
-    lives: Callable[[str], bool]
-    most: Callable[[], int]
 
 
 class Inlet(NamedTuple):
@@ -56,10 +44,10 @@ class Inlet(NamedTuple):
 
 
 class UpperFeed:
-    """What came of the stream, and which source wants what. ``names``: the sources that there are at first."""
+    """What came of the stream, and which source wants what. ``names``: the sources that ``run`` has at first."""
 
-    def __init__(self, names: Iterable[str], first: int, hooks: UpperFeedHooks) -> None:
-        self._hooks = hooks
+    def __init__(self, run: str, names: Iterable[str], first: int, runs: StreamRuns) -> None:
+        self._run, self._runs = run, runs
         self.next = first  # of the stream
         self.kept: dict[int, e.Deliver] = {}  # before that, for who has not taken them
         self._wanted: dict[Inlet, e.RunOperator] = {}
@@ -67,64 +55,67 @@ class UpperFeed:
         self._asked = False  # the stream, for its next one
         self._uneven: dict[str, int] = {}  # R3: by source, the partition at which only some of its sources had ended
 
-    def want(self, command: e.RunOperator, place: int) -> None:
+    def want(self, command: e.RunOperator, place: int) -> StreamNotes:
         """The source at that place wants a partition."""
         source, index = Inlet(command.node, place), command.index
         self._wanted[source], self._upto[source.name] = command, index
         part = self.kept.get(index)
         if index < self.next and (part is None or not (part.end or source.of(part))):
-            self._again(index)
-        self.go_on()
+            yield from self._again(index)
+        yield from self.go_on()
 
-    def _again(self, index: int) -> None:
+    def _again(self, index: int) -> StreamNotes:
         """R2: have the stream begin anew with partition ``index``."""
         self.kept = {position: part for position, part in self.kept.items() if position < index}
         self.next = index
-        self._hooks.again(index)
+        yield StreamRestarted(index)
 
-    def take(self, part: e.Deliver) -> None:
+    def take(self, part: e.Deliver) -> StreamNotes:
         """The stream's next partition is here, or its end."""
         self._asked = False
         if part.index == self.next:  # else it has begun anew meanwhile
             self.kept[part.index] = part
             self.next += 1
-        self.go_on()
+        yield from self.go_on()
 
-    def go_on(self) -> None:
+    def go_on(self) -> StreamNotes:
         """Give what is here to who wants it, and ask for more."""
         for source, command in list(self._wanted.items()):
             part = self.kept.get(command.index)
-            if not self._hooks.lives(source.name):
+            if not self._lives(source.name):
                 del self._wanted[source]
             elif part is not None and (part.end or source.of(part)):
                 del self._wanted[source]
                 self._upto[source.name] += 1
-                self._give(source, command, part)
+                yield self._answer(source, command, part)
             elif part is not None:
-                self._again(command.index)
-        living = [index for name, index in self._upto.items() if self._hooks.lives(name)]
+                yield from self._again(command.index)
+        living = [index for name, index in self._upto.items() if self._lives(name)]
         for index in [index for index in self.kept if index < min(living, default=self.next)]:
             del self.kept[index]
         wanted = any(command.index >= self.next for command in self._wanted.values())
-        if wanted and not self._asked and len(self.kept) < self._hooks.most():  # R1: the slowest source sets the pace
+        # R1: the slowest source sets the pace
+        if wanted and not self._asked and len(self.kept) < self._runs.depth(self._run):
             self._asked = True
-            self._hooks.ask()
+            yield PartitionNeeded()
 
     @property
     def waits(self) -> bool:
         """Whether somebody waits for who may have ended meanwhile (R1)."""
         return bool(self._wanted) and not self._asked
 
-    def _give(self, source: Inlet, command: e.RunOperator, part: e.Deliver) -> None:
+    def _lives(self, source: str) -> bool:
+        return self._runs.lives(self._run, source)
+
+    def _answer(self, source: Inlet, command: e.RunOperator, part: e.Deliver) -> e.OperatorFinished:
         name, index = command.node, command.index
         extract = None if part.end else source.of(part)
         if extract is None or is_past_end(extract[0]):
             # R3: the source ends with the first partition that its node was not given
             if extract is not None and extract[0].body != PAST_END.body:
                 self._uneven[name] = index
-            self._hooks.answer(e.OperatorFinished(command.run, name, index, end=True))
-        else:
-            self._hooks.answer(e.OperatorFinished(command.run, name, index, *extract))
+            return e.OperatorFinished(command.run, name, index, end=True)
+        return e.OperatorFinished(command.run, name, index, *extract)
 
     def mark_uneven(self, end: e.Deliver, below: set[str]) -> e.Deliver:
         """R3: the end of a sink that is made of ``below``, with what is to be said of it."""
@@ -134,7 +125,7 @@ class UpperFeed:
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        assert len(self.kept) <= self._hooks.most(), f"{len(self.kept)} partitions are kept"
+        assert len(self.kept) <= self._runs.depth(self._run), f"{len(self.kept)} partitions are kept"
         assert sorted(self.kept) == list(range(self.next - len(self.kept), self.next)), (self.next, sorted(self.kept))
 
 

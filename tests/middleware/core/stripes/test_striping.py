@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.context.outbox import HostContext, Outbox
-from thalweg.middleware.core.stripes.striping import (
-    LEAST,
-    MOST_LEFT,
-    StripeHooks,
-    StripeState,
-    StripeTakeover,
-    Striping,
-)
+from thalweg.middleware.core.stripes.notes import IndicesAssigned, PlacesFailed, StreamNotes, TreesReplaced
+from thalweg.middleware.core.stripes.striping import LEAST, MOST_LEFT, StripeState, StripeTakeover, Striping
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
@@ -61,28 +53,39 @@ class Played:
         )
         shares = (1 / len(takes_s),) * len(takes_s)
         asks = e.StripesRequested("r", requests, shares, window, partitions, above=above)
-        self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self.hooks())
+        self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self)
 
-    def hooks(self) -> StripeHooks:
-        return StripeHooks(
-            self.act, self.tell, lambda _: self.most, lambda stripe: stripe.run, self.changed, self.spoilt
-        )
+    def current_id(self, run: str) -> str:
+        return run
 
-    def changed(self, first: int, error: str) -> None:
-        self.changes.append((first, error))
+    def depth(self, run: str) -> int:
+        return self.most
 
-    def spoilt(self, queries: Collection[int], failed: e.Fail) -> None:
-        self.fallen.update(queries)
+    def lives(self, run: str, source: str) -> bool:
+        raise AssertionError("only what is above trees is asked")
 
-    def act(self, event: e.Event) -> None:
-        number = int(str(getattr(event, "run", "")).partition("/")[2])
-        if isinstance(event, e.NextRequested):
-            self.due.append((self.desk.now + self.takes_s[number], number))
-        else:
-            self.left.add(number)
+    def hear(self, notes: StreamNotes) -> None:
+        for note in notes:
+            match note:
+                case IndicesAssigned():
+                    self.tell(note.message)
+                case TreesReplaced():
+                    self.changes.append((note.first, note.error))
+                case PlacesFailed():
+                    self.fallen.update(note.places)
+                case e.NextRequested():
+                    number = self.number_of(note.run)
+                    self.due.append((self.desk.now + self.takes_s[number], number))
+                case e.RunAbandoned():
+                    self.left.add(self.number_of(note.run))
+                case _:
+                    raise AssertionError(note)
 
-    def tell(self, stripe: StripeState, given: m.StripeIndices) -> None:
-        known = self.given[stripe.number]
+    def number_of(self, run: str) -> int:
+        return int(run.partition("/")[2])
+
+    def tell(self, given: m.StripeIndices) -> None:
+        known = self.given[self.number_of(given.run)]
         assert given.first <= len(known), "what was given is told without a gap"
         for partition, index in enumerate(given.indices, given.first):
             if partition < len(known):
@@ -103,7 +106,7 @@ class Played:
                 self.deliver(self.due.popleft()[1])
             else:
                 self.alarm_s = math.inf
-                self.stream.on_timer()
+                self.hear(self.stream.on_timer())
             self.settle()
         pytest.fail("the stream does not come to an end")
 
@@ -114,7 +117,7 @@ class Played:
         partition = self.asked[number]
         self.asked[number] += 1
         index = self.given[number][partition]
-        self.stream.on_delivered(stripe, e.Deliver(stripe.run, partition, self.value(index), 8, sink="t"))
+        self.hear(self.stream.on_delivered(stripe, e.Deliver(stripe.run, partition, self.value(index), 8, sink="t")))
 
     def value(self, index: int) -> object:
         return PAST_END if index >= self.length else index
@@ -129,9 +132,9 @@ class Played:
                     case e.Deliver():
                         assert command.value == command.index == len(self.delivered)
                         self.delivered.append(command.index)
-                        self.stream.on_next()
+                        self.hear(self.stream.on_next())
                     case e.Ready():
-                        self.stream.on_next()
+                        self.hear(self.stream.on_next())
                     case e.Fail():
                         self.ended = command.reason
                     case e.SetTimer():
@@ -140,7 +143,7 @@ class Played:
 
     def begin(self) -> Played:
         for stripe in self.stream.stripes:
-            self.stream.on_ready(stripe)
+            self.hear(self.stream.on_ready(stripe))
             self.settle()
         return self
 
@@ -171,9 +174,9 @@ class Feeding(Played):
                         if command.index >= max(self.lengths):
                             self.ended = "end"
                         elif not self.paused:
-                            self.stream.on_next()
+                            self.hear(self.stream.on_next())
                     case e.Ready():
-                        self.stream.on_next()
+                        self.hear(self.stream.on_next())
                     case e.SetTimer():
                         self.alarm_s = command.at_s
         self.stream.validate()
@@ -205,7 +208,9 @@ def test_what_a_lost_stripe_had_the_others_carry(takes_s: list[float], data: st.
     for number in sorted(lost):
         played.go(until_s=played.desk.now + data.draw(st.floats(0.0, 20.0)))
         stripe = played.stream.stripes[number]
-        played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h2' has been silent", host="h2", lost=True))
+        played.hear(
+            played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h2' has been silent", host="h2", lost=True))
+        )
         played.settle()
     played.go()
     assert played.ended == "end"
@@ -216,14 +221,14 @@ def test_the_last_one_that_is_lost_is_the_end_of_the_stream() -> None:
     played = Played([1.0, 1.0]).begin()
     played.go(until_s=3.0)
     for stripe in played.stream.stripes:
-        played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h1' is gone", lost=True))
+        played.hear(played.stream.on_failed(stripe, e.Fail(stripe.run, "host 'h1' is gone", lost=True)))
         played.settle()
     assert played.ended == "host 'h1' is gone"
 
 
 def test_code_that_fails_is_the_end_of_the_stream() -> None:
     played = Played([1.0, 1.0]).begin()
-    played.stream.on_failed(played.stream.stripes[1], e.Fail("r/1", "ValueError"))
+    played.hear(played.stream.on_failed(played.stream.stripes[1], e.Fail("r/1", "ValueError")))
     played.settle()
     assert played.ended == "ValueError"
 
@@ -278,7 +283,7 @@ def test_partitions_past_the_end_are_asked_of_no_other_stripe_while_the_applicat
     """A slow stripe still has some of these. A fast one would make them in an instant, and be asked for them again."""
     played = Played([0.3, 0.3], partitions=None, length=12)
     wants = played.stream.on_next
-    played.stream.on_next = lambda: wants() if len(played.delivered) < 11 else None  # type: ignore[method-assign]
+    played.stream.on_next = lambda: wants() if len(played.delivered) < 11 else iter(())  # type: ignore[method-assign]
     played.begin().go(until_s=1.4)
     played.takes_s = [0.01, 60.0]
     played.go(until_s=20.0)
@@ -305,7 +310,7 @@ def test_a_word_that_comes_twice_changes_nothing() -> None:
     stripe = played.stream.stripes[0]
     before = [*played.delivered]
     for late in (0, stripe.upto + 3):
-        played.stream.on_delivered(stripe, e.Deliver(stripe.run, late, 0, 8, sink="t"))
+        played.hear(played.stream.on_delivered(stripe, e.Deliver(stripe.run, late, 0, 8, sink="t")))
         played.settle()
     assert played.delivered == before
     played.go()
@@ -322,7 +327,7 @@ def test_a_partition_that_waits_and_comes_from_another_stripe_as_well_is_a_known
     for stripe in (early, *[late] * len(late.open)):
         about = stripe.open[0]
         part = e.Deliver(stripe.run, about.partition, about.index, 8, sink="t")
-        played.stream.on_delivered(stripe, part)
+        played.hear(played.stream.on_delivered(stripe, part))
         records = [each for each in played.desk.commands if isinstance(each, e.Record) and each.kind == "carried"]
         kept += [each.fields["detail"]["kept"] for each in records if each.fields["index"] == index]
         played.settle()
@@ -334,7 +339,7 @@ def test_a_next_generation_is_told_again_what_it_was_given() -> None:
     played.go(until_s=20.0)
     stripe, known = played.stream.stripes[1], [*played.given[1]]
     played.given[1] = []
-    played.stream.on_follows(stripe, 0)
+    played.hear(played.stream.on_follows(stripe, 0))
     assert played.given[1] == known, "from its first partition on"
     played.go()
     assert played.delivered == list(range(200))
@@ -345,7 +350,7 @@ def test_what_is_forgotten_cannot_be_begun_anew_and_the_others_go_on() -> None:
     played.go(until_s=20.0)
     stripe = played.stream.stripes[1]
     stripe.past.clear()  # as after very many
-    played.stream.on_follows(stripe, 0)
+    played.hear(played.stream.on_follows(stripe, 0))
     played.settle()
     assert played.left == {1}
     played.go()
@@ -358,7 +363,7 @@ def test_what_a_slow_stripe_leaves_for_a_far_faster_one_is_bounded() -> None:
     fast, slow = played.stream.stripes
     fast.period_s, slow.period_s = 1e-5, 1.0
     for stripe in (fast, slow):
-        played.stream.on_ready(stripe)
+        played.hear(played.stream.on_ready(stripe))
         played.stream.validate()
     assert [each.index for each in fast.open][:3] == [0, 1, 2]
     assert slow.open[0].index == 3 + MOST_LEFT
@@ -371,21 +376,19 @@ def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_give
     played.begin().go(until_s=5.5)
     stripe, told = played.stream.stripes[0], list[m.StripeIndices]()
     first = stripe.open[0].partition - 2
-    played.stream._hooks = msgspec.structs.replace(
-        played.hooks(), tell=lambda to, said: told.append(said) if to is stripe else None
-    )
-    played.stream.on_follows(stripe, first)
+    played.tell = lambda given: told.append(given) if given.run == stripe.run else None  # type: ignore[method-assign]
+    played.hear(played.stream.on_follows(stripe, first))
     assert [each.first for each in told] == [first]
     later = stripe.upto
     for _ in range(2):
         played.desk.now += LIMITS.retry_max_s
-        played.stream.on_timer()
+        played.hear(played.stream.on_timer())
     assert [each.first for each in told[1:3]] == [first] * 2
     while stripe.open[0].partition <= later:
         part = stripe.open[0].partition
-        played.stream.on_delivered(stripe, e.Deliver(stripe.run, part, stripe.open[0].index, 8, sink="t"))
+        played.hear(played.stream.on_delivered(stripe, e.Deliver(stripe.run, part, stripe.open[0].index, 8, sink="t")))
     played.desk.now += 2 * LIMITS.retry_max_s
-    played.stream.on_timer()
+    played.hear(played.stream.on_timer())
     assert told[-1].first == stripe.open[0].partition
 
 
@@ -414,14 +417,14 @@ def test_a_stream_begins_anew_where_it_is_told_to(takes_s: list[float], window: 
             break
         first = data.draw(st.integers(0, played.stream.next))
         played.delivered.clear()
-        played.stream.begin_anew(first)
+        played.hear(played.stream.begin_anew(first))
         played.settle()
         goes_on()
         assert played.delivered in ([], [first])
         if played.ended:
             break
         played.paused = False
-        played.stream.on_next()
+        played.hear(played.stream.on_next())
         played.settle()
     played.go()
     assert played.delivered == list(range(31 - len(played.delivered), 31))
@@ -433,7 +436,7 @@ def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
     played.paused = True
     played.go(until_s=100.0)
     assert played.stream.next in played.stream.held, "and three more wait for it to be wanted"
-    played.stream.begin_anew(played.stream.next - 2)
+    played.hear(played.stream.begin_anew(played.stream.next - 2))
     played.go(until_s=200.0)
     assert len(played.stream.held) == 4
 
@@ -454,11 +457,11 @@ class Replaced(Played):
 
     def ready(self, stripe: StripeState) -> None:
         if not stripe.over:
-            self.stream.on_ready(stripe)
+            self.hear(self.stream.on_ready(stripe))
             self.settle()
 
     def fail(self, stripe: StripeState, node: str = "o", *, lost: bool = False) -> None:
-        self.stream.on_failed(stripe, e.Fail(stripe.run, "why not", node, lost=lost), (node,))
+        self.hear(self.stream.on_failed(stripe, e.Fail(stripe.run, "why not", node, lost=lost), (node,)))
         self.settle()
 
 

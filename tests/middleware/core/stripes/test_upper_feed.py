@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.stripes.upper_feed import UpperFeed, UpperFeedHooks
+from thalweg.middleware.core.stripes.notes import PartitionNeeded, StreamNotes, StreamRestarted
+from thalweg.middleware.core.stripes.upper_feed import UpperFeed
 from thalweg.middleware.parcels import PAST_END, PAST_SOME
 from thalweg.middleware.protocol import events as e
 
@@ -23,10 +23,31 @@ class Played:
         self.waits: dict[str, e.RunOperator] = {}
         self.ended: set[str] = set()
         self.stream, self.asked, self.again = first, False, list[int]()
-        hooks = UpperFeedHooks(
-            self.ask, self.begin_anew, self.answer, lambda name: name not in self.ended, lambda: most
-        )
-        self.trunk = UpperFeed(tuple(self.lengths), first, hooks)
+        self.most = most
+        self.trunk = UpperFeed("r", tuple(self.lengths), first, self)
+
+    def current_id(self, run: str) -> str:
+        return run
+
+    def depth(self, run: str) -> int:
+        assert run == "r"
+        return self.most
+
+    def lives(self, run: str, source: str) -> bool:
+        assert run == "r"
+        return source not in self.ended
+
+    def hear(self, notes: StreamNotes) -> None:
+        for note in notes:
+            match note:
+                case PartitionNeeded():
+                    self.ask()
+                case StreamRestarted():
+                    self.begin_anew(note.first)
+                case e.OperatorFinished():
+                    self.answer(note)
+                case _:
+                    raise AssertionError(note)
 
     def ask(self) -> None:
         assert not self.asked, "the stream is asked for one at a time"
@@ -53,7 +74,7 @@ class Played:
         """The source asks for what it takes next, unless it does already, or has ended."""
         if name not in self.waits and name not in self.ended:
             self.waits[name] = command = e.RunOperator(run, name, self.at[name])
-            self.trunk.want(command, [*self.lengths].index(name))
+            self.hear(self.trunk.want(command, [*self.lengths].index(name)))
             self.trunk.validate()
 
     def deliver(self) -> None:
@@ -61,7 +82,7 @@ class Played:
         if self.asked:
             self.asked = False
             self.stream += 1
-            self.trunk.take(self.part(self.stream - 1))
+            self.hear(self.trunk.take(self.part(self.stream - 1)))
             self.trunk.validate()
 
     def part(self, index: int) -> e.Deliver:
@@ -128,7 +149,7 @@ def test_one_that_has_ended_keeps_nobody_waiting() -> None:
     assert played.at["s0"] == 1
     assert played.trunk.waits
     played.ended.add("s1")  # nobody wants anything of it any more
-    played.trunk.go_on()
+    played.hear(played.trunk.go_on())
     assert played.asked
     for _ in range(8):
         played.deliver()
@@ -158,7 +179,7 @@ def test_what_was_under_way_as_it_began_anew_is_dropped() -> None:
     late = played.part(played.stream)
     played.restart("s0", 2, "r~1")
     played.asked = False
-    played.trunk.take(late)
+    played.hear(played.trunk.take(late))
     assert (played.at["s0"], played.asked) == (2, True)
 
 
@@ -182,8 +203,8 @@ def test_the_end_of_the_stream_is_that_of_all() -> None:
     played.waits.clear()
     for name in played.lengths:
         played.waits[name] = e.RunOperator("r", name, played.stream)
-        played.trunk.want(played.waits[name], [*played.lengths].index(name))
-    played.trunk.take(e.Deliver("r/", played.stream, end=True))
+        played.hear(played.trunk.want(played.waits[name], [*played.lengths].index(name)))
+    played.hear(played.trunk.take(e.Deliver("r/", played.stream, end=True)))
     assert played.ended == {*played.lengths}
 
 
@@ -193,19 +214,17 @@ def test_a_source_that_is_new_has_what_was_made_without_it_made_again() -> None:
         for name in played.lengths:
             played.want(name)
         played.deliver()
-    played.trunk.want(e.RunOperator("r", "new", 2), 5)
+    played.hear(played.trunk.want(e.RunOperator("r", "new", 2), 5))
     assert played.again == [2], "it was made by trees that did not make the part"
     assert played.asked
     played.asked = False
-    answers: list[e.OperatorFinished] = []
-    played.trunk._hooks = msgspec.structs.replace(played.trunk._hooks, answer=answers.append)
-    played.trunk.take(e.Deliver("r/", 2, ("s1 2", "s0 2", "new 2"), 60, sizes=(10, 20, 30), places={1: 0, 0: 1, 5: 2}))
-    assert [(each.node, each.value, each.size_bytes) for each in answers] == [("new", "new 2", 30)]
+    part = e.Deliver("r/", 2, ("s1 2", "s0 2", "new 2"), 60, sizes=(10, 20, 30), places={1: 0, 0: 1, 5: 2})
+    assert [*played.trunk.take(part)] == [e.OperatorFinished("r", "new", 2, "new 2", 30)]
 
 
 def test_a_source_that_is_gone_wants_nothing() -> None:
     played = Played(9, 9)
     played.want("s1")
     played.ended.add("s1")
-    played.trunk.go_on()
+    played.hear(played.trunk.go_on())
     assert not played.trunk._wanted
