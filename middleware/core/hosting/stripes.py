@@ -178,36 +178,30 @@ class Stripes:
         stream = stream_of(command.run)
         return self.trunks.get(stream) if command.run == trunk_name(stream) else None
 
-    def handle_command(self, command: e.Command) -> Iterator[e.Event | e.Command]:
-        """R1: handle what a run says, which is one of ``HANDLED``; yield what all others hear of it, too."""
+    def handle_command(self, command: e.Command) -> Iterable[e.Event | e.Command]:
+        """R1: handle what a run says, which is one of ``HANDLED``; give what all others hear of it, too."""
         return self._COMMAND_HANDLERS[type(command)](self, command)
 
-    def _on_ready(self, command: e.Ready) -> Iterator[e.Event | e.Command]:
+    def _on_ready(self, command: e.Ready) -> Iterable[e.Event | e.Command]:
         if (pair := self._of_stripe(command)) is not None:
-            yield from self._handle_notes(stream_of(command.run), pair[0].on_ready(pair[1]))
-        elif self._of_trunk(command) is None:
-            yield command
+            return self._handle_notes(stream_of(command.run), pair[0].on_ready(pair[1]))
+        return (command,) if self._of_trunk(command) is None else ()
 
-    def _on_deliver(self, command: e.Deliver) -> Iterator[e.Event | e.Command]:
-        stream = stream_of(command.run)
+    def _on_deliver(self, command: e.Deliver) -> Iterable[e.Event | e.Command]:
         if (pair := self._of_stripe(command)) is not None:
-            yield from self._handle_notes(stream, pair[0].on_delivered(pair[1], command))
-            return
+            return self._handle_notes(stream_of(command.run), pair[0].on_delivered(pair[1], command))
         if (fed := self._of_trunk(command)) is not None:
-            yield from self._handle_notes(stream, fed.take(command))
-            return
+            return self._handle_notes(stream_of(command.run), fed.take(command))
         fed, run = self.trunks.get(base_of(command.run)), self._runs.get(command.run)
         if fed is None or run is None or not command.end:
-            yield command
-        else:
-            yield fed.mark_uneven(command, run.tree.dataflow.below(command.sink))
+            return (command,)
+        return (fed.mark_uneven(command, run.tree.dataflow.below(command.sink)),)
 
-    def _on_fail(self, command: e.Fail) -> Iterator[e.Event | e.Command]:
+    def _on_fail(self, command: e.Fail) -> Iterable[e.Event | e.Command]:
         stream = stream_of(command.run)
         if (pair := self._of_stripe(command)) is not None:
-            yield from self._handle_notes(stream, pair[0].on_failed(pair[1], command, self._at_fault(command)))
-        else:
-            yield command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream)
+            return self._handle_notes(stream, pair[0].on_failed(pair[1], command, self._at_fault(command)))
+        return (command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream),)
 
     def _on_forgotten(self, command: e.Forgotten) -> Iterator[e.Event | e.Command]:
         """Which lines are hung up by, so that all others hear of it, but of what is above trees only at the end."""
@@ -234,28 +228,29 @@ class Stripes:
         if pair is not None:
             yield command
 
-    def _on_open(self, command: e.OpenRun) -> Iterator[e.Event | e.Command]:
+    def _on_open(self, command: e.OpenRun) -> Iterable[e.Event | e.Command]:
         """R3: no code is to be loaded for what is fed here."""
         fed = self.trunks.get(base_of(command.install.run))
         if fed is None:
-            yield command
-            return
+            return (command,)
         nodes = command.install.dataflow.by_name
-        yield e.OpenRun(command.install, tuple([name for name in command.nodes if not is_inlet(nodes[name])]))
+        return (e.OpenRun(command.install, tuple([name for name in command.nodes if not is_inlet(nodes[name])])),)
 
-    def _on_open_node(self, command: e.OpenNode) -> Iterator[e.Event | e.Command]:
+    def _on_open_node(self, command: e.OpenNode) -> Iterable[e.Event | e.Command]:
         """R3: nor for what may come to be fed here."""
-        fed_here = base_of(command.run) in self.trunks and is_inlet(command.node)
-        yield e.NodeOpened(command.run, command.node.name) if fed_here else command
+        if base_of(command.run) not in self.trunks or not is_inlet(command.node):
+            return (command,)
+        return (e.NodeOpened(command.run, command.node.name),)
 
-    def _on_run_operator(self, command: e.RunOperator) -> Iterator[e.Event | e.Command]:
-        base = base_of(command.run) if self.trunks else ""
-        fed, run = self.trunks.get(base), self._runs.get(command.run)
+    def _on_run_operator(self, command: e.RunOperator) -> Iterable[e.Event | e.Command]:
+        if not self.trunks:
+            return (command,)
+        stream = base_of(command.run)
+        fed, run = self.trunks.get(stream), self._runs.get(command.run)
         node = None if fed is None or run is None else run.tree.dataflow.by_name.get(command.node)
         if fed is None or node is None or not is_inlet(node):
-            yield command
-        else:
-            yield from self._handle_notes(base, fed.want(command, inlet_of(node)))
+            return (command,)
+        return self._handle_notes(stream, fed.want(command, inlet_of(node)))
 
     # --- how runs are reached -------------------------------------------------------------------------------
 
@@ -308,7 +303,7 @@ class Stripes:
         n.PartitionNeeded: _on_partition_needed,
         n.StreamRestarted: _on_stream_restarted,
     }
-    _COMMAND_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, Any], Iterator[e.Event | e.Command]]]] = {
+    _COMMAND_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, Any], Iterable[e.Event | e.Command]]]] = {
         e.Ready: _on_ready,
         e.Deliver: _on_deliver,
         e.Fail: _on_fail,
