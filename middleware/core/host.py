@@ -43,10 +43,9 @@ import msgspec
 from msgspec import UNSET
 
 from thalweg.middleware.core.barrier.proposer import Proposer
-from thalweg.middleware.core.context.notes import HostInstalled, HostLost, HostTakesPart
+from thalweg.middleware.core.context.notes import HostInstalled, HostLost, HostsPinged, HostTakesPart
 from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.failover.generation_states import GenerationState, generation_state
-from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.hosting.admission import why_not
@@ -321,8 +320,8 @@ class HostCore(Runs):
         for run_id, note in self.coordinator.on_ping_timer(name):
             self._pass_notes(run_id, (note,))
         for run in self._each():
-            if asked_as(run.id) == name and (recovery := run.parts.existing(Recovery)) is not None:
-                recovery.settle(again=True)
+            if asked_as(run.id) == name:
+                run.handle_notes((HostsPinged(),))
 
     def _retry(self) -> None:
         """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""

@@ -154,6 +154,10 @@ class HostLost(Note, frozen=True):
     how: str = "was lost"
 
 
+class HostsPinged(Note, frozen=True):
+    """At the client: the hosts of the run have been asked whether they are there."""
+
+
 class LinkMeasured(Note, frozen=True):
     """A probe has measured a link."""
 

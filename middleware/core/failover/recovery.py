@@ -55,6 +55,7 @@ from thalweg.middleware.core.context.notes import (
     ChangedOver,
     HostInstalled,
     HostLost,
+    HostsPinged,
     HostTakesPart,
     Left,
     Notes,
@@ -306,6 +307,10 @@ class Recovery(Part):
         }
         for host in sorted(words.keys() & self._directory.hosts):
             self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
+
+    def on_pinged(self, _: HostsPinged) -> None:
+        """R2: tell again what is needed no more, as often as hosts are pinged: the message may be lost."""
+        self.settle(again=True)
 
     def _behind(self) -> Known:
         """R2: the replicas there are, but for the newest of an operator while that before it is on another host."""
@@ -728,6 +733,7 @@ class Recovery(Part):
             HostLost: on_lost,
             HostInstalled: on_installed,
             HostTakesPart: on_taking_part,
+            HostsPinged: on_pinged,
         },
         timers={Timer.PLACE: on_timer},
     )
