@@ -1,8 +1,8 @@
 """The house in figures: lines by room, circles of imports, and arrows that point up. ``python tests/structure.py``.
 
-Circles of folders are counted besides, and so are writes to the fields of other parts and callables that parts of the core
-hand to each other. The core has none of these. Further figures are of no rule yet: public classes of one name, and how much
-of the runtime an event enters (``entered.py``).
+Circles of folders are counted besides, and so are writes to the fields of other parts and callables that parts of the
+core hand to each other. The core has none of these. Further figures are of no rule yet: public classes of one name, and
+how much of the runtime an event enters (``entered.py``).
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ from thalweg.middleware.core.context.outbox import Outbox, Timer
 from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.failover.rejoin_policy import MOST_IN_VAIN
 from thalweg.middleware.core.flow.directory import Directory, guests_of
-from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.core.measuring.response_times import ResponseTimes
 from thalweg.middleware.core.queries.queries import Queries
+from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
