@@ -17,7 +17,7 @@ R5. A run whose application has got all that it will get, and is done with it, g
 R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
     their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
 R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
-    those before it, what is said of which changes nothing any more (``hosting.failover_runs``). Who asks for an older
+    those before it, what is said of which changes nothing any more (``failover.failover_runs``). Who asks for an older
     one is told who leads the run: to a client that has begun a later one itself that says nothing.
 R8. A stream of this application's that goes over several trees is a run for each of them (``stripes.striping``): the
     application hears of the stream.
@@ -51,13 +51,13 @@ from thalweg.middleware.core.flow.node_states import ENDED, GATHERING
 from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.core.hosting.links import Links
 from thalweg.middleware.core.hosting.runs import TABLE, Runs
-from thalweg.middleware.core.hosting.stripes import Stripes
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, UndecodedMessages
 from thalweg.middleware.core.measuring.silence import StallAction
 from thalweg.middleware.core.queries.query_attachment import QueryAttachment
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions, check_visit
 from thalweg.middleware.core.queries.subscribers import Subscribers
 from thalweg.middleware.core.runs.run import OF_NODES
+from thalweg.middleware.core.stripes.striped_runs import Stripes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS

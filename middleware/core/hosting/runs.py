@@ -10,13 +10,12 @@ from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import Alarm, HostContext, Local, Outbox, Timer
 from thalweg.middleware.core.failover.carried_over import carried_over
 from thalweg.middleware.core.failover.checkpoints import Checkpoints
+from thalweg.middleware.core.failover.failover_runs import FailoverRuns
 from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.flow import CarriedOver, Flow
 from thalweg.middleware.core.hosting.coordinator import Coordinator
 from thalweg.middleware.core.hosting.ended_runs import EndedRuns
-from thalweg.middleware.core.hosting.failover_runs import FailoverRuns
 from thalweg.middleware.core.hosting.links import Links
-from thalweg.middleware.core.hosting.subscription_table import SubscriptionTable
 from thalweg.middleware.core.measuring.silence import Suspicions
 from thalweg.middleware.core.membership.membership import Membership
 from thalweg.middleware.core.moving.arrivals import Arrivals
@@ -29,6 +28,7 @@ from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.queries.query_attachment import QueryAttachment
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
 from thalweg.middleware.core.queries.subscribers import Subscribers
+from thalweg.middleware.core.queries.subscription_table import SubscriptionTable
 from thalweg.middleware.core.reshaping.inheritance import Inheritance
 from thalweg.middleware.core.reshaping.reshaping import Reshaping
 from thalweg.middleware.core.runs.run import RunCore

@@ -23,8 +23,8 @@ from msgspec import UNSET
 
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.outbox import Outbox, Timer
+from thalweg.middleware.core.failover.failover_runs import FailoverRuns
 from thalweg.middleware.core.flow.node_states import ENDED
-from thalweg.middleware.core.hosting.failover_runs import FailoverRuns
 from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.core.stripes import notes as n
