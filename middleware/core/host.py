@@ -69,17 +69,21 @@ OF_RUNS = frozenset({*TABLE.messages, m.Demand, m.Partition, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
 
-class HostCore(Runs):
+class HostCore:
     """The pure core of one host. ``handle`` is its only mutator."""
 
     def __init__(
         self, me: m.Peer, config: CoreConfig | None = None, codes: tuple[str, ...] = (), speaks: m.Speaks = SPEAKS
     ) -> None:
-        super().__init__(me, config or CoreConfig())
+        self.hosted = hosted = Runs(me, config or CoreConfig())
+        self.me, self.host, self.config, self.runs = hosted.me, hosted.host, hosted.config, hosted.runs
+        self.context, self.out, self.ended_runs = hosted.context, hosted.out, hosted.ended_runs
+        self.coordinator, self.links, self.silence = hosted.coordinator, hosted.links, hosted.silence
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
-        self._stripes = Stripes(self.out, self.config, self.runs, self._failover_runs)
+        self._stripes = Stripes(self.out, self.config, self.runs, self.hosted.failover_runs)
         self._undecoded = UndecodedMessages()  # R9: messages in a row that do not decode
-        self._streams, self._led = self._stripes.led, self._failover_runs.led  # asked for every event
+        # asked for every event
+        self._streams, self._led, self._lingering = self._stripes.led, hosted.failover_runs.led, hosted.lingering
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
@@ -105,13 +109,14 @@ class HostCore(Runs):
         """Do what comes of what was done."""
         local, host = self.context.local, self.host
         while local:  # R3: messages to this host itself come after all else
-            self._heard = message, value, size_bytes = local.popleft()
+            said = message, value, size_bytes = local.popleft()
+            self.hosted.hear(said)
             self._handle_message(host, message, value, size_bytes)
-        self._heard = None
+        self.hosted.hear(None)
         if self._lingering:
-            self._see_who_lingers()
+            self.hosted.end_unwanted()
         if self._led:
-            self._see_what_fell()
+            self.hosted.begin_fallen_anew()
 
     def _finish_streams(self) -> None:
         """R8: have the streams hear what their runs say, and do what comes of it; leave the commands for all others."""
@@ -175,7 +180,7 @@ class HostCore(Runs):
             run.validate()
         here = {(run.install.client, base_of(run.id)) for run in self.runs.values()}
         assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(self.runs)}"
-        replicated = self._failover_runs.replicas.keys()
+        replicated = self.hosted.failover_runs.replicas.keys()
         assert replicated <= here, f"replicas of a run that is over: {replicated}"
 
     # --- events ---------------------------------------------------------------------------------------
@@ -193,7 +198,7 @@ class HostCore(Runs):
     def _handle_message(self, sender: str, message: Any, payload: Any, size_bytes: int) -> None:
         kind = type(message)
         if kind is m.Unsubscribe and self._led:  # guests know a run by its own id
-            message = self._failover_runs.current(message)
+            message = self.hosted.failover_runs.current(message)
         run = self.runs.get(message.run) if kind in OF_RUNS else None
         if run is not None:
             if kind is m.Demand:
@@ -209,7 +214,7 @@ class HostCore(Runs):
         elif kind in Links.MESSAGES:
             run = self.runs.get(message.run)
             if run is None or run.may_say(sender, kind):
-                self._measured(self.links.handle_message(sender, message))
+                self.hosted.pass_measured(self.links.handle_message(sender, message))
         elif kind not in OF_RUNS:
             # R2: a message that no part handles changes nothing
             self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
@@ -227,14 +232,14 @@ class HostCore(Runs):
         for run in [*self.runs.values()]:
             if only not in ("", run.id) or not run.knows(host) or host == self.host:
                 continue
-            self._at_work = run.id
+            self.hosted.work_on(run.id)
             if run.context.leads:
-                self._pass_notes(run.id, self.coordinator.on_unfit(run.id, host, how))
+                self.hosted.pass_notes(run.id, self.coordinator.on_unfit(run.id, host, how))
             elif (waits := run.waits_for(host)) is not None:
                 node, purpose = waits
                 why = f"host {host!r}, {purpose}, {how}"
                 run.out.send(run.install.client, m.Failed(run.id, node, why, lost=host))
-        self._at_work = ""
+        self.hosted.work_on()
 
     def _on_expired(self, event: e.CertificateExpired) -> None:
         """R11: no message of a host is taken any more, or none of this one by the others."""
@@ -243,19 +248,20 @@ class HostCore(Runs):
             return
         for run in [*self.runs.values()]:
             if run.context.leads:
-                self._at_work = run.id
+                self.hosted.work_on(run.id)
                 run.out.fail(f"this client, {self.host!r}, {event.how}", host=self.host)
-        self._at_work = ""
+        self.hosted.work_on()
 
     def _of_application(self, event: Any) -> None:
-        event = self._failover_runs.current(event) if self._led else event
-        if self._subscriptions.known and event.run not in self.runs and (here := self._subscriptions.here(event.run)):
+        event = self.hosted.failover_runs.current(event) if self._led else event
+        taken = self.hosted.subscriptions
+        if taken.known and event.run not in self.runs and (here := taken.here(event.run)):
             event = msgspec.structs.replace(event, run=here)
         self._of_run(event)
 
     def _on_placement_proposed(self, event: e.PlacementProposed) -> None:
         """Have a run change its placement, or answer that the run is over."""
-        event = self._failover_runs.current(event) if self._led else event
+        event = self.hosted.failover_runs.current(event) if self._led else event
         if event.run in self.runs or event.number is UNSET:
             self._of_run(event)
         else:
@@ -268,14 +274,14 @@ class HostCore(Runs):
             run.handle_notes((event,))
 
     def _on_failed_call(self, event: e.OperatorFailed) -> None:
-        run = self._failover_runs.called_by(event)
+        run = self.hosted.failover_runs.called_by(event)
         if run is not None:
             run.handle_notes((event,))
 
     def _on_finished(self, event: e.OperatorFinished) -> None:
         run = self.runs.get(event.run)
         if run is None:
-            run = self._failover_runs.called_by(event)
+            run = self.hosted.failover_runs.called_by(event)
         if run is not None:
             meters = self.links.meters
             if meters.runs and not event.end:
@@ -291,7 +297,7 @@ class HostCore(Runs):
         key, _, rest = event.key.partition(" ")
         timer = Timer(key)
         if timer is Timer.LEASE:
-            self._check_leases()
+            self.hosted.check_leases()
         elif timer is Timer.PROBE:
             self.links.prober.on_timer()
         elif timer is Timer.SILENCE:
@@ -300,7 +306,7 @@ class HostCore(Runs):
             if self.context.draining:
                 self._leave()
         elif timer is Timer.VISIT:
-            self._close(self._subscriptions.on_timer(rest))
+            self.hosted.close_run(self.hosted.subscriptions.on_timer(rest))
         elif timer in (Timer.INSTALL, Timer.REMOVE):
             self.coordinator.on_timer(timer, rest)
         elif timer is Timer.PING:
@@ -313,34 +319,35 @@ class HostCore(Runs):
                 if timer in (Timer.BARRIER, Timer.LEAVE):
                     proposer = run.parts.existing(Proposer)
                     for host, since_s in () if proposer is None else [*proposer.unanswering]:
-                        self._pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
+                        self.hosted.pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
     def _ping_hosts(self, name: str) -> None:
         """It is time to ask the hosts of a stream's stripes, or of a run, whether they are there."""
         for run_id, note in self.coordinator.on_ping_timer(name):
-            self._pass_notes(run_id, (note,))
-        for run in self._each():
+            self.hosted.pass_notes(run_id, (note,))
+        for run in self.hosted.each_run():
             if asked_as(run.id) == name:
                 run.handle_notes((HostsPinged(),))
 
     def _retry(self) -> None:
         """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
-        self._retries.rung()
-        due_s = [at_s for run in self._each() if (at_s := run.flow.retry()) is not None]
+        self.hosted.retries.rung()
+        due_s = [at_s for run in self.hosted.each_run() if (at_s := run.flow.retry()) is not None]
         if due_s:
-            self._retries.by(min(due_s))
+            self.hosted.retries.by(min(due_s))
 
     def _check_silence(self) -> None:
         self.silence.begin_checks()
         waiting = False
-        for current in self._each():
+        for current in self.hosted.each_run():
             if current.context.fails_over:
                 waiting = current.flow.check_waiting() or waiting
         for run_id, host in list(self.silence.of):
-            self._at_work, run = run_id, self.runs.get(run_id)
+            self.hosted.work_on(run_id)
+            run = self.runs.get(run_id)
             client, waits = ("", None) if run is None else (run.install.client, run.waits_for(host))
             self.silence.check(run_id, host, client, waits)
-        self._at_work = ""
+        self.hosted.work_on()
         self.silence.go_on(waiting=waiting)
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
@@ -355,7 +362,7 @@ class HostCore(Runs):
             if run is not None:
                 run.state_over(peer, message, arrived=True, via=event.via)
         elif type(message) is m.Probe:
-            self._measured(self.links.probed(event, message))
+            self.hosted.pass_measured(self.links.probed(event, message))
 
     def _on_relayed(self, event: e.Relayed) -> None:
         """What this host has passed on measured the link that it did so over."""
@@ -377,7 +384,7 @@ class HostCore(Runs):
 
     def _on_peer_reached(self, event: e.PeerReached) -> None:
         """Repeat at once what would be repeated later."""
-        for run in self._each():
+        for run in self.hosted.each_run():
             run.flow.hurry(event.peer)
         self.coordinator.hurry(event.peer)
 
@@ -393,15 +400,15 @@ class HostCore(Runs):
             run.blocked(event)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
-        event = self._failover_runs.current(event)
-        self._pass_notes(event.run, self.coordinator.on_peer_lost(event))
+        event = self.hosted.failover_runs.current(event)
+        self.hosted.pass_notes(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
         subscribers = None if run is None else run.parts.existing(Subscribers)
         if run is not None and subscribers is not None and subscribers.has(event.peer):  # it is not let in yet
             run.handle_notes((HostLost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
-        event = self._failover_runs.current(event)
+        event = self.hosted.failover_runs.current(event)
         run, name = self.runs.get(event.run), event.peer.name
         if run is None or not self.coordinator.goes_on(event.run):
             return
@@ -411,6 +418,19 @@ class HostCore(Runs):
             self._on_peer_lost(e.PeerLost(event.run, name, "was restarted"))
         if not run.out.failed:
             run.handle_notes((event,))
+
+    def _on_abandoned(self, event: e.RunAbandoned) -> None:
+        self.hosted.on_abandoned(event)
+
+    def _on_broken(self, event: e.RunBroken) -> None:
+        self.hosted.on_broken(event)
+
+    def _on_woke(self, event: e.Woke) -> None:
+        self.hosted.on_woke(event)
+
+    def at_fault(self, event: e.Event) -> str:
+        """Return the run that was worked on when ``handle`` raised over ``event``; empty: none in particular."""
+        return self.hosted.at_fault(event)
 
     # --- this host is drained -------------------------------------------------------------------------
 
@@ -422,7 +442,7 @@ class HostCore(Runs):
     def _leave(self) -> None:
         """R6: say so to those clients that are there."""
         silent_s, asked = self.config.patience * self.config.liveness_s, False
-        for run in self._each():
+        for run in self.hosted.each_run():
             if run.context.leads or self.out.now - run.heard_s <= silent_s:
                 run.out.send(run.install.client, m.Leave(run.id, run.vacant))
                 asked = True
@@ -437,10 +457,10 @@ class HostCore(Runs):
             self.out.emit(e.DrainFinished(message.why))
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
-        run = self._open(event.install, event)
+        run = self.hosted.open_run(event.install, event)
         if run.context.fails_over:
-            self._failover_runs.begin(event, run)
-        self._pass_notes(run.id, self.coordinator.start(run))
+            self.hosted.failover_runs.begin(event, run)
+        self.hosted.pass_notes(run.id, self.coordinator.start(run))
 
     def _on_stripes_requested(self, event: e.StripesRequested) -> None:
         self._stripes.begin(event)
@@ -454,17 +474,17 @@ class HostCore(Runs):
     # --- what this application takes of others' runs ----------------------------------------------------
 
     def _on_subscribe_requested(self, event: e.SubscribeRequested) -> None:
-        self._subscriptions.request(event)
+        self.hosted.subscriptions.request(event)
 
     def _on_unsubscribe_requested(self, event: e.UnsubscribeRequested) -> None:
-        self._subscriptions.leave(event)
+        self.hosted.subscriptions.leave(event)
 
     def _on_enrol(self, sender: str, message: m.InstallSubscriber) -> None:
         run_id, install, error = message.run, message.install, ""
         visit, out, here = (
-            self._subscriptions.get(run_id, sender),
+            self.hosted.subscriptions.get(run_id, sender),
             self.out.of(message.run),
-            self._subscriptions.here(run_id),
+            self.hosted.subscriptions.here(run_id),
         )
         if here and generation_of(here) > generation_of(run_id):
             return  # it was sent before the run began anew
@@ -478,8 +498,8 @@ class HostCore(Runs):
             if not error:
                 self.ended_runs.revive(install.client, run_id)
                 self._visit(install, visit, here)
-                if self._lease.at_s is None:
-                    self._lease.by(self.out.now + self.config.lease_s / 2)
+                if self.hosted.lease.at_s is None:
+                    self.hosted.lease.by(self.out.now + self.config.lease_s / 2)
         out.send(sender, m.Installed(run_id, self.host, error))
 
     def _visit(self, install: m.Install, visit: RunSubscriptions, before: str) -> None:
@@ -497,7 +517,7 @@ class HostCore(Runs):
                 if node.state is GATHERING:
                     wanted.append(name)
             install = msgspec.structs.replace(install, starts=tuple(starts.values()))
-        run = self._open(install)
+        run = self.hosted.open_run(install)
         run.directory.admit_guest(self.host)
         for name in wanted:
             run.handle_notes((e.NextRequested(run.id, name),))
@@ -505,19 +525,19 @@ class HostCore(Runs):
             run.parts.get(QueryAttachment).enrolled(name)
 
     def _on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
-        self._close(self._subscriptions.on_dismiss(sender, message))
+        self.hosted.close_run(self.hosted.subscriptions.on_dismiss(sender, message))
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
-        current = self._failover_runs.current(message)  # the ticket has the run's own id
+        current = self.hosted.failover_runs.current(message)  # the ticket has the run's own id
         run = self.runs.get(current.run)
-        if run is not None and current.run not in self._lingering:
+        if run is not None and current.run not in self.hosted.lingering:
             run.handle_notes(run.parts.get(Subscribers).on_subscribe(sender, current))
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
             self.out.of(message.run).send(sender, m.SubscriptionEnded(message.run, message.number, why))
 
     def _on_probes_requested(self, event: e.ProbesRequested) -> None:
-        self._measured(self.links.request(event))
+        self.hosted.pass_measured(self.links.request(event))
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -526,7 +546,7 @@ class HostCore(Runs):
 
     def _on_welcome(self, sender: str, message: m.Welcome) -> None:
         for run_id, note in self.coordinator.on_welcome(sender, message):
-            self._pass_notes(run_id, (note,))
+            self.hosted.pass_notes(run_id, (note,))
         for joined in self.coordinator.returned(sender, message):
             self._on_peer_joined(joined)
 
@@ -550,7 +570,7 @@ class HostCore(Runs):
 
     def _knows_not(self, sender: str, run_id: str) -> None:
         """Say so of a run that is not here."""
-        out, why, led = self.out.of(run_id), self._broken.get(run_id), self._led_by_another(sender, run_id)
+        out, why, led = self.out.of(run_id), self.hosted.broken.get(run_id), self._led_by_another(sender, run_id)
         if led:
             self._fence(sender, run_id, led)
             return
@@ -561,15 +581,15 @@ class HostCore(Runs):
         self.coordinator.answered(sender, message.run)
         if message.run in self.runs or self.silence.was_pinged(sender):
             self.silence.on_pong(sender)
-        self._subscriptions.handle_sign_of_life(sender, message.run, self.context.now)
+        self.hosted.subscriptions.handle_sign_of_life(sender, message.run, self.context.now)
         if not message.known:
-            self._pass_notes(message.run, self.coordinator.on_unknown(sender, message.run))
+            self.hosted.pass_notes(message.run, self.coordinator.on_unknown(sender, message.run))
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
             self.out.send(sender, self._welcome)
             return
-        newest = max(map(generation_of, self._generations(message.client, message.run)), default=None)
+        newest = max(map(generation_of, self.hosted.generations(message.client, message.run)), default=None)
         late = self.ended_runs.knows(message.client, message.run, self.context.now, message.number)
         part = generation_state(newest, generation_of(message.run), late=late)
         if part is GenerationState.OVER:  # R1: a run that is over is not opened again
@@ -582,7 +602,7 @@ class HostCore(Runs):
         if run is not None and message.number > run.install.number:  # R1: this host was away, and may have missed news
             obstacle = "" if run.empty else "it has nodes of the run of which its client has not heard"
             error = obstacle or self._why_not(sender, message)
-            run = run if error else self._open(message)
+            run = run if error else self.hosted.open_run(message)
         elif run is not None:
             run.flow.room.bound(message.peers)
             self.out.emit(e.Meet(message.run, message.peers if run.context.fails_over else run.install.peers))
@@ -591,9 +611,9 @@ class HostCore(Runs):
             if not error:
                 if self.ended_runs.knows(message.client, message.run, self.context.now):
                     self.ended_runs.revive(message.client, message.run)
-                self._open(message)
-                if self._lease.at_s is None:
-                    self._lease.by(self.out.now + self.config.lease_s / 2)
+                self.hosted.open_run(message)
+                if self.hosted.lease.at_s is None:
+                    self.hosted.lease.by(self.out.now + self.config.lease_s / 2)
             run = self.runs.get(message.run)
         carried_over = () if run is None else run.flow.kept
         reply = m.Installed(message.run, self.host, error, message.number, carried_over)
@@ -601,12 +621,12 @@ class HostCore(Runs):
 
     def _led_by_another(self, client: str, run_id: str) -> int:
         """R7: return the generation of a run that is here, if another process of its client began it later; else 0."""
-        later = [generation_of(other) for other in self._generations(client, run_id)]
+        later = [generation_of(other) for other in self.hosted.generations(client, run_id)]
         return next((generation for generation in later if leader_of(generation) > leader_of(generation_of(run_id))), 0)
 
     def _fence(self, client: str, run_id: str, newest: int) -> None:
         """R7: tell a client which of its processes leads the run, as far as that has said what it is."""
-        installs = [self.runs[other].install for other in self._generations(client, run_id)]
+        installs = [self.runs[other].install for other in self.hosted.generations(client, run_id)]
         processes = [peer.process for install in installs for peer in install.peers if peer.name == client]
         identity = next((f", {process}" for process in processes if process), "")
         about = f"client {client!r} leads the run from another process{identity}; take its partitions there"
@@ -614,7 +634,7 @@ class HostCore(Runs):
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
         """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
-        follows = bool(self._generations(install.client, install.run))  # R6, R7: a later generation of a run here
+        follows = bool(self.hosted.generations(install.client, install.run))  # R6, R7: a later generation of a run here
         runs, draining = (0, False) if follows else (len(self.runs), self.context.draining)
         return why_not(sender, install, self.host, self.config, runs=runs, draining=draining, full=full)
 
@@ -623,7 +643,7 @@ class HostCore(Runs):
         return bool(peer.instance and self.me.instance) and peer.instance != self.me.instance
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
-        self._pass_notes(message.run, self.coordinator.on_installed(sender, message))
+        self.hosted.pass_notes(message.run, self.coordinator.on_installed(sender, message))
         if generation_of(message.run) and self.ended_runs.knows(self.host, message.run, self.context.now):
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
@@ -634,17 +654,17 @@ class HostCore(Runs):
                 run.handle_notes((HostTakesPart(sender),))
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
-        if self._is_of_another(sender, message.run):
+        if self.hosted.is_of_another(sender, message.run):
             # R2: the run is another client's and stays, so no Removed is sent
             self.out.of(message.run).record("unexpected", peer=sender, detail={"message": "Remove"})
             return
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
-        for run_id in self._generations(sender, message.run):
+        for run_id in self.hosted.generations(sender, message.run):
             if generation_of(run_id) <= generation_of(message.run):
-                visit = self._subscriptions.get(run_id, sender)
+                visit = self.hosted.subscriptions.get(run_id, sender)
                 if visit is not None:
                     visit.end(f"client {sender!r} has ended the run")
-                self._close(run_id)
+                self.hosted.close_run(run_id)
         if not self.ended_runs.knows(sender, message.run, self.context.now, LAST):
             self.ended_runs.add(sender, message.run, self.context.now, opened=False)
 
@@ -657,7 +677,7 @@ class HostCore(Runs):
         if run is not None and subscribers is not None and subscribers.admits(sender):
             run.handle_notes(subscribers.on_failed(sender, message))
         else:
-            self._pass_notes(message.run, self.coordinator.on_failed(sender, message))
+            self.hosted.pass_notes(message.run, self.coordinator.on_failed(sender, message))
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[HostCore, Any], None]]] = {
         e.MessageReceived: _on_message,
@@ -690,10 +710,10 @@ class HostCore(Runs):
         e.RunRequested: _on_run_requested,
         e.StripesRequested: _on_stripes_requested,
         e.TreesRequested: _on_trees_requested,
-        e.RunAbandoned: Runs._on_abandoned,
+        e.RunAbandoned: _on_abandoned,
         e.ProbesRequested: _on_probes_requested,
-        e.RunBroken: Runs._on_broken,
-        e.Woke: Runs._on_woke,
+        e.RunBroken: _on_broken,
+        e.Woke: _on_woke,
     }
     _MESSAGES: ClassVar[dict[type[Any], Callable[[HostCore, str, Any], None]]] = {
         m.Hello: _on_hello,

@@ -79,9 +79,9 @@ class Runs:
         self.coordinator = Coordinator(out, self.config)
         self.links = links = Links(out, self.context, me, self.config, self.runs)
         replicas = ReplicaTable()
-        self._failover_runs = FailoverRuns(self.runs, replicas)
-        self._retries = Alarm(out, Timer.RETRY)
-        self._lease = Alarm(out, Timer.LEASE)
+        self.failover_runs = FailoverRuns(self.runs, replicas)
+        self.retries = Alarm(out, Timer.RETRY)
+        self.lease = Alarm(out, Timer.LEASE)
         self._shared = HostServices(
             links.monitor,
             links.prober,
@@ -89,28 +89,28 @@ class Runs:
             links.coordinate_table,
             links.meters,
             self.silence,
-            self._retries,
+            self.retries,
             replicas,
             self.runs,
         )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
-        self._broken: dict[str, str] = {}  # runs that were dropped, and why
+        self.broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.ended_runs = EndedRuns(self.config)
-        self._subscriptions = SubscriptionTable(out, me, self.config, self.runs)
-        self._lingering: set[str] = set()  # R5: runs that go on for their guests
+        self.subscriptions = SubscriptionTable(out, me, self.config, self.runs)
+        self.lingering: set[str] = set()  # R5: runs that go on for their guests
 
     # --- runs -----------------------------------------------------------------------------------------
 
-    def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
+    def open_run(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
         survivors: dict[str, CarriedOver] = {}
-        for other in self._generations(install.client, install.run):
+        for other in self.generations(install.client, install.run):
             survivors = carried_over(self.runs[other], install)
-            self._close(other, follows=install.run, kept=tuple(survivors))
+            self.close_run(other, follows=install.run, kept=tuple(survivors))
         out, visit = self.out.of(install.run), tuple[RunSubscriptions, ...]()
-        if self._subscriptions.known and (taken := self._subscriptions.get(install.run, install.client)) is not None:
+        if self.subscriptions.known and (taken := self.subscriptions.get(install.run, install.client)) is not None:
             visit = (taken,)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, TABLE, visit)
         self._spent[install.run] = self.links.costs()
@@ -119,20 +119,22 @@ class Runs:
         run.begin(event, survivors)
         return run
 
-    def _generations(self, client: str, run_id: str) -> list[str]:
+    def generations(self, client: str, run_id: str) -> list[str]:
         """R7: the generations of a run that are here, of which there is one at most."""
         runs, base = self.runs, base_of(run_id)
-        if SIGN not in run_id and not self._failover_runs.replicas:
+        if SIGN not in run_id and not self.failover_runs.replicas:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
 
-    def _is_of_another(self, client: str, run_id: str) -> bool:
+    def is_of_another(self, client: str, run_id: str) -> bool:
         """Return whether a run of that id is here, in any generation, and only of other clients."""
         base = base_of(run_id)
         owners = {run.install.client for other, run in self.runs.items() if base_of(other) == base}
         return bool(owners) and client not in owners
 
-    def _close(self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = (), joined: int | None = None) -> None:
+    def close_run(
+        self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = (), joined: int | None = None
+    ) -> None:
         """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``.
 
         ``joined``: this host may join it again (``ended_runs``).
@@ -146,15 +148,15 @@ class Runs:
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id, follows, kept))
         if not follows:
-            self._subscriptions.end(run_id, "it is over here", run.install.client)
-            self._failover_runs.forget(run)
+            self.subscriptions.end(run_id, "it is over here", run.install.client)
+            self.failover_runs.forget(run)
             self.ended_runs.add(run.install.client, run_id, self.context.now, joined=joined)
 
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
-    def _see_what_fell(self) -> None:
+    def begin_fallen_anew(self) -> None:
         """R7: have runs that have lost a host begin anew."""
-        for run, detected_s in self._failover_runs.fallen():
+        for run, detected_s in self.failover_runs.fallen():
             self._recover(run, detected_s)
         self._at_work = ""
 
@@ -171,33 +173,41 @@ class Runs:
         if requests_recovery_plan(old, install, lost.keys()):
             old.parts.get(Recovery).put_off(detected_s)
             return
-        request = self._failover_runs.again(old, install)
+        request = self.failover_runs.again(old, install)
         before = self.coordinator.supersede(old.id)
         self._at_work = install.run
-        run = self._open(install, request)
+        run = self.open_run(install, request)
         awaited = {entry.host for entry in install.locations}
         for host, how in lost.items():
             if host in run.directory.peers and host not in awaited:
                 run.directory.leave_out(host, how)
         run.follow(old, lost, detected_s)
         run.out.emit(e.TreeChanged(run.id, install.dataflow, run.directory.where(install.dataflow.by_name)))
-        self._pass_notes(run.id, self.coordinator.start(run, before))
-        self._pass_notes(run.id, run.parts.get(Recovery).go_on())
+        self.pass_notes(run.id, self.coordinator.start(run, before))
+        self.pass_notes(run.id, run.parts.get(Recovery).go_on())
 
-    def _pass_notes(self, run_id: str, told: Notes) -> None:
+    def pass_notes(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
         for note in told:
             run = self.runs.get(run_id)
             if run is not None:
                 run.handle_notes((note,))
 
-    def _measured(self, told: Notes) -> None:
+    def pass_measured(self, told: Notes) -> None:
         """What was found of links, which all runs hear."""
         for note in told:
-            for run in self._each():
+            for run in self.each_run():
                 run.handle_notes((note,))
 
-    def _each(self) -> Iterator[RunCore]:
+    def work_on(self, run_id: str = "") -> None:
+        """Note that a run of several is worked on, in case that it breaks; empty: none of them any more."""
+        self._at_work = run_id
+
+    def hear(self, local: Local | None) -> None:
+        """Note what the host hears that it has said to itself; None: nothing any more."""
+        self._heard = local
+
+    def each_run(self) -> Iterator[RunCore]:
         """All runs in turn, so that it is known which of them broke."""
         for run_id, run in list(self.runs.items()):
             self._at_work = run_id
@@ -215,7 +225,7 @@ class Runs:
         about = getattr(event, "install", None) or getattr(event, "message", event)
         return str(getattr(about, "run", ""))
 
-    def _on_broken(self, event: e.RunBroken) -> None:
+    def on_broken(self, event: e.RunBroken) -> None:
         """R4: drop a run."""
         self._at_work, self._heard = "", None
         if not event.run:
@@ -228,76 +238,76 @@ class Runs:
                 out.send(event.sender, m.Installed(run_id, self.host, reason))
             out.emit(e.CloseRun(run_id))
             self.coordinator.drop(run_id)
-            if self._failover_runs.broke(run_id, self.host):  # as it began anew
+            if self.failover_runs.broke(run_id, self.host):  # as it began anew
                 out.fail(reason, host=self.host)
             return
         self._spent.pop(run_id, None)
-        self._failover_runs.forget(run)
+        self.failover_runs.forget(run)
         self.links.drop(run_id)
         self.ended_runs.add(run.install.client, run_id, self.context.now)
-        self._broken[run_id] = reason
-        if len(self._broken) > REMEMBERED:
-            del self._broken[next(iter(self._broken))]
+        self.broken[run_id] = reason
+        if len(self.broken) > REMEMBERED:
+            del self.broken[next(iter(self.broken))]
         if run.context.leads:
             run.out.fail(event.reason, host=self.host)
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))
-        self._subscriptions.end(run_id, reason, run.install.client)
+        self.subscriptions.end(run_id, reason, run.install.client)
 
     # --- this host did not run ---------------------------------------------------------------------------
 
-    def _on_woke(self, event: e.Woke) -> None:
+    def on_woke(self, event: e.Woke) -> None:
         """R10: give all others a fresh period, but not before the last one that they got so is over."""
         now, silent_s = self.out.now, self.config.patience * self.config.liveness_s
         fresh = now >= self.context.fresh_s + silent_s
         fault = f"did not run for {in_seconds(event.slept_s)}"
-        for run in self._each():
+        for run in self.each_run():
             run.out.record("fault", peer=self.host, detail={"about": "itself", "what": fault}, duration_s=event.slept_s)
             if fresh:
                 run.handle_sign_of_life()
         if fresh:
             self.context.fresh_s = now
             self.silence.refresh()
-            self._subscriptions.refresh()
+            self.subscriptions.refresh()
         self.coordinator.woke(event.slept_s, fresh=fresh)
 
     # --- runs that end -----------------------------------------------------------------------------------
 
-    def _on_abandoned(self, event: e.RunAbandoned) -> None:
-        event = self._failover_runs.current(event)
+    def on_abandoned(self, event: e.RunAbandoned) -> None:
+        event = self.failover_runs.current(event)
         run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
-            if run is not None and lingers(run) and event.run not in self._lingering:
-                self._lingering.add(event.run)  # R5: guests still take partitions
+            if run is not None and lingers(run) and event.run not in self.lingering:
+                self.lingering.add(event.run)  # R5: guests still take partitions
                 self.coordinator.linger(event.run)
                 return
-            self._lingering.discard(event.run)
-            self._close(event.run)
+            self.lingering.discard(event.run)
+            self.close_run(event.run)
             self.coordinator.stop(event.run)
 
-    def _see_who_lingers(self) -> None:
+    def end_unwanted(self) -> None:
         """R5: end the runs that nobody takes anything from any more."""
-        for run_id in list(self._lingering):
+        for run_id in list(self.lingering):
             run = self.runs.get(run_id)
             if run is None or not lingers(run):
-                self._on_abandoned(e.RunAbandoned(run_id))
-                self._lingering.discard(run_id)
+                self.on_abandoned(e.RunAbandoned(run_id))
+                self.lingering.discard(run_id)
 
-    def _check_leases(self) -> None:
+    def check_leases(self) -> None:
         """R1: drop the runs whose clients have been silent for too long."""
-        self._lease.rung()
-        for run in self._each():
+        self.lease.rung()
+        for run in self.each_run():
             if not run.context.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 detail = {"about": "client", "what": "client silent, run dropped"}
                 run.out.record("fault", peer=run.install.client, detail=detail)
-                visit = self._subscriptions.get(run.id, run.install.client)
+                visit = self.subscriptions.get(run.id, run.install.client)
                 if visit is not None:
                     lease_s = self.config.patience * self.config.lease_s
                     visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")
-                self._close(run.id, joined=run.install.number)
+                self.close_run(run.id, joined=run.install.number)
         if any(not run.context.leads for run in self.runs.values()):
-            self._lease.by(self.out.now + self.config.lease_s / 2)
+            self.lease.by(self.out.now + self.config.lease_s / 2)
 
 
 def lingers(run: RunCore) -> bool:

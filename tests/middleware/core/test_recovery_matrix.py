@@ -349,7 +349,7 @@ def no_bulk(world: Scripted) -> None:
 
 def damaged(world: Scripted) -> None:
     """All that the keeper has by now."""
-    for kept in world.cores[keeper(world)]._failover_runs.replicas.values():
+    for kept in world.cores[keeper(world)].hosted.failover_runs.replicas.values():
         for states in kept.values():
             for index, state in states.items():
                 states[index] = msgspec.structs.replace(state, inline=bytes(state.size_bytes))
@@ -370,7 +370,9 @@ def check(world: Lasting, expected: str) -> None:
     assert world.delivered == world.right()
     for name in set(world.names) - world.down:
         core = world.cores[name]
-        assert not (core.runs or core.coordinator.led or core._failover_runs.replicas), f"{name} still has the run"
+        assert not (core.runs or core.coordinator.led or core.hosted.failover_runs.replicas), (
+            f"{name} still has the run"
+        )
         assert not world.hosts[name].code, f"{name} still has code: {world.combined}"
     if expected.startswith("lost"):
         host = expected.removeprefix("lost ")
@@ -519,7 +521,9 @@ class Ending(Lasting):
         self.run()
         for name in set(self.names) - self.down:
             core = self.cores[name]
-            assert not (core.runs or core.coordinator.led or core._failover_runs.replicas), f"{name} still has the run"
+            assert not (core.runs or core.coordinator.led or core.hosted.failover_runs.replicas), (
+                f"{name} still has the run"
+            )
             assert not self.hosts[name].code, f"{name} still has code: {self.combined}"
         assert self.delivered == self.right()
 

@@ -588,7 +588,7 @@ def test_answers_of_a_host_that_has_no_run_of_the_client_are_heard() -> None:
             assert [next(run).index for run in (first, second)] == [0, 0]
         begun_s = time.monotonic()
         with running(config) as again:
-            again.core._broken[second.id] = "a defect of another kind"  # as where it dropped the run unheard
+            again.core.hosted.broken[second.id] = "a defect of another kind"  # as where it dropped the run unheard
             with pytest.raises(HostLostError, match=r"h1.*, no longer knows the run; was it restarted"):
                 list(first)
             with pytest.raises(RunError, match=r"^host 'h1': a defect of another kind$"):

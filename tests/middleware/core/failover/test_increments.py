@@ -176,7 +176,7 @@ def test_a_change_counts_when_all_is_there_that_it_follows_on(make_book: Any, ma
         book << got("h2", message) >> ANY
         assert stable(book) == told, message
     book << got("client", m.CheckpointsObsolete("r", (Start("o", 6),))) >> ANY
-    (kept,) = book.core._failover_runs.replicas.values()
+    (kept,) = book.core.hosted.failover_runs.replicas.values()
     assert sorted(kept["o"]) == [2, 4, 6, 8]  # on what 6 follows
     book << got("h2", state(10)) >> ANY
     book << got("client", m.CheckpointsObsolete("r", (Start("o", 10),))) >> ANY
@@ -188,7 +188,7 @@ def test_changes_that_follow_on_nothing_fill_no_memory(make_book: Any, make_inst
     book << got("client", lasting(make_install(others=("h3",)), 0, increments=4)) >> ANY
     for index in range(1, 100):
         book << got("h2", state(index, since=index - 1)) >> ANY  # the last invariant is checked each time
-    (kept,) = book.core._failover_runs.replicas.values()
+    (kept,) = book.core.hosted.failover_runs.replicas.values()
     assert len(kept["o"]) == 2 * MOST + 4
 
 

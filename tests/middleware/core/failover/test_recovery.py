@@ -261,7 +261,7 @@ def test_a_run_that_breaks_as_it_begins_anew_ends(
         client.core.handle(event, 1.0)
     client.at(1.0) << e.RunBroken(client.core.at_fault(event), "a defect") >> ANY
     assert [failed.reason for failed in client.only(e.Fail)] == ["a defect"]
-    assert not (client.core.runs or client.core._failover_runs.led or client.core._failover_runs.replicas)
+    assert not (client.core.runs or client.core.hosted.failover_runs.led or client.core.hosted.failover_runs.replicas)
 
 
 @pytest.mark.parametrize(("done", "least"), [(None, 8), (5, 8), (10, 8), (11, 12), (17, 16), (30, 16)])

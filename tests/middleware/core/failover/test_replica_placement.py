@@ -84,7 +84,7 @@ def test_a_run_keeps_its_replicas_where_they_fail_apart(apart: bool) -> None:
     def look(*_: object) -> None:
         for name, host in world.hosts.items():
             kept.update(
-                name for replicas in host.core._failover_runs.replicas.values() if name not in where and replicas
+                name for replicas in host.core.hosted.failover_runs.replicas.values() if name not in where and replicas
             )
 
     world.failover, world.on_delivered = Failover(every=1, domains=domains), look
