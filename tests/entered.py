@@ -73,15 +73,21 @@ def events_of(play: Callable[[], object]) -> list[Entered]:
     return events
 
 
-def figures() -> Iterator[str]:
-    """Yield a line for each figure: those of a plain run, and of a recovery."""
+def plain_run() -> tuple[Entered, Entered]:
+    """Return what the Install of a plain run entered on a host, and of its partitions the one that entered the most."""
     plain = events_of(golden_runs.trees)
     messages = [(entered, entered.event.message) for entered in plain if isinstance(entered.event, e.MessageReceived)]
     install = next(entered for entered, message in messages if isinstance(message, m.Install))
+    partitions = [entered for entered, message in messages if isinstance(message, m.Partition) and not message.end]
+    return install, max(partitions, key=lambda entered: len({*entered.files}))
+
+
+def figures() -> Iterator[str]:
+    """Yield a line for each figure: those of a plain run, and of a recovery."""
+    install, partition = plain_run()
     yield f"{len(install.parts)} parts that a plain run creates on a host: {' '.join(install.parts)}"
     yield install.line("the Install of a plain run")
-    partitions = [entered for entered, message in messages if isinstance(message, m.Partition) and not message.end]
-    yield max(partitions, key=lambda entered: len({*entered.files})).line("a partition (the most of them)")
+    yield partition.line("a partition (the most of them)")
     recoveries = [
         entered
         for entered in events_of(golden_runs.failover)
