@@ -18,8 +18,8 @@ import zmq.auth
 from flows import chain
 from patience import patience
 
-from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.membership import hello
 from thalweg.middleware.client.membership.hello import identify_hosts
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError

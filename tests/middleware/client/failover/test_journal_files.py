@@ -17,7 +17,7 @@ from flows import chain
 from patience import patience
 from runtime_codes import blocks
 
-from thalweg.middleware.client import journal
+from thalweg.middleware.client.failover import journal
 from thalweg.middleware.client.failover.journal import FILE, LOCK, MARK, Journal, JournaledQuery, ResumableStream
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.dataflow import Code

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.middleware.client import mark
+from thalweg.middleware.client.failover import mark
 from thalweg.middleware.client.failover.journal import MARK, Journal
 from thalweg.middleware.client.failover.mark import SLOT_BYTES, SLOTS, START, Mark, MarkedEntries
 

@@ -14,8 +14,8 @@ import zmq
 from patience import patience
 from zmq.utils.monitor import recv_monitor_message
 
-from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.membership import hello
 from thalweg.middleware.client.membership.hello import identify_hosts
 from thalweg.middleware.errors import HostAbsentError, HostLostError, UsageError
 from thalweg.middleware.shell import endpoints
