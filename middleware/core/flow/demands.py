@@ -628,6 +628,8 @@ class Demands:
         if self._send_skip(consumer, producer, index):
             self._await(consumer, producer, index)
             self.pending[consumer, producer].skips = True
+        else:  # R5, R7: nor is a last output waited for any more that another host keeps
+            self.pending.pop((consumer, producer), None)
 
     def _send_skip(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
         """Whether the producer is on another host."""

@@ -46,8 +46,8 @@ from thalweg.middleware.protocol.limits import CoreConfig
 PARTS: tuple[type[Part], ...] = (
     Flow,
     MoveAlarm,
-    Departures,
     Arrivals,
+    Departures,
     Inheritance,
     Checkpoints,
     Recovery,
