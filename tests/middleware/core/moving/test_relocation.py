@@ -22,7 +22,7 @@ from thalweg.middleware.core.moving.handover import (
     DepartureEvent,
     DepartureState,
 )
-from thalweg.middleware.dataflow import Node
+from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
@@ -708,3 +708,35 @@ def test_an_operator_that_has_moved_on_had_arrived(sent: Playbook) -> None:
     sent << got("h1", m.Demand("r", "s", "o", 9, 0, 7)) >> ANY  # by which it hears that o is on h1 by now
     sent.at(1.9) << e.TimerFired("move r") >> ANY
     assert sent.sent(CLIENT) == [m.Relocated("r", "o", True, location("h1", 7), "", 3)]
+
+
+def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps(
+    make_book: Book, make_install: Callable[..., m.Install]
+) -> None:
+    """``o`` has come to its consumer ``p``, and has left its last output on h2."""
+    code = Code("composite")
+    flow = Dataflow(
+        (
+            Node("s", "source", (), code, "h1"),
+            Node("o", "operator", ("s",), code), Node("p", "operator", ("o",), code),
+            Node("t", "sink", ("p",), None, CLIENT), Node("u", "sink", ("p",), None, CLIENT),
+        )
+    ).validate()  # fmt: skip
+    book = make_book("h3")
+    book << got(CLIENT, make_install({"p": "h3", "u": CLIENT}, dataflow=flow)) >> ANY
+    for sink in ("t", "u"):
+        book << got(CLIENT, m.Demand("r", "p", sink, 0, version=1)) >> ANY
+    book << got("h2", m.Offer("r", "o", 1)) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    book << got("h2", m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
+    book << e.StateRestored("r", "o", 1) >> ANY
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
+    run = book.core.runs["r"]
+    assert [told(message) for message in book.sent("h2") if isinstance(message, m.Demand)] == [
+        demand("o", "p", 0, 0, 1)
+    ]
+    assert ("p", "o") in run.flow.pending
+    for sink in ("t", "u"):
+        book << got(CLIENT, m.SkipTo("r", "p", sink, None, version=1)) >> ANY
+    assert ("p", "o") not in run.flow.pending
+    book.core.validate()
