@@ -253,8 +253,10 @@ def _unexpected(fields: Fields) -> LogLine | None:
 
 
 def _undeliverable(fields: Fields) -> LogLine:
-    text = f"partition {fields.get('index')} of {fields.get('peer', '')!r} cannot be forwarded: nobody has"
-    return LogLine("message-dropped", f"{text} {fields.get('node', '')!r}")
+    index = fields.get("index")
+    what = "a message" if index is None else f"partition {index}"
+    text = f"{what} of {fields.get('peer', '')!r} cannot be forwarded: nobody has {fields.get('node', '')!r}"
+    return LogLine("message-dropped", text)
 
 
 def _late(fields: Fields) -> LogLine:

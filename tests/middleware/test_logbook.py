@@ -33,6 +33,7 @@ RECORDS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     ("unexpected", {"peer": "h2", "detail": {"message": "Commit"}}, "message-refused", "h2", "Commit of 'h2' changes"),
     ("undeliverable", {"peer": "h2", "node": "o", "index": 3}, "message-dropped", "h2", "partition 3 of 'h2'"),
+    ("undeliverable", {"peer": "h2", "node": "o", "index": None}, "message-dropped", "h2", "a message of 'h2'"),
     ("late", {"node": "count", "index": 7, "value": 5}, "rows-late", "count", "5 rows of 'count' are left out"),
     (
         "left-out",
