@@ -485,7 +485,7 @@ class Proposer(Part):
         self._arm()
 
     def on_lost(self, note: HostLost) -> Notes:
-        """A host is gone for good: it votes no more, and answers nothing of what all were told."""
+        """A host is lost: its vote and its answers are not waited for any more."""
         yield from self._do_without(note.host)
         if (queries := self._parts.existing(Queries)) is not None:
             yield from queries.answered(note.host)
@@ -508,7 +508,7 @@ class Proposer(Part):
 
     def on_delivered(self, _: PartitionDelivered) -> Notes:
         """The application has got a partition; the change of the shape may wait for it."""
-        proposal, now = self.proposal, self._out.now
+        proposal, now, before_s = self.proposal, self._out.now, self._delivered_s
         self._delivered_s = now
         if self._lagging and not self._catching_up:
             self._lagging = False
@@ -520,6 +520,7 @@ class Proposer(Part):
         if self._delivered == proposal.iteration:
             proposal.drained_s = proposal.drained_s or now
         elif self._delivered == proposal.iteration + 1:
+            proposal.drained_s = proposal.drained_s or before_s  # the one before came while it was only proposed
             proposal.phases_s["first"] = now
         return self._check_done(proposal)
 

@@ -113,6 +113,26 @@ def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[ProposalSta
     }
 
 
+@pytest.mark.parametrize("late", [(), ((m.Vote, "h4"),), ((m.Done, "h3"),), ((m.Vote, "h4"), (m.Done, "h3"))], ids=str)
+def test_the_recorded_pause_is_that_between_the_partitions_of_two_trees(late: tuple[tuple[type, str], ...]) -> None:
+    """The last partition of the old tree may come before all have voted, and the next one before all are done."""
+    world, lost = reshaped(), set[tuple[type, str]]()
+
+    def loses(host: str, send: e.Send) -> bool:
+        said = type(send.message), host
+        if said not in late or said in lost:
+            return False
+        lost.add(said)
+        return True
+
+    world.loses = loses
+    world.run()
+    (row,) = world.reshaped
+    assert (lost, row["outcome"]) == ({*late}, "reshaped")
+    last_s, next_s = world.delivered_s[row["index"] - 1 : row["index"] + 1]
+    assert row["duration_s"] == pytest.approx(next_s - last_s)
+
+
 @pytest.mark.parametrize("entry", MEMBER, ids=lambda entry: f"{entry[0]}-{entry[1]}")
 def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[MemberState, MemberEvent]) -> None:
     assert entry in MEMBER_SCENES, "a transition nobody tests; add a scene that uses it"
