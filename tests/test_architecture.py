@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import get_args
 
 import entered
+import golden_runs
 import pytest
 import structure
 from part_writes import ASSIGNMENT, CHANGE, foreign_writes
 
 import thalweg
+from thalweg.middleware.core.hosting.runs import PARTS
 from thalweg.middleware.protocol import messages as m
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +124,12 @@ def test_a_plain_run_begins_with_few_parts_and_enters_few_files() -> None:
     assert len(install.parts) <= 10, install.parts
     assert len({*install.files}) <= 25, sorted({*install.files})
     assert len({*partition.files}) <= 10, sorted({*partition.files})
+
+
+def test_the_client_of_a_plain_run_needs_one_part_more_than_other_hosts() -> None:
+    """Recovery, queries and plans cost a run nothing that has none of them."""
+    created = {part for event in entered.events_of(golden_runs.trees) if event.host == "client" for part in event.parts}
+    assert created & {part.__name__ for part in PARTS} == {"Flow", "Proposer"}
 
 
 def test_messages_have_few_kinds() -> None:
@@ -240,7 +248,7 @@ def test_writes_by_way_of_tables_and_methods_and_other_names_are_found() -> None
 
 
 def test_no_part_of_the_core_writes_the_fields_of_another() -> None:
-    """R1 of ``hosting.run``: the owner has a method for whatever happens to its fields."""
+    """R1 of ``runs.run``: the owner has a method for whatever happens to its fields."""
     writes = foreign_writes(structure.core_trees())
     assert [f"{write.module}:{write.line} writes {write.target} of {write.owner}" for write in writes] == []
 

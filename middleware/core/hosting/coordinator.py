@@ -77,7 +77,8 @@ class _Led:
     def __init__(self, run: RunCore) -> None:
         install, directory, now = run.install, run.directory, run.out.now
         self.out, self.install, self.tree = run.out, install, run.tree
-        self.recovery, self.queries = run.parts.get(Recovery), run.parts.get(Queries)
+        self.recovery = run.parts.existing(Recovery)  # of a run that outlives its hosts
+        self._parts = run.parts
         self.asked_as = asked_as(install.run)  # R11: hosts are asked about all stripes of a stream together
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.lingers = False  # its application has got all that it will get
@@ -114,12 +115,21 @@ class _Led:
 
     def recovers(self, host: str, *, again: bool, wait: bool) -> bool:
         """R8: have the run begin anew without a host, if it can. ``again``, ``wait``: as in ``Recovery.give_up``."""
-        if self.install.failover is None or self.out.failed or self.lingers:
+        if self.recovery is None or self.out.failed or self.lingers:
             return False
         if wait and not again and not generation_of(self.out.run):  # the host lacks the code, as others may
             return False
         self.recovery.give_up(host, again=again, wait=wait)
         return True
+
+    def rests(self, host: str, instance: str) -> bool:
+        """R8: return whether a host, as this process, is not let in yet."""
+        return self.recovery is not None and self.recovery.rests(host, instance)
+
+    def end_queries(self, nodes: Collection[str], reason: str, **fields: Any) -> bool:
+        """R4: end the queries that use these nodes, if the run has others that go on; return whether it has."""
+        queries = self._parts.existing(Queries)
+        return queries is not None and queries.fail(nodes, reason, **fields)
 
     def speaks_of(self, host: str, name: str) -> bool:
         """R10: return whether a host may say that a node has failed: it has the node, or one that feeds it."""
@@ -171,7 +181,7 @@ class Coordinator:
         return run in self.led and not self.led[run].removing
 
     def linger(self, run: str) -> None:
-        """The application has got all that it will get of a run, and guests still take partitions."""
+        """Note that a run goes on for its guests alone: its application has got all that it will get."""
         self.led[run].lingers = True
 
     def supersede(self, run: str) -> _Led:
@@ -259,7 +269,7 @@ class Coordinator:
                 fault = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
                 led.out.record("fault", peer=sender, detail={"about": "version", "what": fault})
             return False
-        return not led.recovery.rests(sender, message.instance)
+        return not led.rests(sender, message.instance)
 
     def listens(self, run: str, peer: m.Peer) -> None:
         """A host has been started again, and listens there."""
@@ -286,7 +296,7 @@ class Coordinator:
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
             if peer is None or peer.instance == message.instance or led.removing:
                 continue
-            if led.recovery.rests(sender, message.instance):
+            if led.rests(sender, message.instance):
                 continue
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
@@ -321,8 +331,8 @@ class Coordinator:
         if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
             return
-        lasts = led.install.failover is not None
-        if lasts and not (message.lost or message.led):
+        recovery = led.recovery
+        if recovery is not None and not (message.lost or message.led):
             # R10: the sender says that a node, or the sender itself, cannot go on
             if not message.node and sender != led.out.host:
                 yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
@@ -330,7 +340,9 @@ class Coordinator:
             if message.node and not led.speaks_of(sender, message.node):
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
                 return
-        if lasts and message.led and self._doubts(led, sender):  # R10: the first host that names another leader is lost
+        if (
+            recovery is not None and message.led and self._doubts(led, recovery, sender)
+        ):  # R10: the first host that names another leader is lost
             yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
             return
         origin = f"node {message.node!r} on host" if message.node else "host"
@@ -342,14 +354,16 @@ class Coordinator:
             "cause": message.cause,
         }
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
-        if gone and lasts and gone not in led.directory.fell and self._is_late(led, gone):
+        if gone and recovery is not None and gone not in led.directory.fell and self._is_late(led, gone):
             led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone, "late": True})
             return
-        if gone and lasts and sender == led.out.host and self._is_deaf(led, gone):  # R3: no ping is answered
+        if (
+            gone and recovery is not None and sender == led.out.host and self._is_deaf(led, gone)
+        ):  # R3: no ping is answered
             yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
             return
-        if gone and lasts:
-            away = led.recovery.judge(sender, gone)
+        if gone and recovery is not None:
+            away = recovery.judge(sender, gone)
             if not away:
                 led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
                 return
@@ -362,7 +376,7 @@ class Coordinator:
                     led.directory.lose(away, how)
                     led.out.record("fault", peer=away, detail={"about": "host", "what": how})
                 return
-        if not (message.node and led.queries.fail(held or [message.node], about, **fields)):
+        if not (message.node and led.end_queries(held or [message.node], about, **fields)):
             led.out.fail(about, **fields)
 
     def _is_late(self, led: _Led, host: str) -> bool:
@@ -378,11 +392,11 @@ class Coordinator:
         answers = led.answers.get(host) if host in led.remote else None  # nobody asks a host that is lost
         return answers is not None and answers.waited_s(self._out.now) > self._lapse_s
 
-    def _doubts(self, led: _Led, sender: str) -> bool:
+    def _doubts(self, led: _Led, recovery: Recovery, sender: str) -> bool:
         """R10: whether a host alone says that another process leads the run, which can go on without that host."""
         assert led.directory is not None
         rest, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
-        alone = led.recovery.rejoin_policy.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
+        alone = recovery.rejoin_policy.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
         return alone and all(rest.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 
@@ -576,11 +590,12 @@ class Coordinator:
             yield HostLost(host, how)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
-        if led.install.failover is not None:  # R8: a host that is lost again and again joins no more
-            in_vain = led.recovery.fell(host, late=late, blamed=not late or led.needed <= {host})
+        recovery = led.recovery
+        if recovery is not None:  # R8: a host that is lost again and again joins no more
+            in_vain = recovery.fell(host, late=late, blamed=not late or led.needed <= {host})
             if in_vain >= MOST_IN_VAIN:
                 how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
-        if (held or led.recovery.leans_on(host)) and led.recovers(host, again=gone, wait=wait):
+        if (held or (recovery is not None and recovery.leans_on(host))) and led.recovers(host, again=gone, wait=wait):
             # R8: the run needs the host, and begins anew without it
             led.remote.discard(host)
             directory.lose(host, how)
@@ -588,7 +603,7 @@ class Coordinator:
             return
         if held:
             about = f"host {host!r}, which holds {', '.join(held)}, {how}"
-            if not led.queries.fail(held, about, host=host, lost=gone):
+            if not led.end_queries(held, about, host=host, lost=gone):
                 out.fail(about, host=host, lost=gone)
                 return
         led.remote.discard(host)
@@ -597,7 +612,7 @@ class Coordinator:
         out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run goes on without it"})
         for other in sorted(led.remote):
             self._report_lost(led, other)
-        if gone and led.install.failover is not None:  # R8: the host is asked to join again
+        if gone and recovery is not None:  # R8: the host is asked to join again
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
         yield HostLost(host)
