@@ -180,7 +180,7 @@ class Checkpoints(Part):
         index = note.index + 1
         if not due or self._act(name, since, index, in_time=in_time):
             index += (options.every - 1 - index) % options.every
-        self._flow.made.set_due(
+        self._flow.schedule.set_due(
             name, ReportDue(index, self._most_bytes - since.size_bytes, since.at_s + options.every_s)
         )
 
@@ -315,7 +315,7 @@ class Checkpoints(Part):
 
     @property
     def awaited(self) -> Collection[str]:
-        """Operators here that wait for the replica with which they start."""
+        """Operators here that cannot start yet, as their replica has not come."""
         return self.waiting.keys()
 
     def on_lost(self, note: HostLost) -> None:
@@ -323,7 +323,7 @@ class Checkpoints(Part):
         self._sending = {(name, host) for name, host in self._sending if host != note.host}
         for name, since in self._since.items():
             since.due = True
-            self._flow.made.set_due(name, None)
+            self._flow.schedule.set_due(name, None)
             if note.host in since.holders:
                 self._share(name)
 

@@ -90,32 +90,32 @@ class Demands:
         "_context",
         "_desk",
         "_directory",
-        "_failing",
+        "_failures",
         "_guest",
         "_held",
         "_host",
         "_indices",
         "_install",
+        "_laggards",
         "_lasts",
         "_leads",
         "_limits",
         "_lines",
         "_monitor",
-        "_new",
+        "_newcomers",
         "_out",
         "_owed",
-        "_paced",
+        "_pace",
         "_retries",
         "_routes",
         "_schedule",
-        "_sharing",
+        "_shared_transfers",
         "_silence",
         "_taken_bytes",
         "_telling_down",
         "_telling_up",
         "_tree",
         "_under_way",
-        "_watched",
         "ahead",
         "called",
         "compute_s",
@@ -145,11 +145,11 @@ class Demands:
         self.room = Room(context.install.peers)
         self.nodes: dict[str, NodeCore] = {}
         # created with the first that they are for
-        self._watched: Laggards | None = None
-        self._failing: Failures | None = None
-        self._new: Newcomers | None = None
-        self._paced: Pace | None = None
-        self._sharing: SharedTransfers | None = None
+        self._laggards: Laggards | None = None
+        self._failures: Failures | None = None
+        self._newcomers: Newcomers | None = None
+        self._pace: Pace | None = None
+        self._shared_transfers: SharedTransfers | None = None
         self._under_way: Mapping[tuple[str, int, str], SharedTransfer] = {}
         if directory.subscribers:  # a later generation
             self.laggards.watch()
@@ -180,34 +180,34 @@ class Demands:
     @property
     def laggards(self) -> Laggards:
         """Guests that hold up nodes here."""
-        if self._watched is None:
-            self._watched = Laggards(self._context, self._directory, self.nodes)
-        return self._watched
+        if self._laggards is None:
+            self._laggards = Laggards(self._context, self._directory, self.nodes)
+        return self._laggards
 
     @property
     def failures(self) -> Failures:
         """Nodes here that cannot go on."""
-        if self._failing is None:
-            self._failing = Failures(self._context, self._directory)
-        return self._failing
+        if self._failures is None:
+            self._failures = Failures(self._context, self._directory)
+        return self._failures
 
     @property
     def newcomers(self) -> Newcomers:
         """Operators that have come from other hosts, and have made nothing here yet."""
-        if self._new is None:
-            self._new = Newcomers(self._out)
-        return self._new
+        if self._newcomers is None:
+            self._newcomers = Newcomers(self._out)
+        return self._newcomers
 
     @property
     def pace(self) -> Pace:
         """Sources with a rate that wait until their next partition is due."""
-        if self._paced is None:
-            self._paced = Pace(self._out)
-        return self._paced
+        if self._pace is None:
+            self._pace = Pace(self._out)
+        return self._pace
 
     @property
-    def made(self) -> OutputSchedule:
-        """When nodes here are heard of next, in a run that outlives its hosts."""
+    def schedule(self) -> OutputSchedule:
+        """When the outputs of nodes here are reported next, in a run with failover."""
         if self._schedule is None:
             self._schedule = OutputSchedule()
         return self._schedule
@@ -215,10 +215,10 @@ class Demands:
     @property
     def shared_transfers(self) -> SharedTransfers:
         """Transfers that several consumers on a host share."""
-        if self._sharing is None:
-            self._sharing = SharedTransfers()
-            self._under_way = self._sharing.under_way
-        return self._sharing
+        if self._shared_transfers is None:
+            self._shared_transfers = SharedTransfers()
+            self._under_way = self._shared_transfers.under_way
+        return self._shared_transfers
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -242,8 +242,8 @@ class Demands:
         if node is None:
             self._forward(sender, name, demand, None, 0)
             return NO_NOTES
-        if self._failing is not None:
-            self._failing.repeat(self.nodes)
+        if self._failures is not None:
+            self._failures.repeat(self.nodes)
         if self.tails.kept and name in self.tails.kept and (where := self.tails.answers(demand)) != "node":
             if where == "elsewhere":
                 self._await_tail(demand)
@@ -277,7 +277,7 @@ class Demands:
                 sent.due = True
 
     def on_skip(self, sender: str, message: m.SkipTo) -> Iterable[Note]:
-        """``message.consumer`` takes nothing before a partition (R12), or nothing more."""
+        """Let go of what ``message.consumer`` does not take: all before a partition (R12), or everything."""
         name, consumer = message.producer, message.consumer
         index = LAST if message.index is None else message.index
         if not self._tree.takes(consumer, name, index):
@@ -290,8 +290,8 @@ class Demands:
         if node is None:
             self._forward(sender, name, message, None, 0)
             return NO_NOTES
-        if self._failing is not None:
-            self._failing.repeat(self.nodes)
+        if self._failures is not None:
+            self._failures.repeat(self.nodes)
         if name in self.tails.kept:
             self.tails.acknowledge(name, consumer, index)
         if index == LAST and not self._may_renounce(sender, message):
@@ -310,14 +310,14 @@ class Demands:
         return (*noted, *self._recall(node, node.leave_heard())) if unheard else noted
 
     def on_skipped(self, _: str, message: m.Skipped) -> None:
-        """The host of a producer knows what a consumer here takes."""
+        """Repeat a ``SkipTo`` no more that the producer's host has answered."""
         edge, index = (message.consumer, message.producer), LAST if message.index is None else message.index
         pending = self.pending.get(edge)
         if pending is not None and pending.skips and pending.index == index:
             del self.pending[edge]
 
     def on_replay_not_needed(self, _: str, message: m.ReplayNotNeeded) -> None:
-        """A consumer has demanded a later partition of an operator that has left its last output here."""
+        """Let go of the last output that an operator has left here: its consumer has demanded a later one."""
         self.tails.let_go(message.producer, message.consumer, message.index)
 
     def _recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
@@ -624,7 +624,7 @@ class Demands:
         return not here
 
     def skip(self, consumer: str, producer: str, index: int) -> None:
-        """R12: tell a producer with which partition a consumer here goes on, until it has heard it; ``LAST``: none."""
+        """R12: tell a producer, until it answers, with which partition a consumer here goes on. ``LAST``: with none."""
         if self._send_skip(consumer, producer, index):
             self._await(consumer, producer, index)
             self.pending[consumer, producer].skips = True
@@ -680,8 +680,8 @@ class Demands:
             taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))
         else:
             taker.to, taker.sending = to, bool(to)
-        if self._new is not None and name in self._new.came:
-            self._new.record(name, output.index)
+        if self._newcomers is not None and name in self._newcomers.came:
+            self._newcomers.record(name, output.index)
         if name in self._books.of:
             self._books.of[name].on_sent(output.index, consumer)
         if action.again:

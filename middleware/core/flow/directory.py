@@ -174,19 +174,19 @@ class Directory:
         self.doomed = False
 
     def vacate(self, host: str) -> None:
-        """At the client: have nothing go to a host that is to leave."""
+        """At the client: place nothing on a host that is to leave."""
         self.vacating.add(host)
 
     def stop_vacating(self, host: str) -> None:
-        """At the client: let a host be used again, as it has to stay or has joined anew."""
+        """At the client: place operators on a host again, as it stays or has joined anew."""
         self.vacating.discard(host)
 
     def admit_guest(self, name: str) -> None:
-        """R6: have another client as a guest, which takes partitions of the run."""
+        """R6: admit another client as a guest, which takes partitions of the run."""
         self.subscribers.add(name)
 
     def dismiss_guests(self, names: Iterable[str]) -> None:
-        """R6: have these guests take nothing of the run any more."""
+        """R6: dismiss guests, which take nothing of the run any more."""
         self.subscribers.difference_update(names)
 
     def lose_guest(self, name: str) -> None:

@@ -8,7 +8,7 @@ from thalweg.middleware.core.flow.actions import Output
 
 
 class Pending(msgspec.Struct):
-    """A demand sent to another host that has not been answered; ``skips``: a SkipTo, with ``LAST`` for None."""
+    """A demand that another host has not answered. ``skips``: it is a ``SkipTo``; ``LAST`` is its index None."""
 
     index: int
     due_s: float

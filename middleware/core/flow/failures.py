@@ -42,7 +42,7 @@ class Failures:
                 del self.said[name]
 
     def lacks(self, name: str, consumer: str, index: int) -> None:
-        """R3: a node has not kept a partition with which a consumer goes on."""
+        """R3: a consumer goes on with a partition that its producer has not kept."""
         reason = f"{name!r} has not kept its partition {index}, which {consumer!r} goes on with"
         message = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
         self._send(message)

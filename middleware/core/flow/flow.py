@@ -65,7 +65,7 @@ class Flow(Demands, Part):
     def survivor(self, name: str, node: Node, install: m.Install) -> CarriedOver | None:
         """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
         core, run = self.nodes[name], self._held.get(name)
-        if name in self.tails.kept or (self._failing is not None and name in self._failing.said):
+        if name in self.tails.kept or (self._failures is not None and name in self._failures.said):
             return None
         called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
         begins = firsts(install.dataflow.consumers[name], self._tree, install)
@@ -137,8 +137,8 @@ class Flow(Demands, Part):
         for node in self.nodes.values():
             for taker in node.takers.values():
                 taker.unsent(lost.host)
-        if self._sharing is not None:
-            self._sharing.peer_gone(lost.host)
+        if self._shared_transfers is not None:
+            self._shared_transfers.peer_gone(lost.host)
         return NO_NOTES
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
@@ -186,9 +186,9 @@ class Flow(Demands, Part):
         self._books.forget(name)
 
     def _forget(self, names: Collection[str]) -> None:
-        """These nodes are not here any more."""
-        if self._new is not None:
-            self._new.forget(names)
+        """Forget nodes that are not on this host any more."""
+        if self._newcomers is not None:
+            self._newcomers.forget(names)
         if self._schedule is not None:
             self._schedule.forget(names)
         for name in names:
@@ -347,8 +347,8 @@ class Flow(Demands, Part):
         for name in gone:
             self._books.forget(name)
             self.compute_s.pop(name, None)
-        if self._new is not None:
-            self._new.forget(gone)
+        if self._newcomers is not None:
+            self._newcomers.forget(gone)
         of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for edges in of_edges:
             for edge in [edge for edge in edges if not self._tree.has_edge(*edge)]:
@@ -395,8 +395,8 @@ class Flow(Demands, Part):
             for name in gone & table.keys():
                 del table[name]
         self._forget(gone)
-        if self._paced is not None:
-            self._paced.forget(gone)
+        if self._pace is not None:
+            self._pace.forget(gone)
         edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
         for by_edge in edges:
             for edge in [edge for edge in by_edge if not gone.isdisjoint(edge)]:
@@ -453,7 +453,7 @@ class Flow(Demands, Part):
                 assert self.nodes[name].limit == self._tree.turn + 1, self.nodes[name]
 
     def on_guests_due(self) -> None:
-        """Guests that other consumers wait for are due to be dismissed."""
+        """Dismiss the guests that other consumers have waited for long enough."""
         self.laggards.on_timer()
 
     HANDLERS = Handlers(

@@ -10,7 +10,7 @@ MAX_FORWARDS = 8  # a chain of forwards longer than this means that locations ru
 
 
 def forwarded(message: m.Demand | m.SkipTo) -> m.Demand | m.SkipTo:
-    """A message of a consumer as another host sends it on: the consumer is not with the sender."""
+    """Return a consumer's message as this host passes it on. It does not say where the consumer is."""
     if isinstance(message, m.SkipTo):
         return msgspec.structs.replace(message, forwards=message.forwards + 1, version=0)
     return msgspec.structs.replace(message, forwards=message.forwards + 1, version=0, news=None, commit=None)

@@ -214,7 +214,7 @@ class NodeCore(SendingSide):
         return "taken", []
 
     def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
-        """R11: a consumer goes on with partition ``index``, and does not demand it yet; R8: ``LAST``: takes no more.
+        """R11: a consumer goes on with partition ``index``, without demanding it yet. ``LAST``: it takes no more (R8).
 
         Return whether this node has what it goes on with, and what is to be done.
         """
@@ -494,7 +494,7 @@ class NodeCore(SendingSide):
         return [Renounce(tuple(names))] if names else []
 
     def _renounced(self, taker: ConsumerState) -> list[Action]:
-        """R8: a consumer has all that it wants."""
+        """R8: send a consumer nothing more, as it has all that it wants."""
         if taker.demanded == LAST:
             return []
         taker.demanded, taker.sending = LAST, False

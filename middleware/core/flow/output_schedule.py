@@ -1,9 +1,9 @@
-"""Who hears of what nodes have made, where a run outlives its hosts: nobody each time, but when it is due.
+"""When the outputs of nodes are reported in a run with failover: not each one, but when a report is due.
 
 Rules:
 
-R1. Of a node of which nothing is said here (``say``) everything that it makes is heard of.
-R2. What it has taken of inputs counts since it was heard of last.
+R1. Of a node without a date here (``set_due``) every output is reported.
+R2. The inputs that it has taken count since its last report.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from thalweg.middleware.protocol import events as e
 
 
 class ReportDue(msgspec.Struct, frozen=True):
-    """A node is heard of again when it makes partition ``index``, has taken so many bytes, or after ``at_s``: whichever
-    is first.
+    """The next report of a node: of partition ``index``, after so many bytes of inputs, or after ``at_s``, whichever is
+    first.
     """
 
     index: int
@@ -26,7 +26,7 @@ class ReportDue(msgspec.Struct, frozen=True):
 
 
 class OutputSchedule:
-    """When each node is heard of next."""
+    """When the outputs of each node are reported next."""
 
     __slots__ = ("_due",)
 
@@ -34,12 +34,12 @@ class OutputSchedule:
         self._due: dict[str, ReportDue] = {}
 
     def is_due(self, made: e.OperatorFinished, taken_bytes: int, now: float) -> bool:
-        """Return whether a node is heard of, which has made that partition and taken so many bytes of inputs (R2)."""
+        """Return whether an output is reported. ``taken_bytes``: of inputs, since the node's last report (R2)."""
         due = self._due.get(made.node)
         return due is None or made.index >= due.index or now >= due.at_s or taken_bytes >= due.size_bytes
 
     def set_due(self, name: str, due: ReportDue | None) -> None:
-        """When it is heard of next; None: at once (R1)."""
+        """Set when a node is reported next. None: with its next output (R1)."""
         if due is None:
             self._due.pop(name, None)
         else:

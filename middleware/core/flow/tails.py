@@ -116,7 +116,7 @@ class Tails:
         return tail if demand.consumer in tail.takers else None
 
     def let_go(self, name: str, consumer: str, index: int) -> None:
-        """R1: a consumer needs nothing before partition ``index`` of a node."""
+        """R1: let go of a tail for a consumer that needs nothing of the node before partition ``index``."""
         tail = self.left.get(name)
         if tail is None or index <= tail.output.index:
             return
@@ -158,7 +158,7 @@ class Tails:
         return "elsewhere"
 
     def acknowledge(self, name: str, consumer: str, index: int) -> None:
-        """R2: a consumer needs nothing before partition ``index`` of an operator here, so the tail may be let go of."""
+        """R2: have the host of a tail let go of it for a consumer that needs nothing before partition ``index``."""
         holder = self.kept[name]
         if index <= holder.index or (self._tree.former is not None and index > self._tree.turn):
             return
