@@ -11,7 +11,6 @@ R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of
 R3. What a host says to itself it hears after everything that came of the event before.
 R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
     asks again; an ``Install`` that comes again opens none.
-
 R5. A run whose application has got all that it will get, and is done with it, goes on until its guests have, too, or
     the application says so once more.
 R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
@@ -80,7 +79,7 @@ class HostCore:
         self.context, self.out, self.ended_runs = hosted.context, hosted.out, hosted.ended_runs
         self.coordinator, self.links, self.silence = hosted.coordinator, hosted.links, hosted.silence
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
-        self._stripes = Stripes(self.out, self.config, self.runs, self.hosted.failover_runs)
+        self._stripes = Stripes(self.out, self.config, self.runs, hosted.failover_runs)
         self._undecoded = UndecodedMessages()  # R9: messages in a row that do not decode
         # asked for every event
         self._streams, self._led, self._lingering = self._stripes.led, hosted.failover_runs.led, hosted.lingering
@@ -119,7 +118,7 @@ class HostCore:
             self.hosted.begin_fallen_anew()
 
     def _finish_streams(self) -> None:
-        """R8: have the streams hear what their runs say, and do what comes of it; leave the commands for all others."""
+        """R8: pass runs' commands to their streams, and act on the events that come of it. Keep all other commands."""
         desk, stripes, passed = self.context, self._stripes, list[e.Command]()
         while True:
             while desk.commands:
@@ -481,11 +480,8 @@ class HostCore:
 
     def _on_enrol(self, sender: str, message: m.InstallSubscriber) -> None:
         run_id, install, error = message.run, message.install, ""
-        visit, out, here = (
-            self.hosted.subscriptions.get(run_id, sender),
-            self.out.of(message.run),
-            self.hosted.subscriptions.here(run_id),
-        )
+        subscriptions, out = self.hosted.subscriptions, self.out.of(message.run)
+        visit, here = subscriptions.get(run_id, sender), subscriptions.here(run_id)
         if here and generation_of(here) > generation_of(run_id):
             return  # it was sent before the run began anew
         if visit is None or not visit.enrols(sender, message):
@@ -498,8 +494,7 @@ class HostCore:
             if not error:
                 self.ended_runs.revive(install.client, run_id)
                 self._visit(install, visit, here)
-                if self.hosted.lease.at_s is None:
-                    self.hosted.lease.by(self.out.now + self.config.lease_s / 2)
+                self.hosted.watch_leases()
         out.send(sender, m.Installed(run_id, self.host, error))
 
     def _visit(self, install: m.Install, visit: RunSubscriptions, before: str) -> None:
@@ -530,7 +525,7 @@ class HostCore:
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
         current = self.hosted.failover_runs.current(message)  # the ticket has the run's own id
         run = self.runs.get(current.run)
-        if run is not None and current.run not in self.hosted.lingering:
+        if run is not None and current.run not in self._lingering:
             run.handle_notes(run.parts.get(Subscribers).on_subscribe(sender, current))
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
@@ -612,8 +607,7 @@ class HostCore:
                 if self.ended_runs.knows(message.client, message.run, self.context.now):
                     self.ended_runs.revive(message.client, message.run)
                 self.hosted.open_run(message)
-                if self.hosted.lease.at_s is None:
-                    self.hosted.lease.by(self.out.now + self.config.lease_s / 2)
+                self.hosted.watch_leases()
             run = self.runs.get(message.run)
         carried_over = () if run is None else run.flow.kept
         reply = m.Installed(message.run, self.host, error, message.number, carried_over)

@@ -1,4 +1,4 @@
-"""Files that others find whole or not at all."""
+"""Write files so that readers find a whole file, or none."""
 
 from __future__ import annotations
 

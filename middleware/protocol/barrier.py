@@ -1,4 +1,4 @@
-"""What is said as all hosts change over between two partitions (``core.barrier``)."""
+"""Messages by which all hosts change over between two partitions (``core.barrier``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run outlives its hosts, and what is said of replicas (``core.failover``)."""
+"""Options of failover, and messages about replicas (``core.failover``)."""
 
 from __future__ import annotations
 

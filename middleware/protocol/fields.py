@@ -1,4 +1,4 @@
-"""What messages are made of: bounds, checked types, and the structs that several messages have."""
+"""Fields of messages: bounds, checked types, and the structs that several messages have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said as a run begins, goes on and is over, and between hosts of no run (``core.hosting``)."""
+"""Messages by which a run begins, is watched and ends, and those between hosts without a run (``core.hosting``)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MOST_BESIDE = 64  # runs that one message is about, beside the first: stripes, a
 
 
 class Hello(WireMessage, frozen=True):
-    """Asks a host who it is."""
+    """Request for a ``Welcome``."""
 
 
 class Welcome(WireMessage, frozen=True):
-    """Answer to Hello, with the endpoints the host listens on, and what it knows how to run and to say."""
+    """Answer to Hello: the host's endpoints, the code that it has, and the versions of the protocol that it speaks."""
 
     host: Name
     control: Endpoint

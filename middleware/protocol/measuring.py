@@ -35,7 +35,7 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def link(self) -> Link:
-        """The link that it is of."""
+        """Link that the estimate is of."""
         end = self.target
         return Link(self.source, end.host, end.via) if isinstance(end, LinkEnd) else Link(self.source, end)
 
@@ -111,7 +111,7 @@ class Probe(RunMessage, frozen=True):
 
 
 class ProbeResult(RunMessage, frozen=True):
-    """What measuring gave: of a link's bandwidth to its other end and to all who asked, else to who asked."""
+    """One measured figure, for the host that asked. A bandwidth goes to the link's other end as well."""
 
     estimate: Estimate | None = None
     latency: LinkLatency | None = None
@@ -119,7 +119,7 @@ class ProbeResult(RunMessage, frozen=True):
 
 
 class Echo(RunMessage, frozen=True):
-    """Next to nothing, answered at once by the same, ``back``. Before runs its ``source`` says where to.
+    """An almost empty message, or with ``back`` its answer. ``source``: where to answer a host with no run here.
 
     Where somebody decides by them it tells the ``latencies`` of the sender's links, and of the ``nodes`` there. Where
     coordinates are wanted, the sender's own are among the ``places``, and others that it knows; else these are None.

@@ -1,4 +1,4 @@
-"""What is said as hosts and subscribers come and go (``core.membership``)."""
+"""Messages by which hosts and subscribers come and go (``core.membership``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said as an operator changes hosts (``core.moving``)."""
+"""Messages by which an operator changes hosts (``core.moving``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of a
 
 
 class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an operator takes along when it moves: what its host has counted (``epochs.EpochBook``).
+    """Counts of an operator's epoch (``epochs.EpochBook``), which it takes along when it moves.
 
     Raises ValueError (on decoding, msgspec.ValidationError) for counts that cannot be.
     """

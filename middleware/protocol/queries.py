@@ -1,4 +1,4 @@
-"""What is said as queries leave, and to other clients that subscribe (``core.queries``)."""
+"""Messages by which queries leave, and by which other clients subscribe (``core.queries``)."""
 
 from __future__ import annotations
 

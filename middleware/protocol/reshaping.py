@@ -1,4 +1,4 @@
-"""What another tree is, and what is said as states are taken over in it (``core.reshaping``)."""
+"""The next tree of a run, and messages by which its operators take states over (``core.reshaping``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from thalweg.middleware.protocol.fields import Location, Name, RunMessage
 
 
 class Graft(msgspec.Struct, frozen=True, array_like=True):
-    """In another tree ``node`` takes these ``inputs``: one that is there already, or with ``like`` one that appears.
+    """A node of the next tree, with its inputs there. ``like``: the node is new; else the present tree has it.
 
-    An operator that appears has the code of operator ``like`` and is on ``host``. It begins with the ``states`` of
-    these operators of the present tree, merged. A node of another query appears ``like`` what is written there.
+    A new operator has the code of operator ``like``, is on ``host``, and begins with the merged states of the present
+    operators ``states``. For a node of another query ``like`` is the node itself.
     """
 
     node: Name
@@ -25,9 +25,9 @@ class Graft(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):
-    """Another tree (``reshaping``): what is grafted, and where the operators of the present one are thought to be.
+    """The next tree (``reshaping``): its nodes, and where the client believes the operators of the present one to be.
 
-    Or what the nodes of another query are (``query_attachment``), beside all that is there.
+    For another query (``query_attachment``): the nodes that are added.
     """
 
     grafts: tuple[Graft, ...]
@@ -35,12 +35,12 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def grows(self) -> bool:
-        """Whether another query begins, and all that is there stays as it is."""
+        """Whether nodes are only added, for another query."""
         return any(isinstance(graft.like, Node) for graft in self.grafts)
 
 
 class Claim(RunMessage, frozen=True):
-    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet."""
+    """The new operator ``heir`` waits for the state of ``node``, which has not come yet."""
 
     node: Name
     heir: Name

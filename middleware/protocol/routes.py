@@ -1,4 +1,4 @@
-"""What is said of networks and relays between two hosts."""
+"""Routes between two hosts: over a network, or over relays (``core.routes``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Via = str | Hops  # a network, or the hops over relays, of which the last one en
 
 
 def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:
-    """The links that what ``source`` sends to ``target`` takes."""
+    """Return the links of a route from ``source`` to ``target``."""
     if isinstance(via, str):
         return (Link(source, target, via),)
     hosts = [source, *(hop.host for hop in via)]
@@ -54,7 +54,7 @@ class RoutePreference(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def links(self) -> list[tuple[Link, ...]]:
-        """The links of each of them."""
+        """Links of each network or route, in the order of ``over``."""
         return [links_over(self.source, self.target, via) for via in self.over]
 
 

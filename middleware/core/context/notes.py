@@ -55,7 +55,7 @@ class OperatorLocated(Note, frozen=True):
 
 
 class Misplaced(Note, frozen=True):
-    """``sender`` puts an operator elsewhere, which is here, by a newer version than is known here."""
+    """``sender`` says, with a newer version than this host knows, that an operator of this host is on another one."""
 
     entry: m.Location
     sender: str

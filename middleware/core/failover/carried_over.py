@@ -1,4 +1,4 @@
-"""What goes on when a run begins anew without a host that it has lost: a host's part in it.
+"""Operators that go on as they are when a run begins anew without a host that it has lost: a host's part in it.
 
 Rules:
 
@@ -35,7 +35,7 @@ from thalweg.middleware.protocol.generations import generation_of
 
 
 def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
-    """R2: the operators of a generation that go on here in the next one, which is that of ``install``."""
+    """R2: return the operators here that go on in the next generation, which begins with ``install``."""
     context, tree, flow = before.context, before.tree, before.flow
     if install.kept_from is None or tree.former is not None:
         return {}

@@ -27,7 +27,7 @@ from thalweg.middleware.protocol.generations import base_of
 
 
 class FailoverRuns:
-    """What a host keeps of such runs, and at their client how they began."""
+    """Replicas of the runs with failover on this host, and of runs that it leads the requests with which they began."""
 
     def __init__(self, runs: Mapping[str, RunCore], replicas: ReplicaTable) -> None:
         self._runs = runs
@@ -35,7 +35,7 @@ class FailoverRuns:
         self.led: dict[str, tuple[e.RunRequested, str]] = {}  # of this application, and their generations
 
     def begin(self, event: e.RunRequested, run: RunCore) -> None:
-        """At its client a run begins."""
+        """A run begins that this host leads."""
         self.led[base_of(run.id)] = event, run.id
         if event.journaled:
             recovery = run.parts.get(Recovery)

@@ -309,7 +309,7 @@ class Recovery(Part):
             self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
 
     def on_pinged(self, _: HostsPinged) -> None:
-        """R2: tell again what is needed no more, as often as hosts are pinged: the message may be lost."""
+        """R2: with each ping, say again which replicas are not needed any more: the message may have been lost."""
         self.settle(again=True)
 
     def _behind(self) -> Known:
@@ -663,12 +663,12 @@ class Recovery(Part):
             yield from self._flow.next(e.NextRequested(self._out.run, name))
 
     def on_installed(self, note: HostInstalled) -> None:
-        """A host has its part in this generation."""
+        """A host has installed this generation."""
         if note.host in self._directory.members:
             self._went_on(note.message.carried_over)
 
     def _went_on(self, nodes: Iterable[m.Start]) -> None:
-        """These nodes have gone on from the generation before."""
+        """Note which nodes have gone on from the generation before."""
         most = self._wanted + (FURTHER + self._context.install.ahead - 1) * len(self._tree.dataflow.nodes)
         for start in nodes:
             self._kept.add(start.node)
@@ -718,7 +718,7 @@ class Recovery(Part):
             self._out.record("recovered", duration_s=pause_s, detail=detail)
 
     def on_timer(self) -> None:
-        """R4: the planner has not answered in time."""
+        """R4: begin anew without the planner's answer, which has not come in time."""
         self.asking = False
 
     HANDLERS = Handlers(

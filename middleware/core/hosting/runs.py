@@ -200,11 +200,11 @@ class Runs:
                 run.handle_notes((note,))
 
     def work_on(self, run_id: str = "") -> None:
-        """Note that a run of several is worked on, in case that it breaks; empty: none of them any more."""
+        """Note which of several runs handles an event, as that one is dropped if it breaks. Empty: none of them."""
         self._at_work = run_id
 
     def hear(self, local: Local | None) -> None:
-        """Note what the host hears that it has said to itself; None: nothing any more."""
+        """Note which message to itself the host handles, as the run of it is dropped if it breaks. None: no message."""
         self._heard = local
 
     def each_run(self) -> Iterator[RunCore]:
@@ -294,6 +294,11 @@ class Runs:
                 self.on_abandoned(e.RunAbandoned(run_id))
                 self.lingering.discard(run_id)
 
+    def watch_leases(self) -> None:
+        """R1: check later whether clients are there, if no check is due."""
+        if self.lease.at_s is None:
+            self.lease.by(self.out.now + self.config.lease_s / 2)
+
     def check_leases(self) -> None:
         """R1: drop the runs whose clients have been silent for too long."""
         self.lease.rung()
@@ -307,7 +312,7 @@ class Runs:
                     visit.end(f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s")
                 self.close_run(run.id, joined=run.install.number)
         if any(not run.context.leads for run in self.runs.values()):
-            self.lease.by(self.out.now + self.config.lease_s / 2)
+            self.watch_leases()
 
 
 def lingers(run: RunCore) -> bool:

@@ -78,7 +78,7 @@ class Monitor:
         self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
 
     def keep_history(self, key: str, history: History) -> None:
-        """Have every change of the cache go into a history, too, until it is dropped."""
+        """Keep a history of all changes of the cache, until ``drop_history``."""
         self.histories[key] = history
 
     def drop_history(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""What all runs on a host share."""
+"""Services of a host that all of its runs share."""
 
 from __future__ import annotations
 

@@ -55,21 +55,21 @@ def needs_of(context: RunContext, request: e.RunRequested | None) -> set[Need]:
 
 
 class RunBeginning(NamedTuple):
-    """How a run begins on a host: as its client has asked, if that is this host, and with what goes on from before."""
+    """How a run begins on a host. ``request``: the application's, at the client. ``carried_over``: nodes that go on."""
 
     request: e.RunRequested | None
     carried_over: Mapping[str, Any]
 
 
 class GenerationChange(NamedTuple):
-    """Why a run begins anew: the hosts that are lost, with how, and when that was noticed."""
+    """Why a run begins anew: the hosts that are lost, each with what happened to it, and when that was noticed."""
 
     lost: Mapping[str, str]
     detected_s: float
 
 
 class Part:
-    """A part of a run. All but ``of`` is optional."""
+    """Base of all parts of a run. A part has ``of``; everything else is optional."""
 
     __slots__ = ()
     HANDLERS: ClassVar[Handlers] = Handlers()
@@ -79,7 +79,7 @@ class Part:
 
     @classmethod
     def of(cls, parts: RunParts) -> Self:
-        """Create the part, with those that it may call."""
+        """Return a new part, which takes the parts that it calls from ``parts``."""
         raise NotImplementedError
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
@@ -97,7 +97,7 @@ class Part:
         return ()
 
     def admits(self, host: str) -> bool:
-        """Whether another host has to do with the run by the part, though it has no part in it."""
+        """Whether the part lets a host take from the run that is none of the run's hosts."""
         return False
 
     def awaits(self, message: Any) -> bool:
@@ -105,15 +105,15 @@ class Part:
         return False
 
     def routes_by(self, sender: str, commit: m.Commit) -> tuple[m.RoutePreference, ...]:
-        """Return the networks between hosts by a commit that comes with what it is for, if it is to be believed."""
+        """Return the routes that a commit sets, which came with a partition; none if it cannot be the client's."""
         return ()
 
     def wants(self, message: Any) -> bool:
-        """Whether a state that begins to arrive is wanted."""
+        """Whether the part waits for a state that begins to arrive."""
         return False
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """Return a node here that needs the way to ``host``, and what for."""
+        """Return a node here that waits for ``host``, and what for; None: no node does."""
         return None
 
     def validate(self) -> None:
@@ -121,7 +121,7 @@ class Part:
 
 
 class PartTable:
-    """Which parts handle what, by which method, in the order of ``kinds``.
+    """Methods by which parts handle things, for each thing in the order of ``kinds``.
 
     An end of a transfer stands under the pair of ``"transfer"`` and the class of the message.
     """
@@ -140,7 +140,7 @@ class PartTable:
 
 
 class RunParts:
-    """The parts that a run has so far on this host, and what all of them share."""
+    """Parts of one run on this host, each created when it is first needed."""
 
     def __init__(self, table: PartTable, context: RunContext, shared: HostServices) -> None:
         self._table, self.context, self.shared = table, context, shared
@@ -148,7 +148,7 @@ class RunParts:
         self._bound: dict[Any, tuple[Any, ...]] = {}  # by what is handled
 
     def put(self, part: P) -> P:
-        """Have a part that was created elsewhere."""
+        """Add a part that was created elsewhere."""
         self._made[type(part)] = part
         self._bound.clear()
         return part
@@ -182,7 +182,7 @@ class RunParts:
         if bound is None:
             handled = self._table.handled.get(what, ())
             there = any(kind in self._made for kind, _ in handled)
-            if handled and (what in self._table.messages or (event and not there)):  # P2
+            if handled and (what in self._table.messages or (event and not there)):  # P2: something is for the part
                 self.get(handled[0][0])
             bound = tuple([MethodType(method, self._made[kind]) for kind, method in handled if kind in self._made])
             self._bound[what] = bound

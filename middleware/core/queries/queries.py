@@ -117,7 +117,7 @@ class Queries(Part):
         self.sinks = dict(sinks) or self.sinks
 
     def invite(self, query: int, guest: Subscriber) -> None:
-        """R5: have a query of another client, which is to be proposed."""
+        """R5: add a query of another client, which is still to be proposed."""
         self.subscribers[query] = guest
         self.sinks[query] = ()
 
@@ -134,7 +134,7 @@ class Queries(Part):
         self.joining = True
 
     def begin(self, query: int, sinks: tuple[str, ...]) -> None:
-        """R1: have a query, which all have agreed to, with its sinks in the run."""
+        """R1: note the sinks of a query that all hosts have agreed to."""
         self.sinks[query] = sinks
 
     def joined(self) -> None:

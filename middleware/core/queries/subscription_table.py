@@ -17,14 +17,14 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 
 class SubscriptionTable:
-    """Its subscriptions, of the runs that are ``known``."""
+    """What this host's application takes of other clients' runs. ``known``: by the run's own id."""
 
     def __init__(self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]) -> None:
         self._out, self._me, self._config, self._runs = out, me, config, runs
         self.known: dict[str, RunSubscriptions] = {}
 
     def get(self, run_id: str, owner: str) -> RunSubscriptions | None:
-        """What is taken of that run of that client, whatever its generation."""
+        """Return what is taken of a client's run, whatever its generation."""
         visit = self.known.get(base_of(run_id))
         return visit if visit is not None and visit.owner.name == owner else None
 

@@ -46,7 +46,7 @@ class OperatorTransfers(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, parts: RunParts) -> OperatorTransfers:
-        """Those of a run."""
+        """Take them from the parts of a run."""
         return cls(parts.get(Departures), parts.get(Arrivals), parts.get(Inheritance))
 
 

@@ -1,4 +1,4 @@
-"""One run as a host sees it: its parts, and who of them hears what.
+"""One run on a host: messages, notes, timers and transfers are checked here, and passed to the parts that handle them.
 
 Rules:
 
@@ -68,7 +68,7 @@ FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, 
 class RunCore:
     """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's.
 
-    ``table``: of the parts that it may have; ``given``: objects of the host that these share.
+    ``table``: the parts that it can have. ``given``: parts that the host has created before.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class RunCore:
             self.parts.get(type(part)).continue_from(part, GenerationChange(lost, detected_s))
 
     def handle_notes(self, heard: Iterable[n.Note | e.Event] | None) -> None:
-        """R2: have all notes heard, or an event, and those that come of them."""
+        """R2: pass notes, or an event, to the parts that handle them, and so the notes that these yield."""
         if heard:
             for note in heard:
                 for hearer in self.parts.hearers(type(note), event=isinstance(note, e.Event)):
@@ -207,7 +207,7 @@ class RunCore:
         return part.forwards > 0 and sender in self.members and part.consumer not in self.directory.senders
 
     def _take_news(self, sender: str, news: m.Piggyback, size_bytes: int) -> None:
-        """What rode on a message of ``size_bytes``."""
+        """R3: use the news that rode on a message of ``size_bytes``."""
         if news.estimates:
             self._shared.monitor.handle_estimates(news.estimates, self.out.now, sender, size_bytes)
         if news.locations:
@@ -215,15 +215,15 @@ class RunCore:
             self._located(self.directory.merge(news.locations), self._host)
 
     def _take_commit(self, sender: str, commit: m.Commit) -> None:
-        """R3: what rode on a message of ``sender``."""
+        """R3: pass a commit that rode on a message of ``sender`` to the part that handles it."""
         for hearer in self.parts.hearers(m.Commit):
             self.handle_notes(hearer(sender, commit))
 
     def _insist(self, sender: str, entries: tuple[m.Location, ...]) -> None:
-        """Put right what is said of operators that are here."""
+        """Correct what ``sender`` says of operators that are here."""
         for entry in entries:
             if entry.node in self.flow.nodes and not self.directory.believes(entry):
-                for hearer in self.parts.hearers(n.Misplaced, event=True):
+                for hearer in self.parts.hearers(n.Misplaced, event=True):  # the first one creates the part
                     hearer(n.Misplaced(entry, sender))
 
     def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
@@ -231,7 +231,7 @@ class RunCore:
             self.handle_notes((n.OperatorLocated(entry, sender),))
 
     def message(self, sender: str, message: Any, payload: Any = None) -> None:
-        """Any other message of this run."""
+        """Handle a message that is neither a demand nor a partition."""
         kind = type(message)
         own = kind is m.SkipTo and self._demands_for_itself(sender, message)
         if not (own or self.may_say(sender, kind)) or (kind in TO_CLIENT and not self.context.leads):
@@ -245,7 +245,7 @@ class RunCore:
             self.handle_notes(hearer(*words))
 
     def on_located(self, sender: str, message: m.Located) -> None:
-        """A host tells newer locations, as older ones were used."""
+        """Use newer locations, which a host tells as this one has used older ones."""
         self._insist(sender, message.locations)
         believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
         self.directory.settle(believed)
@@ -286,7 +286,7 @@ class RunCore:
         """R6: the routes of a commit that comes with what it is for."""
         if commit is None:
             return ()
-        self.parts.hearers(m.Commit)  # a run has the part from then on
+        self.parts.hearers(m.Commit)  # P2 of ``part``: creates the part that the commit is for
         return tuple([way for part in self.parts.handling(m.Commit) for way in part.routes_by(sender, commit)])
 
     # --- events ---------------------------------------------------------------------------------------
@@ -357,12 +357,12 @@ class RunCore:
         return any(part.awaits(state) for part in self.parts.handling(type(state)))
 
     def timer(self, timer: Timer, what: str) -> None:
-        """Something is due in this run, of ``what`` where the timer is of something."""
+        """Pass a timer to the parts that handle it. ``what``: the node, if the timer is of one."""
         for hearer in self.parts.hearers(timer):
             self.handle_notes(hearer(what) if timer in OF_NODES else hearer())
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """A node here that needs the way to ``host``, and what for."""
+        """Return a node here that waits for ``host``, and what for; None: no node does."""
         if host not in self.directory.everyone:
             return None
         waits = (part.waits_for(host) for part in self.parts)
@@ -375,7 +375,7 @@ class RunCore:
 
     @property
     def vacant(self) -> bool:
-        """Whether nothing is here that others need."""
+        """Whether this host has no node of the run, and no last output that others may still demand."""
         return self.empty and not self.flow.tails.left
 
     @property

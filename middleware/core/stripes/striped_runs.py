@@ -41,7 +41,7 @@ OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoine
 
 
 class Stripes:
-    """All of them, by the stream's id. The host handles each event that a method yields before the method goes on."""
+    """Striped streams that this host leads. The host handles each event that a method yields before it goes on."""
 
     def __init__(
         self, out: Outbox, limits: CoreConfig, runs: Mapping[str, RunCore], failover_runs: FailoverRuns
@@ -145,7 +145,7 @@ class Stripes:
                 yield msgspec.structs.replace(event, run=run)
 
     def go_on(self) -> Iterator[e.Event]:
-        """R3: have the runs above the trees get what is here: sources that they waited for may have ended."""
+        """R3: feed the runs above the trees with what has come. Sources that they waited for may have ended."""
         for stream, fed in self.trunks.items():
             if fed.waits:
                 yield from self._handle_notes(stream, fed.go_on())
@@ -179,7 +179,7 @@ class Stripes:
         return self.trunks.get(stream) if command.run == trunk_name(stream) else None
 
     def handle_command(self, command: e.Command) -> Iterable[e.Event | e.Command]:
-        """R1: handle what a run says, which is one of ``HANDLED``; give what all others hear of it, too."""
+        """R1: handle a run's command, of a kind in ``HANDLED``. Return events for runs, and commands for the shell."""
         return self._COMMAND_HANDLERS[type(command)](self, command)
 
     def _on_ready(self, command: e.Ready) -> Iterable[e.Event | e.Command]:

@@ -234,7 +234,7 @@ class _Built:
             self._row(terms, high=len(terms) - 1.0)
 
     def _between_kinds(self) -> None:
-        """Add the streams between kinds: what they cost, and the time that they take (P7)."""
+        """Add the cost of streams between machines of two kinds, and the time that transfers take (P7)."""
         parts, slots = self._parts, self._of.slots
         self._takes: list[list[tuple[int, float]]] = [[] for _ in range(parts.count)]
         takes = self._takes

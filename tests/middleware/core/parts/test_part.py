@@ -21,7 +21,7 @@ INSTALL = m.Install("r", Dataflow(), (), (), "client")
 
 
 class Recorder(Part):
-    """A part that records what it hears."""
+    """Part whose handlers keep what they are given."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -37,7 +37,7 @@ class Recorder(Part):
 
 
 class Lower(Recorder):
-    """Begins with each run that has failover."""
+    """Part that every run with failover begins with."""
 
     NEEDED_FOR = Need.FAILOVER
     HANDLERS = Handlers(
@@ -50,7 +50,7 @@ class Lower(Recorder):
 
 
 class Upper(Recorder):
-    """Is created by a message."""
+    """Part that a message creates."""
 
     HANDLERS = Handlers(
         messages={m.Abort: Recorder.hear, m.Retire: Recorder.hear},
