@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -27,18 +27,6 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 HOSTS = ("h1", "h2", "h3")
 FLOW = chain(blocks()["h1"], MIX)
 LIMIT = 5_000  # partitions that are taken while something is waited for: seconds, where it takes milliseconds
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(HOSTS, allow=ALLOW) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster, allow=ALLOW) as one:
-        yield one
 
 
 def taking(run: Run, until: Callable[[], bool]) -> None:

@@ -60,18 +60,6 @@ def assert_reference(got: Iterable[Delivered[object]], flow: Dataflow, partition
         assert by_sink[sink] == [*enumerate(expected)][first:]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(HOSTS, allow=ALLOW) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster, allow=ALLOW) as made:
-        yield made
-
-
 @pytest.mark.parametrize("at", ["client", "h2"])
 def test_every_sink_gets_one_machine_s_bytes_in_order(client: Client, at: str) -> None:
     flow = graph()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,18 +24,6 @@ from thalweg.middleware.planning import Hints, Stripe
 
 HOSTS = ("h1", "h2", "h3")
 FLOW = complete_binary_tree(blocks(), MIX)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(HOSTS, allow=ALLOW) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster, allow=ALLOW) as made:
-        yield made
 
 
 def at(host: str, flow: Dataflow = FLOW, share: float = 1 / 3) -> Stripe:
