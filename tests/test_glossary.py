@@ -1,4 +1,4 @@
-"""The glossary is true: each public class of the runtime belongs to a term, and no two share a name."""
+"""The glossary is true: each public class of the runtime belongs to a term, and no two share a name. So are renames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from structure import meanings, modules
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+RENAMES = GLOSSARY.with_name("renames.md")
 TOP = "middleware."
+ROOMS = (TOP, "emulation.", "experiments.", "operators.")
 
 
 class Entry(NamedTuple):
@@ -98,6 +100,33 @@ def test_each_name_in_the_glossary_is_a_class_a_module_or_a_package(glossary: li
         parts = module.removeprefix(TOP).split(".")
         known |= {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
     assert [name for entry in glossary for name in entry.names if name not in known] == []
+
+
+def renamed(text: str) -> list[tuple[str, str]]:
+    """Return where the list of renames says that new names are: pairs of a module and a name in it."""
+    found = []
+    for title, table in re.findall(r"^## (.+)$((?:\n(?!## ).*)*)", text, re.MULTILINE):
+        rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in table.splitlines() if line.startswith("| `")]
+        for row in rows:
+            cells = [re.findall(r"`([^`]+)`", cell) for cell in row]
+            if title in ("Classes and functions", "Verbs"):
+                found += [(module, name) for module in cells[0] for name in cells[2]]
+            elif title == "Modules":
+                found += [(module, "") for module in cells[1] if module.startswith(ROOMS) and module[-1] != "."]
+    return found
+
+
+def test_each_new_name_is_where_the_list_of_renames_says() -> None:
+    places = renamed(RENAMES.read_text(encoding="utf-8"))
+    texts = {name.removeprefix(TOP): path.read_text(encoding="utf-8") for name, path in modules().items()}
+    texts |= {module.removesuffix(".__init__"): text for module, text in texts.items()}
+    wrong = [
+        (module, name)
+        for module, name in places
+        if not re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", texts.get(module.removeprefix(TOP), ""))
+    ]
+    assert wrong == []
+    assert len(places) > 250
 
 
 def test_each_term_has_one_entry_in_alphabetical_order(glossary: list[Entry]) -> None:
