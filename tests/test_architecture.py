@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -365,6 +366,44 @@ def test_every_public_thing_says_what_it_is_for() -> None:
         thing = getattr(thalweg, name)
         if isinstance(thing, type) or callable(thing):
             assert (thing.__doc__ or "").strip(), f"{name} has no docstring"
+
+
+def mentioned(text: str, packages: Collection[str]) -> list[str]:
+    """Return the dotted names in a source text, between double backticks, that begin with a package."""
+    found = re.findall(r"``(?:thalweg\.)?([a-z_]+(?:\.[A-Za-z_]+)+)``", text)
+    return [name for name in found if name.partition(".")[0] in packages and not name.endswith((".py", ".toml"))]
+
+
+def is_there(name: str, texts: Mapping[str, str]) -> bool:
+    """Return whether a name is a module, a package, or something in one, of which it may leave out the first words."""
+    if any(f".{name}." in f".{module}." for module in texts):
+        return True
+    words = name.split(".")
+    return any(
+        re.search(rf"\b{words[cut]}\b", text) is not None
+        for cut in range(1, len(words))
+        for module, text in texts.items()
+        if f".{module}".endswith("." + ".".join(words[:cut]))
+    )
+
+
+def test_modules_that_docstrings_and_comments_mention_are_there() -> None:
+    texts = {name: path.read_text(encoding="utf-8") for name, path in structure.modules().items()}
+    packages = {part for name in texts for part in name.split(".")[:-1]}
+    lost = {
+        name: [each for each in mentioned(text, packages) if not is_there(each, texts)] for name, text in texts.items()
+    }
+    assert {name: names for name, names in lost.items() if names} == {}
+    assert sum(len(mentioned(text, packages)) for text in texts.values()) > 100
+
+
+def test_a_module_that_is_gone_is_found() -> None:
+    texts = {"core.flow.node": "def made(): ...", "core.flow.tails": ""}
+    text = "See ``flow.node``, ``flow.node.made``, ``core.flow``, ``flow.old``, ``flow.node.gone`` and ``self.node``."
+    assert [name for name in mentioned(text, {"core", "flow"}) if not is_there(name, texts)] == [
+        "flow.old",
+        "flow.node.gone",
+    ]
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -30,7 +30,7 @@ class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
     ``hysteresis``, ``gain``: see ``worth_moving``; 0 takes every plan that is better. ``horizon_s``: the planner
     is told what links will be like in the next so many seconds, from all that was measured while the run went on
-    (``planning.outlook``); None tells it the estimates that have not timed out, and the horizon is the period. Another
+    (``network.outlook``); None tells it the estimates that have not timed out, and the horizon is the period. Another
     tree is judged by 20 of the present one's partitions at least, and must repay one of them (``REFILL``). ``looks``:
     it plans so often at most, if it is set. Raises UsageError for times that are not above 0 and
     finite, a hysteresis below 0, a gain that is no part of 1, or looks below 1.
