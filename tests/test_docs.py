@@ -16,6 +16,7 @@ from mypy import api
 
 import thalweg
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol.frames import PROTOCOL_VERSION
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,13 @@ def shown(name: str, value: float) -> str:
 
 
 LIMITS = [each for each in msgspec.structs.fields(CoreConfig) if each.name not in ("monitor", "capacity")]
+
+
+def test_the_texts_name_the_version_of_the_protocol_that_the_code_speaks() -> None:
+    texts = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
+    said = re.findall(r"speaks? version (\d+)", texts)
+    assert len(said) >= 3
+    assert {*said} == {str(PROTOCOL_VERSION)}
 
 
 @pytest.mark.parametrize("field", LIMITS, ids=lambda field: field.name)
