@@ -139,7 +139,7 @@ Allow = Annotated[
 
 
 def runs_elsewhere(kernel: str, testbed: str) -> bool:
-    """Whether this command line is to be run again, inside a User-Mode Linux kernel (``uml.kernel.run_thalweg_inside``).
+    """Whether this command is to be run again inside a User-Mode Linux kernel (``uml.kernel.run_thalweg_inside``).
 
     Raises UsageError for a kernel that does not go with ``testbed``, CapabilityError on another system than Linux.
     """

@@ -1,4 +1,4 @@
-"""Hosts whose processes are killed, started again and drained in virtual time, as on testbeds (``experiments.runs.processes``)."""
+"""Processes of hosts are killed, started again and drained in virtual time, as on testbeds (``runs.processes``)."""
 
 from __future__ import annotations
 

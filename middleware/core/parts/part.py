@@ -69,7 +69,7 @@ class GenerationChange(NamedTuple):
 
 
 class Part:
-    """Base of all parts of a run. A part has ``of``; everything else is optional."""
+    """Base of all parts of a run. A part that is created when it is needed has ``of``; all else is optional."""
 
     __slots__ = ()
     HANDLERS: ClassVar[Handlers] = Handlers()
@@ -79,8 +79,8 @@ class Part:
 
     @classmethod
     def of(cls, parts: RunParts) -> Self:
-        """Return a new part, which takes the parts that it calls from ``parts``."""
-        raise NotImplementedError
+        """Return a new part, which takes the parts that it calls from ``parts``. Parts that are put there have none."""
+        raise NotImplementedError(f"a {cls.__name__} is created with the run, or by its host")
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
         """The run begins here."""
@@ -156,7 +156,10 @@ class RunParts:
     def get(self, kind: type[P]) -> P:
         """Return the part of that kind, which is created if it is not there yet."""
         part: P | None = self._made.get(kind)
-        return self.put(kind.of(self)) if part is None else part  # type: ignore[attr-defined]
+        if part is None:
+            assert issubclass(kind, Part), kind  # all else has been put there
+            part = self.put(kind.of(self))
+        return part
 
     def existing(self, kind: type[P]) -> P | None:
         """Return the part of that kind, if it is there."""

@@ -9,6 +9,8 @@ import pytest
 
 from thalweg.middleware.core.context.notes import Ended, HostLost, Light
 from thalweg.middleware.core.context.outbox import HostContext, Outbox, RunContext, Timer
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Need, Part, PartTable, RunParts, needs_of
 from thalweg.middleware.dataflow import Dataflow
@@ -109,6 +111,16 @@ def test_parts_hear_in_the_order_of_the_table_whatever_was_created_first() -> No
     assert names(parts, HostLost) == ["Lower", "Upper"]
     assert [type(part) for part in parts] == [Lower, Upper]
     assert [type(part) for part in parts.handling(Ended)] == [Upper]
+
+
+def test_a_part_that_nobody_has_put_there_cannot_be_had() -> None:
+    parts = parts_of()
+    with pytest.raises(NotImplementedError, match="a Flow is created with the run, or by its host"):
+        parts.get(Flow)
+    with pytest.raises(AssertionError, match="Tree"):
+        parts.get(Tree)
+    there = parts.put(Tree(Dataflow(), {}))
+    assert parts.get(Tree) is parts.existing(Tree) is there
 
 
 @pytest.mark.parametrize(
