@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from run_ids import R
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
@@ -39,6 +40,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 PADDING = 18_000  # bytes of a state that has to travel as bulk
@@ -108,7 +110,7 @@ class Paced(Counting):
 class World(FaultyWorld):
     """Some cores and the adversary between them. ``run()`` returns what the application got."""
 
-    run_id, patience_s, message_s = "r", FOREVER_S, 0.0
+    run_id, patience_s, message_s = R, FOREVER_S, 0.0
     depth = 1  # partitions under way over an edge
 
     def __init__(
@@ -207,7 +209,7 @@ class World(FaultyWorld):
 
     def _install(self) -> m.Install:
         install = m.Install(
-            run="r",
+            run=R,
             dataflow=self.dataflow,
             locations=tuple(m.Location(node, past[-1], len(past)) for node, past in self.history.items()),
             peers=self.peers,
@@ -219,7 +221,7 @@ class World(FaultyWorld):
 
     def _make_stale(self, host: str) -> None:
         """Let a host forget the latest moves, except that one which a node left knows where to."""
-        table = self.cores[host].runs["r"].directory.locations
+        table = self.cores[host].runs[R].directory.locations
         for node, past in self.history.items():
             known_from = max((i + 1 for i, where in enumerate(past[:-1]) if where == host), default=0)
             version = self.random.randint(min(known_from, len(past) - 1), len(past) - 1)
@@ -284,9 +286,9 @@ class World(FaultyWorld):
                     assert answer.stayed.keys() <= asked.placement.keys(), answer
 
     def _handle(self, host: VirtualHost, event: e.Event) -> None:
-        known = "r" in host.core.runs
+        known = R in host.core.runs
         super()._handle(host, event)
-        if self.mood.stale and not known and "r" in host.core.runs:
+        if self.mood.stale and not known and R in host.core.runs:
             self._make_stale(host.name)
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
@@ -380,13 +382,13 @@ class Scripted(World):
         self.again_s: tuple[float, ...] = ()  # every message comes again, so much later
         self.padding = 1
         self.delivered_s: list[float] = []
-        self.last_seen: dict[str, set[str]] = {}
+        self.last_seen: dict[str, set[tuple[RunId, str]]] = {}
         self.target = ""  # where the operator that moves is to go
 
     # --- for scripts ---------------------------------------------------------------------------------
 
     def run_at(self, host: str) -> RunCore | None:
-        return self.cores[host].runs.get("r")
+        return self.cores[host].runs.get(R)
 
     def tell(self, host: str, sender: str, message: m.Message, payload: Any = None) -> None:
         """A message that nobody of these sent."""
@@ -440,7 +442,7 @@ class Scripted(World):
         self.delivered_s += [self.now] * (len(self.delivered) - delivered)
         if self.reached_s is None and self.when is not None and self.when(self):
             self.reached_s = self.now
-            self.at(self.now + self.last_s, CLIENT, e.RunAbandoned("r"))
+            self.at(self.now + self.last_s, CLIENT, e.RunAbandoned(R))
             if self.then is not None:
                 self.then(self)
 
@@ -461,7 +463,7 @@ class Scripted(World):
 def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
     """Operator ``n`` on h4 is to take the place of two others; h6 holds nothing, and hears of it by the commit."""
     world = Scripted(lambda world: bool(world.reshaped), then, dataflow=FREE_DATAFLOW)
-    wish = e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (FREE,))
+    wish = e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (FREE,))
     return world.at(BEGINS_S, CLIENT, wish)
 
 
@@ -486,4 +488,4 @@ def traced(machine: type[Machine]) -> Iterator[set[tuple[Any, Any]]]:
 def missed(world: Scripted) -> None:
     """h4 ends, and the client learns of it."""
     world.kill("h4")
-    world.at(world.now, CLIENT, e.PeerLost("r", "h4"))
+    world.at(world.now, CLIENT, e.PeerLost(R, "h4"))

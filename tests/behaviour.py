@@ -31,9 +31,8 @@ from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import generation_of
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.protocol.split_graph import SINK
-from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.packing import opened
 
 COLUMNS = {"node": "node", "peer": "peer", "index": "index", "size_bytes": "bytes", "duration_s": "s", "value": "value"}
@@ -173,9 +172,9 @@ def plain(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} has no text in a golden run: {value!r}; add it to plain()")
 
 
-def _of_run(run: str) -> dict[str, Any]:
+def _of_run(run: RunId) -> dict[str, Any]:
     """Return the tree and the generation that a record is of, if there are several."""
-    stripe, generation = stripe_of(run), generation_of(run)
+    stripe, generation = run.stripe, run.generation
     return {"tree": stripe, "generation": generation or None}
 
 

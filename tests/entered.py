@@ -15,7 +15,6 @@ import golden_runs
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import generation_of
 
 RUNTIME = os.path.realpath(Path(__file__).parents[1] / "middleware") + os.sep
 CORE = os.path.join(RUNTIME, "core") + os.sep
@@ -92,6 +91,6 @@ def figures() -> Iterator[str]:
         entered
         for entered in events_of(golden_runs.failover)
         for command in entered.commands
-        if isinstance(command, e.OpenRun) and generation_of(command.install.run) and entered.host == "client"
+        if isinstance(command, e.OpenRun) and command.install.run.generation and entered.host == "client"
     ]
     yield recoveries[0].line("the recovery of a run, at its client,")

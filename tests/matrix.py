@@ -22,6 +22,7 @@ from adversary import (
     right,
 )
 from playbook import HandOver
+from run_ids import R, run_of
 
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.barrier.proposal import PROPOSAL, MemberState, ProposalState
@@ -102,9 +103,9 @@ def strangers(world: Scripted) -> None:
     """Words of a coordinator of another run, of hosts that have no say, and about moves of long ago."""
     move = m.Move("o", "h3", "h6", 1)
     for host in world.names:
-        for run in ("r", "old"):
+        for run in (R, run_of("old")):
             for sender in ("h9", "h6" if host != "h6" else "h4"):
-                if sender == "h9" or run == "old":  # a host of the run may well pass a proposal on
+                if sender == "h9" or run != R:  # a host of the run may well pass a proposal on
                     world.tell(host, sender, m.Propose(run, 99, (move,)))
                 for number in (0, 1, 99):
                     world.tell(host, sender, m.Commit(run, number, 3, (move,)))
@@ -125,20 +126,20 @@ def another_hand_over(world: Scripted) -> None:
 def more_proposals(world: Scripted) -> None:
     """Two more: where the first of them has to wait, only the other counts."""
     for i, hosts in enumerate(({"o": "h1"}, {"o": world.target, "r": "h6"})):
-        world.at(world.now + i * MESSAGE_S / 10, CLIENT, e.PlacementProposed("r", hosts, "meanwhile"))
+        world.at(world.now + i * MESSAGE_S / 10, CLIENT, e.PlacementProposed(R, hosts, "meanwhile"))
 
 
 def more_shapes(world: Scripted) -> None:
     """Two more: where the first of them has to wait, only the other counts."""
     code = world.dataflow.by_name["o"].code
     for i, (name, host) in enumerate((("p", "h1"), ("q", "h6"))):
-        wish = e.PlacementProposed("r", {name: host}, "meanwhile", another_tree(name, code), (FREE, MERGING))
+        wish = e.PlacementProposed(R, {name: host}, "meanwhile", another_tree(name, code), (FREE, MERGING))
         world.at(world.now + i * MESSAGE_S / 10, CLIENT, wish)
 
 
 def missed(world: Scripted) -> None:
     world.kill(world.target)
-    world.at(world.now + 0.05, CLIENT, e.PeerLost("r", world.target))
+    world.at(world.now + 0.05, CLIENT, e.PeerLost(R, world.target))
 
 
 def no_bulk(world: Scripted) -> None:
@@ -191,7 +192,7 @@ def begin(world: Scripted, protocol: str, target: str) -> Scripted:
     world.target = target
     if protocol == "epoch":
         return world.at(BEGINS_S, "h3", HandOver("o", target))
-    return world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": target}, "a test"))
+    return world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"o": target}, "a test"))
 
 
 def check(world: Scripted, expected: str) -> None:

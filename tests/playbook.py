@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
+from run_ids import R
 
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.flow.actions import Action, Output
@@ -25,6 +26,7 @@ from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class _Any:
@@ -47,7 +49,7 @@ class HandOver(msgspec.Struct, frozen=True):
     node: str
     target: str
     reason: str = "a test"
-    run: str = "r"
+    run: RunId = R
 
 
 def _hand_over(core: HostCore, event: HandOver) -> None:
@@ -248,4 +250,4 @@ def state_of(node: NodeCore) -> dict[str, Any]:
 
 def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
     """The result of a probe in run ``r``."""
-    return m.ProbeResult("r", m.Estimate(source, target, rate_bps, 0, count, 0))
+    return m.ProbeResult(R, m.Estimate(source, target, rate_bps, 0, count, 0))

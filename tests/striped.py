@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from run_ids import run_of
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -149,7 +150,7 @@ class Ran:
             self.got[command.sink].append(command.index)
             if command.sink == "t":
                 self.seconds.append(now)
-            stream = world.hosts["client"].core._stripes.led["run"]
+            stream = world.hosts["client"].core._stripes.led[run_of("run")]
             self.most = max(self.most, len(stream.held))
             for mover in self.movers:
                 mover.on_delivered()

@@ -40,13 +40,13 @@ from thalweg.middleware.protocol import messages as m
 ROOT = Path(__file__).parents[1]
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "ce5d8e9b0bd3da187e7b62ae26e6645eb8d24501d14c798699329d4d32da0e09",
-    "--placement local --period 60 --seed 1 --k 2": "b717062626882cd5ac13fd7df420ed6c5e8ad1eeb4e3718ad8533af977dd9838",
-    "--placement thalweg --period 60 --seed 2": "8997c6ba85c0d2c609dac6ebb05449ebf1b243584f13732305d11ed55775b7f6",
-    "--placement random-moves --moves 20 --seed 4": "7811cf648e9544b5ef0fb2ec1471ad46ca4887221d2b3d2bc05f990ca6d61ebd",
-    "--placement one-shot --bytes --seed 1": "8bc027739c3782e689a8f8d6748c9e33849f59d2d481fafe7fe8e18e9a441a76",
+    "--placement global --period 60 --seed 3": "a0e5f82385927d879ef0836a975ed18521cb297981e1c5e61cae8e6dc944c137",
+    "--placement local --period 60 --seed 1 --k 2": "7e947ecb985764e4921f0bf82cc1390452f80cf0c12dd02c6498caff3d865e5a",
+    "--placement thalweg --period 60 --seed 2": "c6b2d04dae72ed4b35a20901a965dba8131ebb274b113e9ca597a63a0da45e7e",
+    "--placement random-moves --moves 20 --seed 4": "3e982c92657a33b65c80993600abfac243eb8ab3b1d4822c102f4a84a7b3af7f",
+    "--placement one-shot --bytes --seed 1": "d8ae40201bbe40728ff17bd5a6b4abf94c6989093543cbcdaeaca2158b18dd35",
 }
-FAULTS = {22: "4d7858e5fcdcb8d39228f5333e0d4ba509a8336f1e51bb19f0a333aea39223b7"}
+FAULTS = {22: "7c331f828b18eb43ec54a6eb2ece27f4b71eb2e1b2aa34e753be1bd2cb4a4266"}
 
 
 def told(options: str, folder: Path) -> list[str]:

@@ -64,8 +64,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import base_of, generation_of
-from thalweg.middleware.protocol.stripes import stream_of
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
@@ -125,8 +124,8 @@ class FaultyWorld(World):
         self.fallen: dict[str, set[str]] = {}
         self.crashed_s: dict[str, float] = {}
         self.back_s: dict[str, float] = {}
-        self.begun: dict[tuple[str, str, int], set[VirtualHost]] = {}
-        self.left: dict[tuple[VirtualHost, str], int] = {}
+        self.begun: dict[tuple[RunId, str, int], set[VirtualHost]] = {}
+        self.left: dict[tuple[VirtualHost, RunId], int] = {}
         self.failed_s: float | None = None
         self.at_failure: dict[str, tuple[str, str]] = {}
         self.there_at_failure: set[str] = set()
@@ -147,7 +146,7 @@ class FaultyWorld(World):
         self._hostile: dict[str, Hostile] = {}
         self._networks = {NET, *(Link(*link).via for link in links)}
         self._stopped: dict[VirtualHost, float] = {}  # until when
-        self._nodes: dict[str, set[tuple[str, str]]] = {name: set() for name in self.hosts}
+        self._nodes: dict[str, set[tuple[RunId, str]]] = {name: set() for name in self.hosts}
         for fault in plan.faults:
             self._prepare(fault)
 
@@ -199,15 +198,15 @@ class FaultyWorld(World):
             self._leave(host, event.message.run)
         self._check(host)
 
-    def _leave(self, host: VirtualHost, run: str, *, joins: bool = False) -> None:
+    def _leave(self, host: VirtualHost, run: RunId, *, joins: bool = False) -> None:
         """A run is over on a host, which may have dropped it and ``joins`` it again."""
-        key = host, base_of(run)
-        self.left[key] = max(self.left.get(key, -1), generation_of(run) - joins)
+        key = host, run.first
+        self.left[key] = max(self.left.get(key, -1), run.generation - joins)
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
         self._schedule(self.now + HANDLING_S * host.factor, self._tell, (host, event))
 
-    def _fire(self, timer: tuple[VirtualHost, str, float]) -> None:
+    def _fire(self, timer: tuple[VirtualHost, e.TimerKey, float]) -> None:
         late_s = self._late_s(timer[0].name)
         if late_s:
             self._schedule(self.now + late_s, super()._fire, timer)
@@ -219,11 +218,15 @@ class FaultyWorld(World):
         return HANDLING_S * max(self._slow[name], default=0.0)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
-        if stream_of(command.run) == self.run_id:
+        if command.run.stream_id == self.run_id:
             super()._run_operator(host, command)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if self._hostile and stream_of(_run_of(command)) not in (self.run_id, "") and not isinstance(command, e.Meet):
+        if (
+            self._hostile
+            and _run_of(command).stream_id not in (self.run_id, NO_RUN)
+            and not isinstance(command, e.Meet)
+        ):
             return  # of what a hostile host began, nothing but that lines are opened
         if isinstance(command, e.Fail) and command.query is None and self.failed is None:
             self.failed_s = self.now
@@ -485,13 +488,11 @@ class FaultyWorld(World):
 
     def _check(self, host: VirtualHost) -> None:
         """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
-        runs = [
-            run for run in host.core.runs.values() if stream_of(run.id) == self.run_id
-        ]  # but those of hostile hosts
-        nodes: set[tuple[str, str]] = set()
+        runs = [run for run in host.core.runs.values() if run.id.stream_id == self.run_id]  # but those of hostile hosts
+        nodes: set[tuple[RunId, str]] = set()
         for run in runs:
-            left = self.left.get((host, base_of(run.id)), -1)
-            assert generation_of(run.id) > left, f"the run is back on host {host.name}"
+            left = self.left.get((host, run.id.first), -1)
+            assert run.id.generation > left, f"the run is back on host {host.name}"
             nodes.update((run.id, name) for name in run.flow.nodes)
             departures = run.parts.existing(Departures)
             for name, leaving in ({} if departures is None else departures.leaving).items():
@@ -512,6 +513,7 @@ class FaultyWorld(World):
                 assert not twice, f"{min(twice)[1]} is on hosts {host.name} and {name}"
 
 
-def _run_of(command: e.Command) -> str:
+def _run_of(command: e.Command) -> RunId:
     """The run that a command is about, if it is about one."""
-    return str(command.install.run if isinstance(command, e.OpenRun) else getattr(command, "run", ""))
+    run: RunId = command.install.run if isinstance(command, e.OpenRun) else getattr(command, "run", NO_RUN)
+    return run

@@ -16,10 +16,12 @@ from typing import Any, get_args
 
 import msgspec
 
+from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
 # Kinds of messages that a hostile host draws. The list is fixed, and each kind keeps its place: a renamed or an added
@@ -54,7 +56,7 @@ class Pool:
         dice: Random,
         hosts: Sequence[str],
         nodes: Sequence[str],
-        run: str,
+        run: RunId,
         dataflow: Dataflow | None = None,
         kinds: Sequence[type[msgspec.Struct]] = KINDS,
     ) -> None:
@@ -97,6 +99,9 @@ class Pool:
     def value(self, name: str, of: Any) -> Any:
         """A value for the field ``name``."""
         dice, inspect = self.dice, msgspec.inspect
+        if name == "run":
+            run = self.run_id()
+            return None if not run and isinstance(of, inspect.UnionType) else run
         match of:
             case inspect.BoolType():
                 return dice.random() < 0.5
@@ -122,10 +127,16 @@ class Pool:
             case inspect.DictType():
                 return {dice.choice((NET, *self.hosts)): self.text("bulk"), NET: "tcp://h1:1"} if name == "ends" else {}
             case inspect.StructType(cls):
-                return self.struct(cls)
+                return RunId(self.text(name)) if cls is RunId else self.struct(cls)
             case inspect.CustomType() | inspect.AnyType():
                 return None
         raise NotImplementedError(f"{name}: {of}")  # of a kind that no message has had: it is to be drawn as well
+
+    def run_id(self) -> RunId:
+        """A run's id."""
+        if self.dice.random() < 0.06:
+            return RunId(self.dice.choice(STRANGE))
+        return self.run if self.dice.random() < 0.9 else self.dice.choice((RunId("another"), NO_RUN, BEFORE_RUNS))
 
     def text(self, name: str) -> str:
         dice = self.dice
@@ -133,8 +144,6 @@ class Pool:
             return dice.choice(STRANGE)
         if name in ("control", "bulk"):
             return f"tcp://{dice.choice(self.hosts)}:1"
-        if name == "run":
-            return self.run if dice.random() < 0.9 else dice.choice(("another", "", "probe"))
         if name in HOSTS:
             return dice.choice(self.hosts)
         return dice.choice(self.nodes if name in NODES else (*self.hosts, *self.nodes, "why"))
@@ -161,7 +170,7 @@ class Hostile:
     """
 
     def __init__(
-        self, name: str, names: Iterable[str], run: str, dataflow: Dataflow, dice: Random, *, apart: bool = False
+        self, name: str, names: Iterable[str], run: RunId, dataflow: Dataflow, dice: Random, *, apart: bool = False
     ) -> None:
         self.name, self.dice, self._apart = name, dice, apart
         self._pool = Pool(dice, (*names, name), tuple(dataflow.by_name), run, dataflow, DRAWN)

@@ -43,9 +43,9 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, Need
-from thalweg.middleware.protocol.generations import base_of
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.protocol.split_graph import PlacedGraph, whole
-from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
+from thalweg.middleware.protocol.stripes import WINDOW
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult, StateCall
 
@@ -68,9 +68,9 @@ class VirtualHost:
         self.cores_free_s = [0.0] * core.config.capacity.cores
         self.disk_free_s = 0.0
         self.gone_s = math.inf
-        self.timers: dict[str, float] = {}
-        self.met: dict[str, set[str]] = {}  # by run: the hosts it has a line to
-        self.code: dict[tuple[str, str], NodeCode] = {}  # by run and node
+        self.timers: dict[e.TimerKey, float] = {}
+        self.met: dict[RunId, set[str]] = {}  # by run: the hosts it has a line to
+        self.code: dict[tuple[RunId, str], NodeCode] = {}  # by run and node
 
 
 class World:
@@ -80,7 +80,7 @@ class World:
     of all events. ``answer``: the planner of a run whose operators the client moves.
     """
 
-    run_id = "run"
+    run_id = RunId("run")
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class World:
         if self.config.validate:
             core.validate()
 
-    def _fire(self, timer: tuple[VirtualHost, str, float]) -> None:
+    def _fire(self, timer: tuple[VirtualHost, e.TimerKey, float]) -> None:
         host, key, at_s = timer
         if host.timers.get(key) == at_s:
             del host.timers[key]
@@ -301,7 +301,7 @@ class World:
         return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, send.via)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
-        code = host.code.get((base_of(command.run), command.node))
+        code = host.code.get((command.run.first, command.node))
         if code is None:
             return
         made = node_code.make(code, command)
@@ -329,18 +329,18 @@ class World:
             case e.Meet(run, peers):
                 host.met.setdefault(run, set()).update([peer.name for peer in peers])
             case e.OpenRun(install, nodes):
-                run, coded = base_of(install.run), [install.dataflow.by_name[name] for name in nodes]
+                run, coded = install.run.first, [install.dataflow.by_name[name] for name in nodes]
                 host.code |= {(run, node.name): self._code(node) for node in coded if node.code is not None}
             case e.OpenNode():
                 self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
-                host.code.pop((base_of(run), name), None)
+                host.code.pop((run.first, name), None)
             case e.CloseRun(run, _, kept):
-                self._drop_code(host, base_of(run), kept)
+                self._drop_code(host, run.first, kept)
                 if run not in host.core.coordinator.led:
                     host.met.pop(run, None)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
-                if (base_of(command.run), command.node) in host.code:
+                if (command.run.first, command.node) in host.code:
                     self._soon(host, node_code.take_or_give(lambda: self._code_of(host, command), command))
             case e.Ready(run):
                 if self.ways:
@@ -358,14 +358,14 @@ class World:
                 self._soon(host, e.RunAbandoned(run))
             case e.Forgotten(run, follows):
                 host.met.pop(run, None)
-                over = base_of(run) == self.run_id and not (follows or host.name in self.guests)
+                over = run.first == self.run_id and not (follows or host.name in self.guests)
                 self._over = self._over or over
             case e.OperatorMoved(run, name, where):
-                placement = self.trees[stripe_of(run)][1]
+                placement = self.trees[run.stripe][1]
                 self.relocations += placement[name] != where  # what stays gets a new version as well
                 placement[name] = where
             case e.TreeChanged(run, dataflow, placement):
-                self.trees[stripe_of(run)] = dataflow, placement
+                self.trees[run.stripe] = dataflow, placement
                 self.reshapings += 1
             case e.QueryStarted(run, number, _, names) if host.name in self.guests:
                 self.subscribed[host.name, number] = command
@@ -393,14 +393,14 @@ class World:
 
     def _code_of(self, host: VirtualHost, command: e.OpenNode | StateCall) -> NodeCode:
         """The code that a command is about, opened if that is what it wants."""
-        run = base_of(command.run)
+        run = command.run.first
         if not isinstance(command, e.OpenNode):
             return host.code[run, command.node]
         code = host.code[run, command.node.name] = self._code(command.node)
         return code
 
     @staticmethod
-    def _drop_code(host: VirtualHost, run: str, kept: Collection[str] = ()) -> None:
+    def _drop_code(host: VirtualHost, run: RunId, kept: Collection[str] = ()) -> None:
         for key in [key for key in host.code if key[0] == run and key[1] not in kept]:
             del host.code[key]
 
@@ -485,7 +485,7 @@ class World:
         self.trees = {number: (dataflow, dict(placement)) for number, (dataflow, placement) in enumerate(stripes.trees)}
         self._reorderable = reorderable
         requests = [
-            self._request(stripe_name(self.run_id, number), None, adaptation, label, known)
+            self._request(self.run_id.of_stripe(number), None, adaptation, label, known)
             for number in range(len(stripes.trees))
         ]
         above: e.RunRequested | UnsetType = UNSET
@@ -499,14 +499,14 @@ class World:
 
     def _request(
         self,
-        run: str,
+        run: RunId,
         partitions: int | None,
         adaptation: Adaptation | None,
         label: str,
         known: Mapping[Link, LinkEstimate] | None,
     ) -> e.RunRequested:
         """What the client's core is asked for: a run over its tree."""
-        dataflow, placement = self.trees[stripe_of(run)]
+        dataflow, placement = self.trees[run.stripe]
         install = m.Install(
             run=run,
             dataflow=dataflow,
@@ -571,8 +571,8 @@ class World:
         """Have partitions go over other networks from some partition on, as the client's planner does."""
         self._soon(self.hosts[self.client], e.PlacementProposed(self.run_id, {}, "networks", ways=ways))
 
-    def _run_of(self, stripe: int | None) -> str:
-        return self.run_id if stripe is None else stripe_name(self.run_id, stripe)
+    def _run_of(self, stripe: int | None) -> RunId:
+        return self.run_id if stripe is None else self.run_id.of_stripe(stripe)
 
     def attach(
         self, query: int, dataflow: Dataflow, placement: Mapping[str, str], apart: Mapping[str, float] | None = None

@@ -35,6 +35,7 @@ from thalweg.middleware.platform import check_linux
 from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.values import frames_of
 
 SITES, SIZE_BYTES = 2, 16_384
@@ -119,19 +120,20 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
 
 def _orders(name: str, client: Client, run: Run, options: AttackOptions, keys: Path | None) -> Orders:
     """What the attacker knows: where hosts are, and what an honest client and an honest source have said."""
-    install, flow = client.shell.core.runs[run.id].install, run.dataflow
+    run_id = RunId(run.id)
+    install, flow = client.shell.core.runs[run_id].install, run.dataflow
     (source, *_), (operator, *_), top = flow.sources, flow.operators, flow.by_name[flow.sinks[0]].inputs[0]
     values = FixedSource(0, SIZE_BYTES)
-    said: list[m.Control] = [install, m.Ping(run.id), m.Hello()]
-    said += [m.Demand(run.id, top, flow.sinks[0], index, version=1) for index in range(SAID)]
+    said: list[m.Control] = [install, m.Ping(run_id), m.Hello()]
+    said += [m.Demand(run_id, top, flow.sinks[0], index, version=1) for index in range(SAID)]
     recorded: list[tuple[bytes, ...]] = [(frames.encode(message),) for message in said]
     for index in range(SAID):
-        chunk = m.Chunk(index, SIZE_BYTES, 0, m.Partition(run.id, source, operator, index), "|u1", (SIZE_BYTES,))
+        chunk = m.Chunk(index, SIZE_BYTES, 0, m.Partition(run_id, source, operator, index), "|u1", (SIZE_BYTES,))
         recorded.append((frames.encode(chunk), values.produce(index).tobytes()))
     held = set(run.placement.values()) - {client.name}
     hosts = tuple(peer for peer in install.peers if peer.name in held)
     heard, keyed = tuple(recorded), "" if keys is None else str(keys)
-    return Orders(name, hosts, run.id, MEMBER, recorded[0][0], heard, options.frames, options.seed, keyed)
+    return Orders(name, hosts, run_id, MEMBER, recorded[0][0], heard, options.frames, options.seed, keyed)
 
 
 class Honest:

@@ -29,6 +29,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.security import Keys, secure_dealer
 
 CONTROL, BULK = 0, 1
@@ -52,7 +53,7 @@ class Orders(msgspec.Struct, frozen=True):
 
     attack: str
     hosts: tuple[m.Peer, ...]
-    run: str
+    run: RunId
     member: str
     install: bytes  # as a control frame
     recorded: tuple[tuple[bytes, ...], ...]
@@ -134,7 +135,7 @@ def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
     """One client that is somewhere else each time, and asks for probes of whole networks."""
     for number in range(10_000):
         me = _nowhere("stranger", chance)
-        run = chance.choice((BEFORE_RUNS, orders.run, f"run {number}"))
+        run = chance.choice((BEFORE_RUNS, orders.run, RunId(f"run-{number}")))
         yield _bulk(me.name, number % len(orders.hosts), m.Probe(run, number, me, True, 7), number, 0, b"")
         if number % 1000 == 0:
             targets = tuple(_nowhere(f"far-{each}", chance) for each in range(m.MAX_TARGETS))

@@ -129,7 +129,7 @@ class Pings:
 
 def _trip_s(host: str, socket: zmq.Socket[bytes]) -> float:
     begun = time.perf_counter()
-    socket.send(frames.encode(m.Ping("")))
+    socket.send(frames.encode(m.Ping(None)))
     try:
         socket.recv()
     except zmq.Again:

@@ -59,7 +59,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import gaps_of
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.protocol.stripes import stripe_of
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.packing import opened
 from thalweg.operators.reference import reference_run
 
@@ -133,7 +133,7 @@ class _Log:
         self.moves: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
         self.recoveries = 0
-        self.settled: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)  # outcomes, by generation,
+        self.settled: defaultdict[tuple[RunId, str, int], list[str]] = defaultdict(list)  # outcomes, by generation,
         # operator and version
         self.odd = ""
         self.watch = Watch(CLIENT)
@@ -322,7 +322,7 @@ def _plan_moves(trial: Trial, world: FaultyWorld) -> None:
     searches = searches_of(search, stripes)
 
     def answer(command: e.RequestPlan) -> e.PlanReady:
-        stripe = stripe_of(command.run)
+        stripe = command.run.stripe
         assert stripe is not None
         return searches[stripe].answer(command)
 

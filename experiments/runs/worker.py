@@ -41,6 +41,7 @@ from thalweg.middleware.planning import ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.platform.python import append_folders
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
 
@@ -149,11 +150,11 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     client, config = plans.client, plans.job.config
     begun = time.time()
     label = go.placement
-    recorder.open_run(label, label, begun)
+    recorder.open_run(RunId(label), label, begun)
     strategy = plans.strategy(label)
     plan, shared = plans.plan(go)
     detail = placed_detail(label, plan, shared=shared, truth=go.truth is not None)
-    recorder.write(label, "placed", {"detail": detail})
+    recorder.write(RunId(label), "placed", {"detail": detail})
     result = plan.result
     chosen = operators_at(result.dataflow, result.placement)
     say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
@@ -190,11 +191,11 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
                 "size_bytes": partition.size_bytes,
                 "detail": {"digest": digest(partition.value)},
             }
-            recorder.write(label, "delivered", record)
+            recorder.write(RunId(label), "delivered", record)
             say(Said("delivered", label, partition.index))
             if config.pictured(partition.index) and isinstance(partition.value, np.ndarray):
                 kept.append((partition.index, partition.value))
-    recorder.close_run(label)
+    recorder.close_run(RunId(label))
     folder = Path(plans.job.pictures) / file_name(label)
     if kept:
         folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,6 @@ from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.protocol.stripes import stripe_of
 from thalweg.middleware.shell.node_code import ENDED, NodeCode, NodeResult, OwnCode
 from thalweg.middleware.shell.values import size_of
 from thalweg.operators import Source
@@ -197,7 +196,7 @@ def run_ahead(
         task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
         search = Replanner(task, work.model, moves, strategy.again, label, told)
         searches = searches_of(search, trees) if len(trees) > 1 else [search]
-        world.answer = lambda command: searches[stripe_of(command.run) or 0].answer(command)
+        world.answer = lambda command: searches[command.run.stripe or 0].answer(command)
     free = FIXED
     if strategy.driver is not None or isinstance(strategy.adaptation, GlobalMoves):
         free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), work.allow)

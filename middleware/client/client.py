@@ -92,8 +92,8 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
-from thalweg.middleware.protocol.generations import PROCESSES, base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import PROCESSES, RunId
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
 from thalweg.middleware.shell.security import Keys, check_open
@@ -380,7 +380,7 @@ class Client:
             measured = view.estimates if known is None else measured
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(
-            run=run_id,
+            run=RunId(run_id),
             dataflow=dataflow,
             locations=located(full),
             peers=tuple([self._registry.peers[host] for host in dict.fromkeys((*self.hosts, *full.values()))]),
@@ -507,7 +507,7 @@ class Client:
     def _notify_absent_hosts(self, run_id: str) -> None:
         """Tell a run that has begun of the hosts that are not there, or meanwhile are not any more."""
         for host, how in list(self._registry.gone.items()):
-            self.shell.queue_event(e.PeerLost(run_id, host, how))
+            self.shell.queue_event(e.PeerLost(RunId(run_id), host, how))
 
     def _home(self) -> ClientServices:
         tell, me = self.shell.queue_event, self.shell.me
@@ -539,7 +539,6 @@ class Client:
         """
         self._registry.check_open()
         ticket = read_ticket(run.ticket if isinstance(run, Run) else run)
-        ticket = msgspec.structs.replace(ticket, run=base_of(ticket.run))
         expect(node, str, "a node is named by a text")
         if not 0 < len(node) <= MAX_NAME:
             raise UsageError(f"a node's name has 1 to {MAX_NAME} characters, and {shown(node)} has {len(node)}")
@@ -548,7 +547,7 @@ class Client:
         try:
             speaks = {self.name: frames.SPEAKS}
             identify_hosts({ticket.owner.name: ticket.owner.control}, self._keys, speaks=speaks)
-            self.shell.speak(agree(speaks), ticket.run)
+            self.shell.speak(agree(speaks), RunId(ticket.run))
         except HostAbsentError as error:
             why = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
             raise HostAbsentError(why, host=ticket.owner.name) from None
@@ -615,7 +614,7 @@ class Client:
         self.shell.speak(self._registry.version)
         for run in list(self._open_streams.runs.values()):
             run.joined(self.hosts, where_joined(run.networks, self._registry.ends))
-            self.shell.queue_event(e.PeerJoined(run.id, peer))
+            self.shell.queue_event(e.PeerJoined(RunId(run.id), peer))
 
     def lost(self, host: str, how: str = "went away") -> None:
         """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
@@ -625,7 +624,7 @@ class Client:
         """
         self._registry.lose(host, how)
         for run_id in list(self._open_streams.runs):
-            self.shell.queue_event(e.PeerLost(run_id, host, self._registry.gone[host]))
+            self.shell.queue_event(e.PeerLost(RunId(run_id), host, self._registry.gone[host]))
 
     def _restarted(self, host: str, endpoint: str) -> None:
         """A host of the cluster has been started: it is taken back if this client had it before."""
@@ -679,4 +678,4 @@ class Client:
 
     def _closed(self, run: str) -> None:
         self._open_streams.runs.pop(run, None)
-        self.shell.queue_event(e.RunAbandoned(run))
+        self.shell.queue_event(e.RunAbandoned(RunId(run)))

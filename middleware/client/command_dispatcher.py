@@ -30,10 +30,10 @@ class CommandDispatcher:
                 self._registry.lose(host, "was drained")
             case e.Keep(run, kept):
                 if self._journal is not None:
-                    self._journal.keep(run, kept)
+                    self._journal.keep(run.stream, kept)
             case e.Forgotten(run, follows):
                 self._open_streams.forgotten(run, follows=follows)
-            case e.Fail("", reason):
+            case e.Fail(run, reason) if not run:
                 self._registry.close_to(reason)
                 self._open_streams.fail(reason)
             case (

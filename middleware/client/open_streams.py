@@ -13,8 +13,7 @@ from thalweg.middleware.client.queries.subscription import Subscription
 from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.generations import base_of
-from thalweg.middleware.protocol.stripes import stream_of
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.shell import Shell
 
 
@@ -65,7 +64,7 @@ class OpenStreams:
             channel.abandon(self._registry.closing)
         self._wait(shell, 1.5)
         for run_id in list(self.there):  # which others still take the rest of
-            shell.queue_event(e.RunAbandoned(run_id))
+            shell.queue_event(e.RunAbandoned(RunId(run_id)))
         self._wait(shell, 0.5)
 
     def _wait(self, shell: Shell, wall_s: float) -> None:
@@ -88,25 +87,25 @@ class OpenStreams:
         """The client itself has failed."""
         self.moves.close(reason)
         for stream in (*self.runs.values(), *self._subscriptions.values()):
-            stream.take(e.Fail(stream.id, reason, host=self._registry.name))
+            stream.take(e.Fail(stream._run_id, reason, host=self._registry.name))
 
-    def forgotten(self, run: str, *, follows: bool) -> None:
+    def forgotten(self, run: RunId, *, follows: bool) -> None:
         """Hosts have nothing of a run any more; ``follows``: of this generation of it."""
         with self._registry.news:
-            if not follows:
-                self.there.discard(base_of(run))
+            if not follows and run.stripe is None:
+                self.there.discard(run.stream)
             self._registry.news.notify_all()
 
-    def take(self, run: str, command: e.Command) -> None:
+    def take(self, run: RunId, command: e.Command) -> None:
         """What is for that run, and for who takes from it."""
         if isinstance(command, e.MoveEnded):
             self.moves.ended(command)
             return
         if isinstance(command, e.Fail) and command.query is None:
-            self.moves.failed(stream_of(run), f"the run has failed: {command.reason}")
-        if (concerned := self.runs.get(stream_of(run))) is not None:
+            self.moves.failed(run.stream, f"the run has failed: {command.reason}")
+        if (concerned := self.runs.get(run.stream)) is not None:
             concerned.take(command)
         if self._subscriptions:
-            base = base_of(run)
-            for subscription in [candidate for candidate in self._subscriptions.values() if candidate.id == base]:
+            first = run.first
+            for subscription in [other for other in self._subscriptions.values() if other._run_id == first]:
                 subscription.take(command)

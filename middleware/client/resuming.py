@@ -120,7 +120,7 @@ class ResumedMoves(msgspec.Struct, frozen=True):
 class Resumer(NamedTuple):
     """What is used of a client that resumes a run. ``probe`` measures links, ``allow`` is whose code it loads.
 
-    ``process``: the number of this process (``protocol.generations``).
+    ``process``: the number of this process (``protocol.run_id``).
     """
 
     registry: HostRegistry

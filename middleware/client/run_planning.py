@@ -43,6 +43,7 @@ from thalweg.middleware.planning.planners.planner import needs_of
 from thalweg.middleware.planning.problem.depth import depth_of, links_of
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.protocol.split_graph import SplitGraph
 
 
@@ -198,5 +199,5 @@ class RunPlanning:
             placement = plan.placement
         full = self.placed(dataflow, {**placement, **fixed})
         grafts = join(present, dataflow, full, 0, (), apart).grafts
-        check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
+        check_told(m.Propose(RunId("run"), 1, (), m.Shape(grafts, ())))
         return PreparedQuery(dataflow, full, hints, apart)

@@ -55,14 +55,12 @@ from thalweg.middleware.core.measuring.silence import StallAction
 from thalweg.middleware.core.queries.query_attachment import QueryAttachment
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions, check_visit
 from thalweg.middleware.core.queries.subscribers import Subscribers
-from thalweg.middleware.core.runs.run import OF_NODES
 from thalweg.middleware.core.stripes.striped_runs import Stripes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
-from thalweg.middleware.protocol.generations import base_of, generation_of, leader_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.stripes import asked_as
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 OF_RUNS = frozenset({*TABLE.messages, m.Demand, m.Partition, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
@@ -169,7 +167,7 @@ class HostCore:
             where = run.directory.locations
             for node, consumer, index in run.flow.lagging():
                 location = where.get(consumer or node)
-                yield run.id, node, consumer, self.host if location is None else location.host, index
+                yield str(run.id), node, consumer, self.host if location is None else location.host, index
 
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""
@@ -177,8 +175,8 @@ class HostCore:
         for run in self.runs.values():
             assert not self.ended_runs.knows(run.install.client, run.id, self.context.now), f"run {run.id} is over"
             run.validate()
-        here = {(run.install.client, base_of(run.id)) for run in self.runs.values()}
-        assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(self.runs)}"
+        here = {(run.install.client, run.id.first) for run in self.runs.values()}
+        assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(map(str, self.runs))}"
         replicated = self.hosted.failover_runs.replicas.keys()
         assert replicated <= here, f"replicas of a run that is over: {replicated}"
 
@@ -226,10 +224,10 @@ class HostCore:
         how = f"has sent {MOST_IN_A_ROW} messages in a row that do not decode; does it run another version?"
         self._do_without(sender, how, event.run)
 
-    def _do_without(self, host: str, how: str, only: str = "") -> None:
+    def _do_without(self, host: str, how: str, only: RunId = NO_RUN) -> None:
         """Treat another host as failed (R9), in all runs that it has a part in, or in the run ``only``."""
         for run in [*self.runs.values()]:
-            if only not in ("", run.id) or not run.knows(host) or host == self.host:
+            if only not in (NO_RUN, run.id) or not run.knows(host) or host == self.host:
                 continue
             self.hosted.work_on(run.id)
             if run.context.leads:
@@ -290,11 +288,11 @@ class HostCore:
                 run.handle_notes(heard)
 
     def _on_timer(self, event: e.TimerFired) -> None:
-        if event.key == "retry":  # by far the most frequent one
+        timer, about = event.key.timer, event.key.run
+        if timer == Timer.RETRY:  # by far the most frequent one
             self._retry()
             return
-        key, _, rest = event.key.partition(" ")
-        timer = Timer(key)
+        timer = Timer(timer)
         if timer is Timer.LEASE:
             self.hosted.check_leases()
         elif timer is Timer.PROBE:
@@ -305,27 +303,26 @@ class HostCore:
             if self.context.draining:
                 self._leave()
         elif timer is Timer.VISIT:
-            self.hosted.close_run(self.hosted.subscriptions.on_timer(rest))
+            self.hosted.close_run(self.hosted.subscriptions.on_timer(about))
         elif timer in (Timer.INSTALL, Timer.REMOVE):
-            self.coordinator.on_timer(timer, rest)
+            self.coordinator.on_timer(timer, about)
         elif timer is Timer.PING:
-            self._ping_hosts(rest)
+            self._ping_hosts(about)
         else:
-            run_id, _, node = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
-            run = self.runs.get(run_id)
+            run = self.runs.get(about)
             if run is not None:
-                run.timer(timer, node)
+                run.timer(timer, event.key.what)
                 if timer in (Timer.BARRIER, Timer.LEAVE):
                     proposer = run.parts.existing(Proposer)
                     for host, since_s in () if proposer is None else [*proposer.unanswering]:
                         self.hosted.pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
-    def _ping_hosts(self, name: str) -> None:
+    def _ping_hosts(self, name: RunId) -> None:
         """It is time to ask the hosts of a stream's stripes, or of a run, whether they are there."""
         for run_id, note in self.coordinator.on_ping_timer(name):
             self.hosted.pass_notes(run_id, (note,))
         for run in self.hosted.each_run():
-            if asked_as(run.id) == name:
+            if run.id.asked_as == name:
                 run.handle_notes((HostsPinged(),))
 
     def _retry(self) -> None:
@@ -427,8 +424,8 @@ class HostCore:
     def _on_woke(self, event: e.Woke) -> None:
         self.hosted.on_woke(event)
 
-    def at_fault(self, event: e.Event) -> str:
-        """Return the run that was worked on when ``handle`` raised over ``event``; empty: none in particular."""
+    def at_fault(self, event: e.Event) -> RunId:
+        """Return the run that was worked on when ``handle`` raised over ``event``; ``NO_RUN``: none in particular."""
         return self.hosted.at_fault(event)
 
     # --- this host is drained -------------------------------------------------------------------------
@@ -482,7 +479,7 @@ class HostCore:
         run_id, install, error = message.run, message.install, ""
         subscriptions, out = self.hosted.subscriptions, self.out.of(message.run)
         visit, here = subscriptions.get(run_id, sender), subscriptions.here(run_id)
-        if here and generation_of(here) > generation_of(run_id):
+        if here and here.generation > run_id.generation:
             return  # it was sent before the run began anew
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
@@ -497,7 +494,7 @@ class HostCore:
                 self.hosted.watch_leases()
         out.send(sender, m.Installed(run_id, self.host, error))
 
-    def _visit(self, install: m.Install, visit: RunSubscriptions, before: str) -> None:
+    def _visit(self, install: m.Install, visit: RunSubscriptions, before: RunId) -> None:
         """Take part in another client's run, or go on in its next generation (``run_subscriptions``, R5)."""
         old, wanted = self.runs.get(before), list[str]()
         if old is not None and install.failover is not None:
@@ -546,9 +543,9 @@ class HostCore:
             self._on_peer_joined(joined)
 
     def _on_ping(self, sender: str, message: m.Ping) -> None:
-        if not message.run:  # by a run of both, if there is one: so it shows that the way back is open, too
+        if message.run is None:  # by a run of both, if there is one: so it shows that the way back is open, too
             both = next((run.out for run in self.runs.values() if run.knows(sender)), self.out)
-            both.send(sender, m.Pong(""))
+            both.send(sender, m.Pong(None, padding=message.padding))
             return
         known = []
         for run_id in (message.run, *message.beside):
@@ -563,7 +560,7 @@ class HostCore:
         if known:
             known[0].out.send(sender, m.Pong(known[0].id))
 
-    def _knows_not(self, sender: str, run_id: str) -> None:
+    def _knows_not(self, sender: str, run_id: RunId) -> None:
         """Say so of a run that is not here."""
         out, why, led = self.out.of(run_id), self.hosted.broken.get(run_id), self._led_by_another(sender, run_id)
         if led:
@@ -573,9 +570,11 @@ class HostCore:
         out.send(sender, m.Pong(run_id, False) if why is None else m.Failed(run_id, "", why))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
-        self.coordinator.answered(sender, message.run)
         if message.run in self.runs or self.silence.was_pinged(sender):
             self.silence.on_pong(sender)
+        if message.run is None:
+            return
+        self.coordinator.answered(sender, message.run)
         self.hosted.subscriptions.handle_sign_of_life(sender, message.run, self.context.now)
         if not message.known:
             self.hosted.pass_notes(message.run, self.coordinator.on_unknown(sender, message.run))
@@ -584,9 +583,9 @@ class HostCore:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
             self.out.send(sender, self._welcome)
             return
-        newest = max(map(generation_of, self.hosted.generations(message.client, message.run)), default=None)
+        newest = max((run.generation for run in self.hosted.generations(message.client, message.run)), default=None)
         late = self.ended_runs.knows(message.client, message.run, self.context.now, message.number)
-        part = generation_state(newest, generation_of(message.run), late=late)
+        part = generation_state(newest, message.run.generation, late=late)
         if part is GenerationState.OVER:  # R1: a run that is over is not opened again
             return
         if part is GenerationState.FENCED:  # R7: another process of the client leads the run
@@ -613,12 +612,12 @@ class HostCore:
         reply = m.Installed(message.run, self.host, error, message.number, carried_over)
         (self.out.of(message.run) if run is None else run.out).send(sender, reply)
 
-    def _led_by_another(self, client: str, run_id: str) -> int:
+    def _led_by_another(self, client: str, run_id: RunId) -> int:
         """R7: return the generation of a run that is here, if another process of its client began it later; else 0."""
-        later = [generation_of(other) for other in self.hosted.generations(client, run_id)]
-        return next((generation for generation in later if leader_of(generation) > leader_of(generation_of(run_id))), 0)
+        here = self.hosted.generations(client, run_id)
+        return next((other.generation for other in here if other.leader > run_id.leader), 0)
 
-    def _fence(self, client: str, run_id: str, newest: int) -> None:
+    def _fence(self, client: str, run_id: RunId, newest: int) -> None:
         """R7: tell a client which of its processes leads the run, as far as that has said what it is."""
         installs = [self.runs[other].install for other in self.hosted.generations(client, run_id)]
         processes = [peer.process for install in installs for peer in install.peers if peer.name == client]
@@ -638,7 +637,7 @@ class HostCore:
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
         self.hosted.pass_notes(message.run, self.coordinator.on_installed(sender, message))
-        if generation_of(message.run) and self.ended_runs.knows(self.host, message.run, self.context.now):
+        if message.run.generation and self.ended_runs.knows(self.host, message.run, self.context.now):
             self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
         run = self.runs.get(message.run)
         if run is not None and run.context.leads:
@@ -654,7 +653,7 @@ class HostCore:
             return
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
         for run_id in self.hosted.generations(sender, message.run):
-            if generation_of(run_id) <= generation_of(message.run):
+            if run_id.generation <= message.run.generation:
                 visit = self.hosted.subscriptions.get(run_id, sender)
                 if visit is not None:
                     visit.end(f"client {sender!r} has ended the run")

@@ -20,6 +20,7 @@ from thalweg.middleware.protocol.messages import (
     RoutePreference,
     Via,
 )
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +49,7 @@ class Send(Command, frozen=True):
     Where the host, or this one, is not joined to that network, it is lost: ``TransferFailed``.
     """
 
-    run: str
+    run: RunId
     to: str
     message: Message
     payload: Any = None
@@ -57,10 +58,18 @@ class Send(Command, frozen=True):
     via: Via = NET
 
 
+class TimerKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
+    """A ``timer`` (``core.context.outbox.Timer``), the run that it is of, and what in the run, as far as there are."""
+
+    timer: str
+    run: RunId = NO_RUN
+    what: str = ""
+
+
 class SetTimer(Command, frozen=True):
     """Tell me ``TimerFired(key)`` at ``at_s``; a later SetTimer of the same key replaces it."""
 
-    key: str
+    key: TimerKey
     at_s: float
 
 
@@ -71,7 +80,7 @@ class Redial(Command, frozen=True):
     ``TransferFailed``.
     """
 
-    run: str
+    run: RunId
     host: str
     via: str = NET
     again: bool = True
@@ -80,28 +89,28 @@ class Redial(Command, frozen=True):
 class Meet(Command, frozen=True):
     """In run ``run``, these hosts listen there."""
 
-    run: str
+    run: RunId
     peers: tuple[Peer, ...]
 
 
 class Watch(Command, frozen=True):
     """Notify this core (``PeerLost``) as soon as the process of ``host`` is gone, if that shows; a guest of ``run``."""
 
-    run: str
+    run: RunId
     host: str
 
 
 class Unwatch(Command, frozen=True):
     """The process of ``host`` is of no concern to ``run`` any more."""
 
-    run: str
+    run: RunId
     host: str
 
 
 class Approach(Command, frozen=True):
     """Connect to ``host`` of run ``run``, if that is still to be done: something urgent will go there."""
 
-    run: str
+    run: RunId
     host: str
 
 
@@ -118,7 +127,7 @@ class RunOperator(Command, frozen=True):
     ``stands_for``: in a stripe of a stream the index that the code is to be told, as that of the stream.
     """
 
-    run: str
+    run: RunId
     node: str
     index: int
     inputs: tuple[Any, ...] = ()
@@ -137,7 +146,7 @@ class OpenNode(Command, frozen=True):
     ``NodeOpened`` with that as its error.
     """
 
-    run: str
+    run: RunId
     node: Node
     fresh: bool = False
     merging: bool = False
@@ -158,7 +167,7 @@ class TakeState(Command, frozen=True):
     the last one, where the code can tell.
     """
 
-    run: str
+    run: RunId
     node: str
     version: int
     replica: bool = False
@@ -171,7 +180,7 @@ class RestoreState(Command, frozen=True):
     ``deltas``: what has changed since, one after the other.
     """
 
-    run: str
+    run: RunId
     node: str
     version: int
     state: bytes
@@ -183,7 +192,7 @@ class RestoreState(Command, frozen=True):
 class MergeStates(Command, frozen=True):
     """Give ``node`` these states, merged, if they have their digests: ``StateRestored``."""
 
-    run: str
+    run: RunId
     node: str
     version: int
     states: tuple[Inherited, ...]
@@ -192,7 +201,7 @@ class MergeStates(Command, frozen=True):
 class CloseNode(Command, frozen=True):
     """Forget the code of ``node``, which is not here any more."""
 
-    run: str
+    run: RunId
     node: str
 
 
@@ -202,8 +211,8 @@ class CloseRun(Command, frozen=True):
     ``follows``: another generation of it, which has the code of the nodes ``kept`` from now on, and of others its own.
     """
 
-    run: str
-    follows: str = ""
+    run: RunId
+    follows: RunId = NO_RUN
     kept: tuple[str, ...] = ()
 
 
@@ -215,7 +224,7 @@ class Deliver(Command, frozen=True):
     stream (``protocol.split_graph``), by their places, where it is not each that of its own.
     """
 
-    run: str
+    run: RunId
     index: int
     value: Any = None
     size_bytes: int = 0
@@ -229,7 +238,7 @@ class Deliver(Command, frozen=True):
 class Ready(Command, frozen=True):
     """Every host of the run has installed its nodes."""
 
-    run: str
+    run: RunId
 
 
 class Fail(Command, frozen=True):
@@ -238,7 +247,7 @@ class Fail(Command, frozen=True):
     With ``query`` that one alone cannot, and all others go on.
     """
 
-    run: str
+    run: RunId
     reason: str
     node: str = ""
     host: str = ""
@@ -250,14 +259,14 @@ class Fail(Command, frozen=True):
 class Keep(Command, frozen=True):
     """What another client would need to go on with the run has changed."""
 
-    run: str
+    run: RunId
     kept: ResumableRun
 
 
 class Forgotten(Command, frozen=True):
     """Every host has removed the run, or was asked often enough; or another generation ``follows`` on it."""
 
-    run: str
+    run: RunId
     follows: bool = False
 
 
@@ -270,7 +279,7 @@ class DrainFinished(Command, frozen=True):
 class Parted(Command, frozen=True):
     """``host`` has no part in the run any more, as it was drained; news for the application."""
 
-    run: str
+    run: RunId
     host: str
 
 
@@ -304,7 +313,7 @@ class RequestPlan(Command, frozen=True):
     relays that nothing came over lately.
     """
 
-    run: str
+    run: RunId
     placement: dict[str, str]
     view: dict[Link, LinkEstimate]
     state_bytes: dict[str, int] = {}
@@ -332,7 +341,7 @@ class RequestRecoveryPlan(RequestPlan, frozen=True):
 class OperatorMoved(Command, frozen=True):
     """Operator ``node`` has moved to ``host``; news for the application."""
 
-    run: str
+    run: RunId
     node: str
     host: str
 
@@ -345,7 +354,7 @@ class MoveEnded(Command, frozen=True):
     as wanted.
     """
 
-    run: str
+    run: RunId
     number: int
     index: int | None = None
     moved: dict[str, str] = {}
@@ -356,7 +365,7 @@ class MoveEnded(Command, frozen=True):
 class TreeChanged(Command, frozen=True):
     """The run has another tree, and its nodes are there; news for the application."""
 
-    run: str
+    run: RunId
     dataflow: Dataflow
     placement: dict[str, str]
 
@@ -368,7 +377,7 @@ class QueryStarted(Command, frozen=True):
     subscribed; at the run's own client the queries of others have numbers below 0.
     """
 
-    run: str
+    run: RunId
     query: int
     first_index: int
     names: dict[str, str]
@@ -379,7 +388,7 @@ class QueryStarted(Command, frozen=True):
 class TreesChanged(Command, frozen=True):
     """Other trees carry a stream from now on, the first of them with that number; or cannot, for a reason."""
 
-    run: str
+    run: RunId
     first: int
     error: str = ""
 
@@ -387,6 +396,6 @@ class TreesChanged(Command, frozen=True):
 class Record(Command, frozen=True):
     """A row of the event log."""
 
-    run: str
+    run: RunId
     kind: str
     fields: dict[str, Any]

@@ -24,6 +24,7 @@ from thalweg.middleware.protocol.messages import (
     RoutePreference,
     Via,
 )
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +48,7 @@ class DecodingFailed(Event, frozen=True):
     """A message from host ``sender`` could not be decoded; ``run``: the run that it names, if that can be read."""
 
     sender: str
-    run: str = ""
+    run: RunId = NO_RUN
 
 
 class CertificateExpired(Event, frozen=True):
@@ -60,7 +61,7 @@ class CertificateExpired(Event, frozen=True):
 class TimerFired(Event, frozen=True):
     """The timer set under ``key`` is due."""
 
-    key: str
+    key: TimerKey
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class OperatorFinished(Event, frozen=True):
     not be computed.
     """
 
-    run: str
+    run: RunId
     node: str
     index: int
     value: Any = None
@@ -91,7 +92,7 @@ class OperatorFinished(Event, frozen=True):
 class OperatorFailed(Event, frozen=True):
     """The code of ``node`` raised, or could not be loaded; ``reason`` is one line."""
 
-    run: str
+    run: RunId
     node: str
     reason: str
     cause: Cause | None = None
@@ -100,7 +101,7 @@ class OperatorFailed(Event, frozen=True):
 class NodeOpened(Event, frozen=True):
     """The code of ``node``, which may come here, is loaded, or cannot be for the reason in ``error``."""
 
-    run: str
+    run: RunId
     node: str
     error: str = ""
 
@@ -111,7 +112,7 @@ class StateTaken(Event, frozen=True):
     ``delta``: it is what has changed since what was taken for the last replica.
     """
 
-    run: str
+    run: RunId
     node: str
     version: int
     state: bytes = b""
@@ -126,7 +127,7 @@ class StateTaken(Event, frozen=True):
 class StateRestored(Event, frozen=True):
     """``node`` has taken its state over here, or why it could not."""
 
-    run: str
+    run: RunId
     node: str
     version: int
     error: str = ""
@@ -190,7 +191,7 @@ class PeerReached(Event, frozen=True):
 class PeerLost(Event, frozen=True):
     """``peer`` is gone for good, as whoever started it knows: ``how`` goes on a sentence that begins with its name."""
 
-    run: str
+    run: RunId
     peer: str
     how: str = "went away"
 
@@ -198,7 +199,7 @@ class PeerLost(Event, frozen=True):
 class PeerJoined(Event, frozen=True):
     """The application has ``peer`` take part in its run: a host that it had not, or that has been started again."""
 
-    run: str
+    run: RunId
     peer: Peer
 
 
@@ -232,7 +233,7 @@ class StripesRequested(Event, frozen=True):
     runs once above the trees (``protocol.split_graph``), of the stream's own id; unset where nothing does.
     """
 
-    run: str
+    run: RunId
     stripes: tuple[RunRequested, ...]
     shares: tuple[float, ...]
     window: int
@@ -248,7 +249,7 @@ class AttachRequested(Event, frozen=True, omit_defaults=True):
     seconds how far away those are that the run has. ``since``: the first partition that it may begin with.
     """
 
-    run: str
+    run: RunId
     query: int
     dataflow: Dataflow
     placement: dict[str, str]
@@ -265,7 +266,7 @@ class TreesRequested(Event, frozen=True):
     begin.
     """
 
-    run: str
+    run: RunId
     stripes: tuple[RunRequested, ...]
     places: tuple[dict[int, int], ...]
     theirs: tuple[dict[str, tuple[int, ...]], ...]
@@ -275,14 +276,14 @@ class TreesRequested(Event, frozen=True):
 class NextRequested(Event, frozen=True, omit_defaults=True):
     """The application took what was delivered and wants the next partition of ``sink``, or of every sink."""
 
-    run: str
+    run: RunId
     sink: str = ""
 
 
 class RunAbandoned(Event, frozen=True):
     """The application is done with the run (finished, failed or closed early)."""
 
-    run: str
+    run: RunId
 
 
 class PlacementProposed(Event, frozen=True):
@@ -293,7 +294,7 @@ class PlacementProposed(Event, frozen=True):
     ``number`` the application is told what becomes of it: ``MoveEnded``.
     """
 
-    run: str
+    run: RunId
     placement: dict[str, str]
     reason: str = ""
     dataflow: Dataflow | None = None
@@ -306,14 +307,14 @@ class PlacementProposed(Event, frozen=True):
 class DetachRequested(Event, frozen=True):
     """The application wants a query no more; number 0 is that with which the run began."""
 
-    run: str
+    run: RunId
     query: int
 
 
 class OutputCommitted(Event, frozen=True):
     """The application is done with partition ``index`` of a sink, and all before: its journal says so."""
 
-    run: str
+    run: RunId
     sink: str
     index: int
 
@@ -324,7 +325,7 @@ class SubscribersAllowed(Event, frozen=True):
     Those of query 0, with which the run began, may subscribe to any.
     """
 
-    run: str
+    run: RunId
     query: int
     names: frozenset[str]
 
@@ -332,7 +333,7 @@ class SubscribersAllowed(Event, frozen=True):
 class SubscribeRequested(Event, frozen=True):
     """The application wants the partitions of ``node`` of a run that the client ``owner`` leads: ``QueryStarted``."""
 
-    run: str
+    run: RunId
     number: int
     node: str
     owner: Peer
@@ -341,7 +342,7 @@ class SubscribeRequested(Event, frozen=True):
 class UnsubscribeRequested(Event, frozen=True):
     """The application wants no more of these."""
 
-    run: str
+    run: RunId
     number: int
 
 
@@ -355,7 +356,7 @@ class PlanReady(Event, frozen=True):
     for the present one.
     """
 
-    run: str
+    run: RunId
     placement: dict[str, str] | None = None
     needs: frozenset[Link] = frozenset()
     worth: bool = True
@@ -384,7 +385,7 @@ class RunBroken(Event, frozen=True):
     What the core knows of ``run`` may contradict itself. ``sender``: who sent the message over which it was.
     """
 
-    run: str
+    run: RunId
     reason: str
     sender: str = ""
 
@@ -394,7 +395,7 @@ class ProbesRequested(Event, frozen=True, omit_defaults=True):
     or the coordinates of ``source``, which measures to these.
     """
 
-    run: str
+    run: RunId
     source: Peer
     targets: tuple[Peer, ...]
     requester: Peer

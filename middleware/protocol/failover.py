@@ -6,8 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from thalweg.middleware.protocol.fields import Demanded, Generation, Index, Name, NodeMessage, RunMessage, Text
+from thalweg.middleware.protocol.fields import Demanded, Index, Name, NodeMessage, RunMessage, Text
 from thalweg.middleware.protocol.moving import INLINE_STATE_BYTES
+from thalweg.middleware.protocol.run_id import Generation
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from thalweg.middleware.network.view import NET
+from thalweg.middleware.protocol.run_id import RunId
 
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
 DEFAULT_PARTITION_BYTES = 256 * 1024 * 1024
@@ -16,7 +17,6 @@ MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones,
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Generation = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # ``protocol.generations``
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=255)]  # of the protocol
 Speaks = tuple[Version, Version]  # the oldest and the newest that a host speaks
@@ -44,7 +44,7 @@ def tag_of(kind: type[msgspec.Struct]) -> str:
 class RunMessage(WireMessage, frozen=True):
     """What is said of a run."""
 
-    run: Name
+    run: RunId
 
 
 class NodeMessage(RunMessage, frozen=True):

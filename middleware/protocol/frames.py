@@ -19,6 +19,7 @@ import msgspec
 
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 PROTOCOL_VERSION = 10
 SPEAKS = (10, PROTOCOL_VERSION)  # the oldest and the newest version that a host of this code speaks
@@ -106,11 +107,11 @@ def _with_its_bytes(message: m.Control) -> m.Control:
     return message
 
 
-def subject_of(frame: memoryview | bytes) -> tuple[str, str]:
+def subject_of(frame: memoryview | bytes) -> tuple[str, RunId]:
     """Return the type and the run that a frame names, as far as its first bytes tell, whether it decodes or not.
 
     Nothing after the run is looked at, so a damaged or hostile frame takes no memory. Of the header of a bulk message
-    they are those of the partition, probe or state in it. What cannot be read is empty.
+    they are those of the partition, probe or state in it. What cannot be read is empty, or ``NO_RUN``.
     """
     head = bytes(frame[3 : 3 + _SUBJECT_BYTES])
     try:
@@ -123,16 +124,19 @@ def subject_of(frame: memoryview | bytes) -> tuple[str, str]:
                 at = _past_integer(head, at)
             kind, at = _read_text(head, _past_array(head, at))
     except (ValueError, IndexError):
-        return "", ""
+        return "", NO_RUN
     if not kind.isidentifier() or len(kind) > _LONGEST_KIND:
-        return "", ""
+        return "", NO_RUN
     try:
-        return kind, _read_text(head, at)[0]
-    except (ValueError, IndexError):  # a message of no run, or a damaged one
-        return kind, ""
+        _, end = _read_text(head, _past_array(head, at))
+        end = end + 1 if head[end] == _NIL else _past_integer(head, end)  # no stripe, or its number
+        return kind, msgspec.msgpack.decode(head[at : _past_integer(head, end)], type=RunId)
+    except (ValueError, IndexError, msgspec.DecodeError):  # a message of no run, or a damaged one
+        return kind, NO_RUN
 
 
 _SUBJECT_BYTES = 512
+_NIL = 0xC0
 _LONGEST_KIND = 64
 _IN_BULK = frozenset({m.tag_of(m.Chunk), m.tag_of(m.RelayedChunk)})
 

@@ -13,7 +13,6 @@ from thalweg.middleware.protocol.fields import (
     DEFAULT_PARTITION_BYTES,
     Cause,
     Endpoint,
-    Generation,
     Index,
     Location,
     Name,
@@ -25,7 +24,9 @@ from thalweg.middleware.protocol.fields import (
     Text,
     WireMessage,
 )
+from thalweg.middleware.protocol.run_id import Generation, RunId
 
+Padding = Annotated[bytes, msgspec.Meta(max_length=65_536)]
 MOST_BESIDE = 64  # runs that one message is about, beside the first: stripes, and what is above (``protocol.stripes``)
 
 
@@ -114,12 +115,13 @@ class Ping(WireMessage, frozen=True):
     """From a run's client: still there, still wants ``run``; without a run, from any host that asks for a sign of life.
 
     ``beside``: further runs that it is about, where the run is a stream's stripe. ``lost``: of hosts that are gone, as
-    ``Lost`` says of a run alone.
+    ``Lost`` says of a run alone. ``padding``: without a run, this comes back.
     """
 
-    run: str
-    beside: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_BESIDE)] = ()
+    run: RunId | None
+    beside: Annotated[tuple[RunId, ...], msgspec.Meta(max_length=MOST_BESIDE)] = ()
     lost: tuple[Lost, ...] = ()
+    padding: Padding = b""
 
 
 class Pong(WireMessage, frozen=True):
@@ -128,8 +130,9 @@ class Pong(WireMessage, frozen=True):
     Of several runs of a Ping one that the host has a part in answers for all of them.
     """
 
-    run: str
+    run: RunId | None
     known: bool = True
+    padding: Padding = b""
 
 
 class Failed(RunMessage, frozen=True):

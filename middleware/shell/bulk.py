@@ -28,6 +28,7 @@ from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.packing import HEADS_KNOWN
 from thalweg.middleware.shell.redialling import Redialling
 from thalweg.middleware.shell.relays import Passage, has_room
@@ -62,7 +63,7 @@ class EventReceiver(Protocol):
 
     def check_by(self, at_s: float) -> None: ...
 
-    def break_run(self, run: str, about: object, error: Exception) -> None: ...
+    def break_run(self, run: RunId, about: object, error: Exception) -> None: ...
 
 
 class Bulk:
@@ -347,7 +348,7 @@ class Bulk:
         assert self._control is not None
         for host in self._control.check(now):
             self._reached(host, now)
-        busy: dict[End, dict[str, Sending]] = {}  # the first transfer of each run
+        busy: dict[End, dict[RunId, Sending]] = {}  # the first transfer of each run
         for out in self._outgoing.values():
             busy.setdefault(out.to.bulk_end, {}).setdefault(out.message.run, out)
         self.look_s = now + LOOK_S if busy or self._core.runs else math.inf
@@ -399,7 +400,7 @@ class Bulk:
             self.look_s = now + LOOK_S
             self._shell.check_by(self.look_s)
 
-    def forget(self, run: str) -> None:
+    def forget(self, run: RunId) -> None:
         """The run is over here: nothing more of it is sent."""
         for out in [out for out in self._outgoing.values() if out.message.run == run]:
             self._end(out)

@@ -34,6 +34,7 @@ from thalweg.middleware.loading import METHODS, Allow, keeps_state, load_code, m
 from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.blocks import SIGN, changed, digest_after, patched
 from thalweg.middleware.shell.packing import RECORDS, check_schema, marked, opened
 from thalweg.middleware.shell.values import returned_by, size_of
@@ -402,7 +403,7 @@ def name_of(command: e.RunOperator | StateCall) -> str:
     return {e.TakeState: "snapshot()", e.RestoreState: "restore()", e.MergeStates: "merge()"}[type(command)]
 
 
-def overdue(run: str, node: str, index: int | None, what: str) -> e.OperatorFailed:
+def overdue(run: RunId, node: str, index: int | None, what: str) -> e.OperatorFailed:
     """What is told of a call, for partition ``index`` where it is for one, that took too long or was never begun."""
     return e.OperatorFailed(run, node, what, m.Cause(index, "TimeoutError"))
 

@@ -28,6 +28,7 @@ import msgspec
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.logbook import WORDS, Logbook
 from thalweg.middleware.platform.files import BINARY, NO_WAIT, lock, write_at
+from thalweg.middleware.protocol.run_id import RunId
 
 _FLUSH_ROWS = 256
 WAITING_BYTES = 16 * 1024 * 1024
@@ -56,7 +57,7 @@ class Recorder:
         self._handed_bytes = 0
         self._lost = 0  # rows that could not wait
         self._rows: list[dict[str, Any]] = []
-        self._runs: dict[str, tuple[str, float]] = {}
+        self._runs: dict[RunId, tuple[str, float]] = {}
         self._encoder = msgspec.json.Encoder()
         if self._log is not None:  # now, as a host that may have no more threads later is to go on
             take = self._log.take
@@ -67,17 +68,17 @@ class Recorder:
     def active(self) -> bool:
         return self._log is not None
 
-    def open_run(self, run: str, label: str, epoch_s: float) -> None:
+    def open_run(self, run: RunId, label: str, epoch_s: float) -> None:
         self._runs[run] = (label, epoch_s)
 
-    def close_run(self, run: str) -> None:
+    def close_run(self, run: RunId) -> None:
         self._runs.pop(run, None)
         self.flush()
 
-    def write(self, run: str, kind: str, fields: dict[str, Any]) -> None:
+    def write(self, run: RunId, kind: str, fields: dict[str, Any]) -> None:
         """Log a record, and write it to the file if there is one."""
         if kind in WORDS:
-            self.logbook.record(run, kind, fields)
+            self.logbook.record(str(run), kind, fields)
         if self._log is None:
             return
         wall = time.time()

@@ -10,6 +10,7 @@ from typing import Any
 
 from thalweg.middleware.errors import one_line
 from thalweg.middleware.logbook import Logbook
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 from thalweg.middleware.shell.recorder import Recorder
 
 ROWS = 10
@@ -22,19 +23,19 @@ class Rejections:
         self._recorder, self._logbook = recorder, logbook
         self.count = self.before = 0
 
-    def add(self, reason: str, sender: str = "", kind: str = "", run: str = "") -> None:
+    def add(self, reason: str, sender: str = "", kind: str = "", run: RunId = NO_RUN) -> None:
         """Count one more. ``sender``: the host that it came from, where it does not decode; ``kind``: its type."""
         self.count += 1
         if self.count - self.before <= ROWS:
             detail: dict[str, Any] = {"reason": reason}
-            about = {"message": kind, "run": run}
+            about = {"message": kind, "run": str(run)}
             detail |= {name: value for name, value in about.items() if value}
             self._recorder.write_to_all("rejected", ({"peer": sender} if sender else {}) | {"detail": detail})
         subject = f"a message of type {kind}" if kind else "a message"
-        of_run = f" of run {one_line(run)}" if run else ""
+        of_run = f" of run {one_line(str(run))}" if run else ""
         of_sender = f" from {sender!r}" if sender else ""
         text = f"{subject}{of_run}{of_sender} was dropped: {reason}"
-        self._logbook.write("message-refused", text, about="dropped", peer=sender, run=run, reason=reason)
+        self._logbook.write("message-refused", text, about="dropped", peer=sender, run=str(run), reason=reason)
 
     def keep_house(self) -> None:
         """Record how many more there were since the last round."""

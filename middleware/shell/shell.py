@@ -16,6 +16,7 @@ Everything that decides is in the core; here are only bytes, clocks and threads.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import threading
 import time
@@ -41,6 +42,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.awake import SLACK_S, STALE_S, WOKE_S, Awake
 from thalweg.middleware.shell.bounds import EARLY_S
@@ -132,11 +134,12 @@ class Shell:
         begun_s = time.monotonic()
         self._awake = Awake(begun_s)
         self._worked = begun_s, time.process_time()  # until when the load is recorded, and the seconds worked
-        self._timers: list[tuple[float, str]] = []
-        self._timer_at: dict[str, float] = {}
+        self._timers: list[tuple[float, int, e.TimerKey]] = []
+        self._timer_number = itertools.count()  # of two that are due at once the one that was set first is first
+        self._timer_at: dict[e.TimerKey, float] = {}
         self._rejections = Rejections(self._recorder, self.logbook)
         self.failure = ""
-        self._broke = ""  # the run that was broken last: one is logged once
+        self._broke = NO_RUN  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
         self._bell = Bell()
         self._poller = new_poller()  # one call to wait by: zmq_poll looks at each socket twice
@@ -160,7 +163,7 @@ class Shell:
 
     # --- used from other threads -----------------------------------------------------------------------
 
-    def speak(self, version: int, run: str | None = None) -> None:
+    def speak(self, version: int, run: RunId | None = None) -> None:
         """Have this version of the protocol spoken in a run, or in all of which no client has said it; any thread."""
         if run is None:
             self._sockets.version = version
@@ -228,7 +231,7 @@ class Shell:
         try:
             why = f"{self.failure}: {one_line(error)}"
             self.failure = f"the host {self.config.name!r} stopped: {why}"
-            self._on_application(e.Fail("", self.failure))
+            self._on_application(e.Fail(NO_RUN, self.failure))
             self.logbook.write("host-stopped", self.failure, reason=why)
         except Exception:  # nobody can be told; ``failure`` tells
             return
@@ -464,13 +467,13 @@ class Shell:
                 else:
                     self._rare(command)
             except Exception as error:  # R3: the other commands are still carried out
-                self.break_run(getattr(command, "run", ""), command, error)
+                self.break_run(getattr(command, "run", NO_RUN), command, error)
 
     def _without_broken(self, event: e.Event, error: Exception, scaled: float) -> list[e.Command]:
         """What the core commands after it raised over ``event``: the run that was worked on is dropped (R3)."""
         run = self.core.at_fault(event)
         reason = self._blame(run, event, error)
-        if isinstance(event, e.TimerFired) and (run in self.core.runs or (run and " " not in event.key)):
+        if isinstance(event, e.TimerFired) and (run in self.core.runs or (run and not event.key.run)):
             self.queue_event(event)  # it may be of other runs, too
         sender = event.sender if isinstance(event, e.MessageReceived) else ""
         broken = e.RunBroken(run, reason, sender)
@@ -482,11 +485,11 @@ class Shell:
             self._blame(run, broken, another)
             return []
 
-    def break_run(self, run: str, about: object, error: Exception) -> None:
+    def break_run(self, run: RunId, about: object, error: Exception) -> None:
         """Have a run dropped for an error that is of this shell's making, or of the machine's (R3)."""
         self.queue_event(e.RunBroken(run, self._blame(run, about, error)))
 
-    def _blame(self, run: str, about: object, error: Exception) -> str:
+    def _blame(self, run: RunId, about: object, error: Exception) -> str:
         """Record and log what is no fault of the run's own code; returns the reason in one line."""
         if isinstance(error, zmq.ZMQError) and error.errno in BEYOND_REPAIR:
             raise error
@@ -503,7 +506,7 @@ class Shell:
         if not run or run != self._broke:
             self._broke = run
             text = f"run {run or '(none)'} broke at {event}: {reason}"
-            self.logbook.write("runtime-broke", text, run=run, reason=reason)
+            self.logbook.write("runtime-broke", text, run=str(run), reason=reason)
         return f"a defect of the runtime there broke the run at {event}: {reason}"
 
     def _have_made(self, command: Task) -> None:
@@ -527,7 +530,7 @@ class Shell:
             case e.TakeState() | e.RestoreState() | e.MergeStates():
                 self._have_made(command)
             case e.Fail(run, reason, node, host) if run:
-                self.logbook.write("run-failed", reason, run=run, peer=host, node=node, reason=reason)
+                self.logbook.write("run-failed", reason, run=str(run), peer=host, node=node, reason=reason)
                 self._on_application(command)
             case e.DrainFinished(why):
                 self._sockets.answer_drainers(m.Drained(why))
@@ -550,13 +553,13 @@ class Shell:
                 self._recorder.open_run(install.run, install.label, install.epoch_s)
                 here = ", ".join(map(repr, nodes)) or "nothing"
                 text = f"run {install.run} of client {install.client!r} begins, with {here} here"
-                self.logbook.write("run-begun", text, run=install.run, peer=install.client)
+                self.logbook.write("run-begun", text, run=str(install.run), peer=install.client)
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 self._workers.open(install.run, coded, install.call_timeout_s, install.client)
                 self._record_load()
             case e.CloseRun(run, follows, kept):
                 text = f"run {run} goes on here as {follows}" if follows else f"run {run} is over here"
-                self.logbook.write("run-over", text, run=run)
+                self.logbook.write("run-over", text, run=str(run))
                 self._record_load()
                 self._workers.pass_on(run, follows, kept)
                 self._workers.close(run, follows=bool(follows))
@@ -579,7 +582,7 @@ class Shell:
             self._unwatch(*gone)
             self.queue_event(e.PeerLost(*gone, "has closed its connections; its process has ended"))
 
-    def _unwatch(self, run: str, host: str | None = None) -> None:
+    def _unwatch(self, run: RunId, host: str | None = None) -> None:
         for descriptor in self._sockets.watching.end(run, host):
             self._poller.unregister(descriptor)
 
@@ -587,7 +590,7 @@ class Shell:
 
     def _set_timer(self, command: e.SetTimer) -> None:
         self._timer_at[command.key] = command.at_s
-        heapq.heappush(self._timers, (command.at_s, command.key))
+        heapq.heappush(self._timers, (command.at_s, next(self._timer_number), command.key))
         self._due_s = min(self._due_s, self._awake.epoch + command.at_s / self._time_scale)
 
     def check_by(self, at_s: float) -> None:
@@ -602,7 +605,7 @@ class Shell:
             self._notify_slept(suspended_s, now, "its machine was suspended")
         scaled = (now - self._awake.epoch) * self._time_scale
         while self._timers and self._timers[0][0] <= scaled:
-            at, key = heapq.heappop(self._timers)
+            at, _, key = heapq.heappop(self._timers)
             if self._timer_at.get(key) == at:
                 del self._timer_at[key]
                 self.handle(e.TimerFired(key), now)

@@ -38,8 +38,8 @@ from thalweg.middleware.network.view import NET
 from thalweg.middleware.platform import on_linux
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD, OVERHEAD_BYTES
 from thalweg.middleware.shell.endpoints import (
@@ -93,7 +93,7 @@ class HostConnections:
         "version", "via",
     )  # fmt: skip
 
-    def __init__(self, run: str, peer: m.Peer, via: str = NET, version: int = frames.PROTOCOL_VERSION) -> None:
+    def __init__(self, run: RunId, peer: m.Peer, via: str = NET, version: int = frames.PROTOCOL_VERSION) -> None:
         self.run = run
         self.version = version  # of the protocol
         self.host = peer.name
@@ -155,7 +155,7 @@ class Sockets:
         self.speaks, self.logbook = speaks, Logbook(name)
         self.heard = speaks[1]  # the version of the frame that is being seen to
         self.version = speaks[1]  # of what is said first here
-        self._versions: dict[str, int] = {}  # of other clients' runs, whatever their generation
+        self._versions: dict[RunId, int] = {}  # of other clients' runs, whatever their generation
         if keys is not None and keys.own.name != name:
             raise UsageError(
                 f"{name!r} cannot use the certificate of {keys.own.name!r}; a name is that of its certificate"
@@ -191,7 +191,7 @@ class Sockets:
         except BaseException:
             self.destroy(0)
             raise
-        self.lines: dict[str, dict[str, HostConnections]] = {}  # by run and host
+        self.lines: dict[RunId, dict[str, HostConnections]] = {}  # by run and host
         self.dealers: dict[End, Socket] = {}
         self._dialled: dict[End, str] = {}  # the keys that dealers demand, with keys
         self.holding: set[HostConnections] = set()  # those on which credits wait
@@ -222,9 +222,9 @@ class Sockets:
 
     # --- who is where ----------------------------------------------------------------------------------
 
-    def meet(self, run: str, peers: Iterable[m.Peer]) -> None:
+    def meet(self, run: RunId, peers: Iterable[m.Peer]) -> None:
         """In run ``run`` these hosts listen there."""
-        lines, version = self.lines.setdefault(run, {}), self._versions.get(base_of(run), self.version)
+        lines, version = self.lines.setdefault(run, {}), self._versions.get(run.first, self.version)
         for peer in peers:
             line = lines.pop(peer.name, None)
             if line is None or line.peer != peer or line.version != version:
@@ -234,9 +234,9 @@ class Sockets:
         while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:
             self._forget(lines.pop(next(iter(lines))))
 
-    def speak(self, run: str, version: int) -> None:
+    def speak(self, run: RunId, version: int) -> None:
         """Of that run, in all of its generations, this version is spoken from now on; any thread."""
-        self._versions[base_of(run)] = version
+        self._versions[run.first] = version
 
     def _line_in_place_of(self, before: HostConnections | None, line: HostConnections) -> HostConnections:
         self._lines_at.update(line.ends)
@@ -286,19 +286,19 @@ class Sockets:
                 line.hang_up()
         self._close(end, 0)
 
-    def forget(self, run: str, *, follows: bool = False) -> None:
+    def forget(self, run: RunId, *, follows: bool = False) -> None:
         """Forget where a run's hosts are, and hang up on those that no other run talks to.
 
         Unless another generation ``follows``, also which version is spoken.
         """
         if not follows:
-            self._versions.pop(base_of(run), None)
+            self._versions.pop(run.first, None)
         for line in self.lines.pop(run, {}).values():
             self._forget(line)
         for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
             self._close(end)
 
-    def line(self, run: str, host: str, via: str = NET) -> HostConnections | None:
+    def line(self, run: RunId, host: str, via: str = NET) -> HostConnections | None:
         """The way to a host, over a network; None where it has none there, or the run has no such host."""
         try:
             line = self.lines[run][host]
@@ -450,7 +450,7 @@ class Sockets:
         self.holding.add(line)
         return False
 
-    def post(self, run: str, host: str, message: m.Message, asker: bytes = b"") -> bool:
+    def post(self, run: RunId, host: str, message: m.Message, asker: bytes = b"") -> bool:
         """Send a message as control, with the credits that wait for one; False when it was refused (R1).
 
         ``asker``: the connection of the message that this answers, for a host to which there is no line.
@@ -619,7 +619,7 @@ class Sockets:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         (_keep_alive if bulk else _heartbeat)(socket)
 
-    def watch_process(self, run: str, host: str) -> int | None:
+    def watch_process(self, run: RunId, host: str) -> int | None:
         """Watch whether the process of a host is gone; the descriptor that can be read when there is news of it."""
         line = self.line(run, host)
         if line is None:

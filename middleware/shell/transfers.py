@@ -16,6 +16,7 @@ import numpy as np
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol.messages import Bulk, Chunk, Credit, LinkEnd, Partition, Probe, RelayedChunk, Via
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.values import frames_of
 
 CHUNK_BYTES = 256 * 1024
@@ -171,7 +172,7 @@ class ReturnWay:
         return arrived_s + (least_s if least_s < self._before_s else self._before_s)
 
 
-def what_is(message: Bulk) -> tuple[str, ...]:
+def what_is(message: Bulk) -> tuple[RunId | str, ...]:
     """What a transfer is of, whoever sends it, and however often."""
     if isinstance(message, Partition):
         return message.run, message.producer, message.consumer, str(message.index)
@@ -183,7 +184,7 @@ class Incoming:
 
     __slots__ = ("buffer", "passing", "received", "seen_s", "what")
 
-    def __init__(self, total_bytes: int, what: tuple[str, ...] = (), *, passing: bool = False) -> None:
+    def __init__(self, total_bytes: int, what: tuple[RunId | str, ...] = (), *, passing: bool = False) -> None:
         self.what = what
         self.passing = passing  # its consumer is on another host
         self.buffer = np.empty(total_bytes, np.uint8)

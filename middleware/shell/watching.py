@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.monitors import news_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class _Watched:
 
     __slots__ = ("closed", "host", "monitor", "run", "socket")
 
-    def __init__(self, run: str, host: str, socket: Socket, monitor: Socket) -> None:
+    def __init__(self, run: RunId, host: str, socket: Socket, monitor: Socket) -> None:
         self.run, self.host, self.socket, self.monitor = run, host, socket, monitor
         self.closed = False
 
@@ -41,11 +42,11 @@ class Watching:
 
     def __init__(self, context: zmq.Context[Socket]) -> None:
         self._context = context
-        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._watched: dict[tuple[RunId, str], _Watched] = {}
         self._count = 0
         self.descriptors: dict[int, _Watched] = {}
 
-    def begin(self, run: str, host: str, socket: Socket, connect: Callable[[], object]) -> int | None:
+    def begin(self, run: RunId, host: str, socket: Socket, connect: Callable[[], object]) -> int | None:
         """Watch the process to which ``connect`` connects ``socket``; its descriptor, None if it is watched already."""
         if (run, host) in self._watched:
             socket.close(0)
@@ -61,7 +62,7 @@ class Watching:
         self.descriptors[descriptor] = watched
         return descriptor
 
-    def handle(self, descriptor: int, guard: Guard | None) -> tuple[str, str] | None:
+    def handle(self, descriptor: int, guard: Guard | None) -> tuple[RunId, str] | None:
         """Take the news of a process; its run and host if it is gone (R1)."""
         watched = self.descriptors[descriptor]
         with contextlib.suppress(zmq.Again):
@@ -77,7 +78,7 @@ class Watching:
                     return watched.run, watched.host
         return None
 
-    def end(self, run: str, host: str | None = None) -> Iterator[int]:
+    def end(self, run: RunId, host: str | None = None) -> Iterator[int]:
         """Watch a process no more, or all of a run; the descriptors that are not to be waited for any more.
 
         Each is closed after it was taken.

@@ -29,6 +29,7 @@ from thalweg.middleware.dataflow import Node
 from thalweg.middleware.loading import Allow
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import NodeCode, OwnCode, StateCall
 
@@ -50,7 +51,7 @@ class Lane:
 
     __slots__ = ("allow", "busy", "run", "timeout_s", "waiting")
 
-    def __init__(self, run: str, timeout_s: float | None, allow: Allow) -> None:
+    def __init__(self, run: RunId, timeout_s: float | None, allow: Allow) -> None:
         self.run, self.timeout_s, self.allow = run, timeout_s, allow
         self.busy = 0
         self.waiting: deque[Slot] = deque()
@@ -150,7 +151,9 @@ class Slot:
             self._logged = True
             where = event.cause.traceback if event.cause else ""
             text = f"run {event.run}: node {event.node!r}: {event.reason}"
-            self._logbook.write("node-failed", text, more=where, run=event.run, node=event.node, reason=event.reason)
+            self._logbook.write(
+                "node-failed", text, more=where, run=str(event.run), node=event.node, reason=event.reason
+            )
         return event
 
 
@@ -172,16 +175,16 @@ class Workers:
         self._done = done
         self._allowed = allowed
         self._most = max(1, max_threads)
-        self._slots: dict[tuple[str, str], Slot] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._slots: dict[tuple[RunId, str], Slot] = {}
+        self._lanes: dict[RunId, Lane] = {}
         self._lock = threading.Lock()  # of all from here on, and of what lanes, slots and calls hold
-        self._waiting: dict[str, Lane] = {}  # those with calls that wait, the next to be served first
+        self._waiting: dict[RunId, Lane] = {}  # those with calls that wait, the next to be served first
         self._calls: set[Call] = set()  # under way
         self._idle: list[queue.SimpleQueue[Call | None]] = []
         self._threads: set[threading.Thread] = set()
         self._stopping = False
 
-    def open(self, run: str, nodes: list[Node], timeout_s: float | None = None, client: str = "") -> None:
+    def open(self, run: RunId, nodes: list[Node], timeout_s: float | None = None, client: str = "") -> None:
         """Find out early whether the code of these nodes of a client's run can be loaded: ``OperatorFailed`` if not."""
         if run not in self._lanes:
             self._lanes[run] = Lane(run, timeout_s, self._allowed(client))
@@ -190,7 +193,7 @@ class Workers:
                 slot = self._slot(run, node)
                 self._have_made(Call(slot, None, partial(_try, slot, e.OpenNode(run, node))))
 
-    def _slot(self, run: str, node: Node) -> Slot:
+    def _slot(self, run: RunId, node: Node) -> Slot:
         self.close_node(e.CloseNode(run, node.name))
         lane = self._lanes.get(run)
         if lane is None:
@@ -198,7 +201,7 @@ class Workers:
         slot = self._slots[run, node.name] = Slot(node, lane, self._logbook)
         return slot
 
-    def pass_on(self, run: str, follows: str, nodes: Iterable[str]) -> None:
+    def pass_on(self, run: RunId, follows: RunId, nodes: Iterable[str]) -> None:
         """These nodes go on in another generation of the run, with their calls."""
         for name in nodes:
             slot = self._slots.pop((run, name), None)
@@ -212,7 +215,7 @@ class Workers:
                 if self._waiting.pop(run, None) is not None:
                     self._waiting[follows] = lane
 
-    def close(self, run: str, *, follows: bool = False) -> None:
+    def close(self, run: RunId, *, follows: bool = False) -> None:
         """The run is over: abandon its calls (R4); its code as well, unless another generation ``follows``."""
         for key in [key for key in self._slots if key[0] == run]:
             self.close_node(e.CloseNode(*key), follows=follows)

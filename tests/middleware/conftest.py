@@ -10,6 +10,7 @@ import zmq
 from flows import chain
 from patience import patience
 from playbook import Playbook
+from run_ids import R
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
@@ -18,6 +19,7 @@ from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 CODE = Code("some")
 
@@ -37,7 +39,7 @@ def make_install() -> Callable[..., m.Install]:
     def make(
         placement: Mapping[str, str] | None = None,
         *,
-        run: str = "r",
+        run: RunId = R,
         partitions: int | None = None,
         dataflow: Dataflow | None = None,
         others: tuple[str, ...] = (),

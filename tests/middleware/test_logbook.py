@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_ids import R
 
 from thalweg.middleware.core.context.outbox import NOTED, HostContext, Outbox
 from thalweg.middleware.logbook import EVENTS, FIELDS, QUIET_S, REMEMBERED, SLOW_S, WORDS, Logbook
@@ -162,7 +163,7 @@ def test_a_record_of_a_core_is_logged_in_words_with_all_fields(
 def test_every_kind_that_is_logged_is_tested_and_recorded_without_an_event_log() -> None:
     assert {kind for kind, *_ in RECORDS} == WORDS.keys() == NOTED
     desk = HostContext("h1", recording=False)
-    out = Outbox(desk, "r")
+    out = Outbox(desk, R)
     for kind in ("estimate", *sorted(NOTED)):
         out.record(kind)
     assert [command.kind for command in desk.commands if isinstance(command, e.Record)] == sorted(NOTED)

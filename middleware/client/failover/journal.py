@@ -50,7 +50,6 @@ from thalweg.middleware.planning import Stripe
 from thalweg.middleware.platform.files import lock, open_private, others_may, owner, sync
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import term_of
 
 VERSION = 2
 FILE, LOCK, MARK = "journal.sqlite", "lock", "mark"
@@ -291,7 +290,7 @@ class Journal:
         if isinstance(kept, ResumableStream):
             self._write(run, "stream", msgspec.msgpack.encode(kept))
             return
-        install, term = kept.install, term_of(kept.install.run)
+        install, term = kept.install, kept.install.run.term
         shape = msgspec.msgpack.encode((install.dataflow, install.history_gaps, sorted(kept.bases.items()), term))
         body = msgspec.msgpack.encode(kept)
         if self._shapes.get(run) != shape:

@@ -35,7 +35,7 @@ class LiveRun(msgspec.Struct):
         last: by kind the number of the last entry that is needed.
         had: by sink the last partition that the application is done with.
         doubt: why the journal cannot show that it has all entries of the run; empty if it can.
-        term: the latest term of the run (``protocol.generations``), also if the entry that had it is lost.
+        term: the latest term of the run (``protocol.run_id``), also if the entry that had it is lost.
     """
 
     last: dict[str, int] = {}

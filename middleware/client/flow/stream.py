@@ -33,6 +33,7 @@ from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import Gap
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.packing import opened
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Stream(ABC, Generic[T]):
     def __init__(
         self, home: ClientServices, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
     ) -> None:
-        self.id = run_id
+        self.id, self._run_id = run_id, RunId(run_id)
         self.skipped = 0
         self._home = home
         self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
@@ -252,7 +253,7 @@ class Stream(ABC, Generic[T]):
                     self._end()
                 case e.Deliver(end=True):  # nothing else of the sink is here: it was demanded when that was taken
                     if self._strict and command.uneven:
-                        self._failure = e.Fail(self.id, command.uneven)
+                        self._failure = e.Fail(self._run_id, command.uneven)
                     self._ended.add(command.sink)
                     if self._failure is not None or len(self._ended) >= len(self._sinks):
                         self._end()
@@ -292,7 +293,7 @@ class Stream(ABC, Generic[T]):
     def _had(self, journal: Journal, sink: str, index: int) -> None:
         """R4: the application is done with a partition."""
         journal.had(self.id, sink, index)
-        self._home.tell(e.OutputCommitted(self.id, sink, index))
+        self._home.tell(e.OutputCommitted(self._run_id, sink, index))
 
     def _finish(self, journal: Journal) -> None:
         """R4: nothing is left of it to be had."""
@@ -316,7 +317,7 @@ class Stream(ABC, Generic[T]):
             value = tuple([opened(part, allow) for part in packed]) if type(packed) is tuple else opened(packed, allow)
         except OperatorError as error:  # what came cannot be had here
             reason = f"partition {command.index} cannot be delivered: {error}"
-            self._failure = e.Fail(self.id, reason, command.sink, self._home.name)
+            self._failure = e.Fail(self._run_id, reason, command.sink, self._home.name)
             self._end()
             raise error_of(self._failure) from None
         return Delivered(command.index, value, command.size_bytes, command.sink, missing)
@@ -429,7 +430,7 @@ class Stream(ABC, Generic[T]):
         self._news = threading.Condition()
         self._awaiting.clear()
         self._queue.clear()
-        self._failure, self._over = e.Fail(self.id, why, host=self._home.name), True
+        self._failure, self._over = e.Fail(self._run_id, why, host=self._home.name), True
 
 
 def _is_empty(value: object) -> bool:

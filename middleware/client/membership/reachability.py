@@ -1,7 +1,7 @@
 """What reaches another host: its port for control messages, its ports for partitions, and large messages on each.
 
-A host that runs answers all of it, with the messages that it knows. A ``Ping`` about a run that it does not have comes
-back as long as it was sent. The first chunk of a partition that nobody there has demanded is refused, on the connection
+A host that runs answers all of it, with the messages that it knows. A ``Ping`` comes back as long
+as it was sent. The first chunk of a partition that nobody there has demanded is refused, on the connection
 that it came on.
 """
 
@@ -19,13 +19,14 @@ from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.endpoints import FORM, is_ipv6, resolve_endpoint
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
 WAIT_S = 5.0
 LARGE_BYTES = 16_384  # several packets of any path
-RUN = "thalweg-doctor"
+RUN = RunId("thalweg-doctor")
 
 
 class Reachability(NamedTuple):
@@ -56,7 +57,8 @@ def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WA
         (host,) = peer.values()
         yield Reachability("control", endpoint, True, f"host {host.name!r} answers after {_ms(begun_s)}")
         with closing(_Dealer(context, endpoint, host.name, keys)) as dealer:
-            yield dealer.check("large control", [frames.encode(m.Ping(RUN + "." * LARGE_BYTES))], wait_s, small=True)
+            large = [frames.encode(m.Ping(None, padding=bytes(LARGE_BYTES)))]
+            yield dealer.check("large control", large, wait_s, small=True)
         for network, end in host.ends.items():
             over = "" if network == NET else f" over network {network!r}"
             with closing(_Dealer(context, end, host.name, keys)) as dealer:

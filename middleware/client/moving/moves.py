@@ -13,7 +13,7 @@ import msgspec
 
 from thalweg.middleware.errors import MoveRefused, in_seconds
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.stripes import stream_of
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Moves:
         with self._lock:
             number, over = next(self._numbers), self._over
             if not over:
-                self._asked[number] = stream_of(event.run), handle
+                self._asked[number] = event.run.stream, handle
         if over:
             handle.ended(e.MoveEnded(event.run, number, why=over))
         else:
@@ -121,7 +121,7 @@ class Moves:
         with self._lock:
             numbers = [number for number, (stream, _) in self._asked.items() if stream == run]
         for number in numbers:
-            self.ended(e.MoveEnded(run, number, why=why))
+            self.ended(e.MoveEnded(RunId(run), number, why=why))
 
     def close(self, why: str) -> None:
         """End all moves, as the client is closed."""
@@ -129,7 +129,7 @@ class Moves:
             self._over = self._over or why
             numbers = [*self._asked]
         for number in numbers:
-            self.ended(e.MoveEnded("", number, why=why))
+            self.ended(e.MoveEnded(NO_RUN, number, why=why))
 
     def forked(self, why: str) -> None:
         """End all moves in a fork of the process that asked. Locks may be held by threads of that process."""

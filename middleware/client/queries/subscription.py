@@ -59,7 +59,7 @@ class Subscription(Stream[T]):
 
     def begin(self, owner: m.Peer) -> None:
         """Ask for it, now that what comes of that can be heard."""
-        self._home.tell(e.SubscribeRequested(self.id, self.number, self.node, owner))
+        self._home.tell(e.SubscribeRequested(self._run_id, self.number, self.node, owner))
 
     @property
     def _what(self) -> str:
@@ -89,10 +89,10 @@ class Subscription(Stream[T]):
                     self._arrived(command)
 
     def _demand(self, taken: e.Command) -> None:
-        self._home.tell(e.NextRequested(self.id, self._sink))
+        self._home.tell(e.NextRequested(self._run_id, self._sink))
 
     def _left(self, query: int) -> None:
-        self._home.tell(e.UnsubscribeRequested(self.id, self.number))
+        self._home.tell(e.UnsubscribeRequested(self._run_id, self.number))
 
 
 def refuse_own(name: str) -> NoReturn:

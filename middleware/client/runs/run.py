@@ -25,6 +25,7 @@ from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.absent_sources import Gap, all_gaps
 from thalweg.middleware.protocol.messages import RoutePreference
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.protocol.split_graph import PlacedGraph
 
 
@@ -86,7 +87,7 @@ class Run(Stream[T]):
         Who has subscribed and may not any more is dismissed. Returns at once. Raises UsageError.
         """
         allowed = frozenset(words(names, "names of clients are texts"))
-        self._home.tell(e.SubscribersAllowed(self.id, self.query, allowed))
+        self._home.tell(e.SubscribersAllowed(self._run_id, self.query, allowed))
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
@@ -115,7 +116,7 @@ class Run(Stream[T]):
                 for again in self.attached.values():
                     again.take(command)
             if isinstance(command, e.Ready) and self.ways:
-                self._home.tell(e.PlacementProposed(self.id, {}, "networks", ways=self.ways))
+                self._home.tell(e.PlacementProposed(self._run_id, {}, "networks", ways=self.ways))
             match command:
                 case e.Ready() | e.Deliver() | e.Fail() if not self._over and not query:
                     self._arrived(command)
@@ -174,12 +175,12 @@ class Run(Stream[T]):
     def _demand(self, taken: e.Command) -> None:
         """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
         if isinstance(taken, e.Deliver) and len(self.dataflow.sinks) > 1:
-            self._home.tell(e.NextRequested(self.id, taken.sink))
+            self._home.tell(e.NextRequested(self._run_id, taken.sink))
         elif isinstance(taken, e.Deliver) or not self._by_sink:
-            self._home.tell(e.NextRequested(self.id))
+            self._home.tell(e.NextRequested(self._run_id))
         else:
             for sink in self._sinks:
-                self._home.tell(e.NextRequested(self.id, sink))
+                self._home.tell(e.NextRequested(self._run_id, sink))
 
     def joined(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> None:
         """These are the hosts of the cluster from now on, and the run's networks as far as they are joined to them."""
@@ -198,9 +199,9 @@ class Run(Stream[T]):
         Raises PlacementError for an unknown node or host, or a node that is pinned.
         """
         self._check_move(self.tree, placement)
-        return self._request_moves(placement, {self.id: placement})
+        return self._request_moves(placement, {self._run_id: placement})
 
-    def _request_moves(self, placement: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) -> MoveHandle:
+    def _request_moves(self, placement: Mapping[str, str], parts: Mapping[RunId, Mapping[str, str]]) -> MoveHandle:
         """Ask for a move, in these runs; ``placement``: all of it."""
         where = ", ".join(f"{name!r} to host {host!r}" for name, host in placement.items())
         handle = MoveHandle(f"the move of {where or 'nothing'}", len(parts))
@@ -236,10 +237,10 @@ class Run(Stream[T]):
         stays. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
         same bytes, PlacementError for an unknown node or host.
         """
-        return self._reshape(self.id, self.tree, dataflow, placement)
+        return self._reshape(self._run_id, self.tree, dataflow, placement)
 
     def _reshape(
-        self, run: str, tree: tuple[Dataflow, Placement], dataflow: Dataflow, placement: Mapping[str, str]
+        self, run: RunId, tree: tuple[Dataflow, Placement], dataflow: Dataflow, placement: Mapping[str, str]
     ) -> MoveHandle:
         """Have a run go on as another tree than that one."""
         hosts = self._home.hosts()
@@ -308,7 +309,7 @@ class Run(Stream[T]):
         assert self._home.prepare is not None
         wanted = self._home.prepare(offered, self.tree)
         where = wanted.placement, wanted.apart
-        return wanted, lambda number: self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, *where))
+        return wanted, lambda number: self._home.tell(e.AttachRequested(self._run_id, number, wanted.dataflow, *where))
 
     def _take_up(self, queries: Mapping[int, JournaledQuery], starts: Mapping[str, int], left: Collection[int]) -> None:
         """Go on with the queries that another client attached; ``left``: what is over of the others."""
@@ -359,7 +360,7 @@ class Run(Stream[T]):
         if last:
             self._home.closed(self.id)
         else:
-            self._home.tell(e.DetachRequested(self.id, query))
+            self._home.tell(e.DetachRequested(self._run_id, query))
 
     def close_all(self) -> None:
         """End all queries."""
@@ -459,7 +460,7 @@ class Attached(Run[T]):
 
     def _demand(self, taken: e.Command) -> None:
         for sink in (taken.sink,) if isinstance(taken, e.Deliver) else self._sinks:
-            self._home.tell(e.NextRequested(self.id, self.names[sink]))
+            self._home.tell(e.NextRequested(self._run_id, self.names[sink]))
 
     def _had(self, journal: Journal, sink: str, index: int) -> None:
         super()._had(journal, self.names[sink], index)

@@ -31,8 +31,10 @@ from thalweg.middleware.errors import DataflowError, UsageError, expect
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 from thalweg.middleware.protocol.split_graph import PlacedGraph, inlet_of, is_inlet, renamed, whole
-from thalweg.middleware.protocol.stripes import STRIPE, stripe_name, stripe_of
+
+ABOVE = "/"  # ends the name of a query's node above the trees, so that no node of a tree is called the same
 
 
 class StripedQuery(NamedTuple):
@@ -133,7 +135,7 @@ class StripedRun(Run[T]):
             self._journal.keep(self.id, msgspec.structs.replace(self._kept, trees=trees))
 
     def take(self, command: e.Command) -> None:
-        number = stripe_of(getattr(command, "run", ""))
+        number = getattr(command, "run", NO_RUN).stripe
         if number is None and not isinstance(command, e.OperatorMoved | e.TreeChanged | e.TreesChanged):
             super().take(command)
             if isinstance(command, e.Fail) and command.query:
@@ -224,10 +226,10 @@ class StripedRun(Run[T]):
         """What is to begin above, where no node of a tree is called the same."""
         above, where = beginning.split.upper, beginning.wanted.placement
         placement = {
-            f"{node.name}{STRIPE}": self._home.name if is_inlet(node) else where[node.name] for node in above.nodes
+            f"{node.name}{ABOVE}": self._home.name if is_inlet(node) else where[node.name] for node in above.nodes
         }
-        names = {name: f"{name}{STRIPE}" for name in above.by_name}
-        return e.AttachRequested(self.id, number, renamed(above, names), placement)
+        names = {name: f"{name}{ABOVE}" for name in above.by_name}
+        return e.AttachRequested(self._run_id, number, renamed(above, names), placement)
 
     def _change(self, number: int | None) -> None:
         """A query is to begin; None: one may have left."""
@@ -240,7 +242,7 @@ class StripedRun(Run[T]):
             try:
                 self._coming = self._changed(query)
             except DataflowError as error:
-                self.take(e.Fail(self.id, str(error), query=query))
+                self.take(e.Fail(self._run_id, str(error), query=query))
                 continue
             if self._coming:
                 self._shares_coming = [self._shares[number] for number in self._there]
@@ -279,7 +281,7 @@ class StripedRun(Run[T]):
         asked = UNSET if query is None else self._query_request(query, self._beginning[query])
         pairs = [(tree.places, tree.theirs(own)) for tree in self._coming]
         fed, foreign = zip(*pairs, strict=True)
-        self._home.tell(e.TreesRequested(self.id, tuple(requests), fed, foreign, asked))
+        self._home.tell(e.TreesRequested(self._run_id, tuple(requests), fed, foreign, asked))
 
     def _taken_over(self, command: e.TreesChanged) -> None:
         """Other trees have taken over, or could not."""
@@ -309,7 +311,7 @@ class StripedRun(Run[T]):
                 if command.query in self._open:
                     self._told[command.query] = beginning
                 below = {**beginning.split.known, **beginning.split.made}
-                called = {name.removesuffix(STRIPE): run_name for name, run_name in command.names.items()}
+                called = {name.removesuffix(ABOVE): run_name for name, run_name in command.names.items()}
                 above = {name: run_name for name, run_name in called.items() if name not in below}
                 names = {**beginning.names[0], **above}
                 if other is not None:
@@ -345,13 +347,13 @@ class StripedRun(Run[T]):
             below, above = self._trees[stripe].lower, self._above
         over = {name: host for name, host in placement.items() if self._is_above(name)}
         rest = {name: host for name, host in placement.items() if name not in over}
-        parts: dict[str, Mapping[str, str]] = {}
+        parts: dict[RunId, Mapping[str, str]] = {}
         if rest or not over:
             self._check_move(below, rest)
             parts[run] = rest
         if over:
             self._check_move(above, over)
-            parts[self.id] = over
+            parts[self._run_id] = over
         return self._request_moves(placement, parts)
 
     def _is_above(self, name: str) -> bool:
@@ -378,11 +380,11 @@ class StripedRun(Run[T]):
             dataflow, placement = new
         return self._reshape(run, tree.lower, dataflow, placement)
 
-    def _named(self, stripe: int) -> str:
+    def _named(self, stripe: int) -> RunId:
         expect(stripe, int, "a stripe is known by its number")
         if not 0 <= stripe < len(self._trees):
             raise UsageError(f"there is no stripe {stripe}; they are 0 to {len(self._trees) - 1}")
-        return stripe_name(self.id, self._base + stripe)
+        return self._run_id.of_stripe(self._base + stripe)
 
 
 def run_of(

@@ -30,7 +30,7 @@ from thalweg.middleware.protocol.split_graph import (
     split_graph,
     whole,
 )
-from thalweg.middleware.protocol.stripes import MOST_STRIPES, WINDOW, stripe_name
+from thalweg.middleware.protocol.stripes import MOST_STRIPES, WINDOW
 
 Stripes = int | Literal["auto"] | Sequence[Stripe]
 HINT = "run it with stripes=1"
@@ -223,7 +223,7 @@ def request_of(
     for number, tree in enumerate(trees):
         of_stripe = msgspec.structs.replace(
             install,
-            run=stripe_name(install.run, number),
+            run=install.run.of_stripe(number),
             dataflow=tree.dataflow,
             locations=located(tree.placement),
             partitions=None,

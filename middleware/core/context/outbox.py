@@ -16,12 +16,13 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 Local = tuple[m.Message, Any, int]  # what a host says to itself, with a partition's value and size
 
 
 class Timer(StrEnum):
-    """What a host wakes up for. A timer's key is this, the run it is of, and what in the run, as far as there are."""
+    """What a host wakes up for: ``TimerKey.timer``."""
 
     RETRY = "retry"
     LEASE = "lease"
@@ -75,12 +76,12 @@ class Outbox:
 
     __slots__ = ("context", "failed", "host", "run")
 
-    def __init__(self, desk: HostContext, run: str = "") -> None:
+    def __init__(self, desk: HostContext, run: RunId = NO_RUN) -> None:
         self.context, self.run = desk, run
         self.host = desk.host
         self.failed = ""  # why the run cannot go on, as the application was told
 
-    def of(self, run: str) -> Outbox:
+    def of(self, run: RunId) -> Outbox:
         """The same for another run."""
         return Outbox(self.context, run)
 
@@ -120,11 +121,9 @@ class Outbox:
         """Wake this host at ``at_s``; a later call for the same takes the place of this one."""
         self.emit(e.SetTimer(self.key_of(timer, what), at_s))
 
-    def key_of(self, timer: Timer, what: str = "") -> str:
-        """How the shell calls a timer."""
-        if not self.run:
-            return str(timer)
-        return f"{timer} {self.run} {what}" if what else f"{timer} {self.run}"
+    def key_of(self, timer: Timer, what: str = "") -> e.TimerKey:
+        """By what a timer is known."""
+        return e.TimerKey(timer, self.run, what)
 
     def record(self, kind: str, **fields: Any) -> None:
         """Record a row of the event log."""

@@ -31,7 +31,6 @@ from thalweg.middleware.core.flow.flow import CarriedOver
 from thalweg.middleware.core.flow.node_states import IDLE
 from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import generation_of
 
 
 def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
@@ -39,12 +38,12 @@ def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
     context, tree, flow = before.context, before.tree, before.flow
     if install.kept_from is None or tree.former is not None:
         return {}
-    if not install.kept_from <= generation_of(context.install.run) < generation_of(install.run):
+    if not install.kept_from <= context.install.run.generation < install.run.generation:
         return {}
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
     # R6: operators whose source is absent now, or is back, begin anew
-    changed = {cut.node for cut in install.history_gaps if cut.generation > generation_of(context.install.run)}
+    changed = {cut.node for cut in install.history_gaps if cut.generation > context.install.run.generation}
     waiting = {name for part in before.parts for name in part.awaited}  # their state is still to come
     staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():

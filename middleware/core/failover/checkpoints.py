@@ -60,7 +60,6 @@ from thalweg.middleware.core.parts.replica_table import Replicas
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import is_right
-from thalweg.middleware.protocol.generations import generation_of
 
 TRIES = 3  # of a transfer of a replica with which an operator is to start
 MOST = 5  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
@@ -152,7 +151,7 @@ class Checkpoints(Part):
             right = {
                 index: msgspec.structs.replace(replica, run=self._out.run)
                 for index, replica in replicas.items()
-                if is_right(self._cuts.get(name), index, generation_of(replica.run))
+                if is_right(self._cuts.get(name), index, replica.run.generation)
             }
             self.replicas[name] = right
             if not right:

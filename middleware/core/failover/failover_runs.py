@@ -23,20 +23,20 @@ from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import base_of
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class FailoverRuns:
     """Replicas of the runs with failover on this host, and of runs that it leads the requests with which they began."""
 
-    def __init__(self, runs: Mapping[str, RunCore], replicas: ReplicaTable) -> None:
+    def __init__(self, runs: Mapping[RunId, RunCore], replicas: ReplicaTable) -> None:
         self._runs = runs
         self._table, self.replicas = replicas, replicas.of_runs  # R1: by client and run
-        self.led: dict[str, tuple[e.RunRequested, str]] = {}  # of this application, and their generations
+        self.led: dict[RunId, tuple[e.RunRequested, RunId]] = {}  # of this application, and their generations
 
     def begin(self, event: e.RunRequested, run: RunCore) -> None:
         """A run begins that this host leads."""
-        self.led[base_of(run.id)] = event, run.id
+        self.led[run.id.first] = event, run.id
         if event.journaled:
             recovery = run.parts.get(Recovery)
             recovery.keep_journal()
@@ -47,14 +47,14 @@ class FailoverRuns:
 
     def forget(self, run: RunCore) -> None:
         """R1: a run is over."""
-        base = base_of(run.id)
+        base = run.id.first
         self._table.drop(run.install.client, base)
         if run.context.leads:
             self.led.pop(base, None)
 
-    def broke(self, run_id: str, host: str) -> bool:
+    def broke(self, run_id: RunId, host: str) -> bool:
         """A run of this application broke as it began anew; whether there was one."""
-        existed = self.led.pop(base_of(run_id), None) is not None
+        existed = self.led.pop(run_id.first, None) is not None
         if existed:
             self._table.drop(host, run_id)
         return existed
@@ -72,7 +72,7 @@ class FailoverRuns:
 
     def again(self, old: RunCore, install: m.Install) -> e.RunRequested:
         """R2: with what a run begins anew."""
-        base = base_of(old.id)
+        base = old.id.first
         request = msgspec.structs.replace(self.led[base][0], install=install, known=())
         self.led[base] = request, install.run
         return request
@@ -90,7 +90,7 @@ class FailoverRuns:
         now = self.current_id(event.run)
         return event if now == event.run else msgspec.structs.replace(event, run=now)
 
-    def current_id(self, run_id: str) -> str:
+    def current_id(self, run_id: RunId) -> RunId:
         """R2: return the id of the generation that a run is now."""
-        _, now = self.led.get(base_of(run_id), (None, run_id))
+        _, now = self.led.get(run_id.first, (None, run_id))
         return now

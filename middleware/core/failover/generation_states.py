@@ -9,6 +9,7 @@ none as new.
 from __future__ import annotations
 
 from thalweg.middleware.core.context.machine import Machine, Term
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class RecoveryPhase(Term):
@@ -47,7 +48,7 @@ class RunGeneration(Machine):
     __slots__ = ("run",)
     TABLE = RENEWAL
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: RunId) -> None:
         self.run, self.state = run, RecoveryPhase.WHOLE
 
     def __repr__(self) -> str:

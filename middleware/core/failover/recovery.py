@@ -88,8 +88,6 @@ from thalweg.middleware.protocol.absent_sources import (
     spared,
     without_source,
 )
-from thalweg.middleware.protocol.generations import base_of, begun_anew, following, generation_of, taken_over
-from thalweg.middleware.protocol.stripes import stripe_of
 
 LATER = 3  # replicas of an operator before the newest, as hosts leave no others while they have five
 FURTHER = 3  # partitions that a node can be ahead of its consumer: one held, one on its way, one of its inputs
@@ -156,7 +154,7 @@ def resumed(
     away = [peer for peer in install.peers if peer.name not in peers and peer.name in awaited]
     return msgspec.structs.replace(
         install,
-        run=taken_over(install.run, process, term),
+        run=install.run.taken_over(process, term),
         client=client,
         locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
         peers=(*peers.values(), *away),
@@ -259,9 +257,7 @@ class Recovery(Part):
             name: {index: tuple(sorted(hosts)) for index, hosts in replicas.items()}
             for name, replicas in self.known.items()
         }
-        self._out.emit(
-            e.Keep(base_of(install.run), e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases)))
-        )
+        self._out.emit(e.Keep(install.run.first, e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases))))
 
     def on_changed(self, _: ChangedOver | Left) -> None:
         """R7: the graph has changed, perhaps, or where its nodes are."""
@@ -560,7 +556,7 @@ class Recovery(Part):
             nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
             nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
             starts, where = self._restart(able), where | gone | regained
-            number = generation_of(following(install.run))
+            number = install.run.next_generation.generation
             cuts |= {name: follows(cuts.get(name), name, first, number) for name in taking}
         for name in reversed(flow.upward):
             if where[name] not in remaining and nodes[name].pinned is None:
@@ -573,7 +569,7 @@ class Recovery(Part):
             starts = {name: msgspec.structs.replace(start, free=free[name]) for name, start in starts.items()}
         return msgspec.structs.replace(
             install,
-            run=following(install.run),
+            run=install.run.next_generation,
             dataflow=flow,
             locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
             peers=tuple([peer for peer in peers if peer.name not in barred]),
@@ -589,9 +585,9 @@ class Recovery(Part):
         early = any(start.index < self._told.get(name, 0) for name, start in starts.items())
         flow = self._tree.dataflow
         deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # who has which of them nobody says
-        if self._tree.former is not None or early or self._wary or deep or stripe_of(install.run) is not None:
+        if self._tree.former is not None or early or self._wary or deep or install.run.stripe is not None:
             return None
-        return generation_of(install.run) if install.kept_from is None else install.kept_from
+        return install.run.generation if install.kept_from is None else install.kept_from
 
     def _free(self, node: Node) -> bool:
         """R10: whether a node can begin with any partition."""
@@ -639,7 +635,7 @@ class Recovery(Part):
         moved = {entry.node: entry.host for entry in install.locations
                  if before._directory.locations[entry.node].host != entry.host}  # fmt: skip
         fell = {host: how for host, how in lost.items() if host in before._directory.fell}
-        self._begun = {"generation": begun_anew(install.run), "hosts": fell, "moved": moved}
+        self._begun = {"generation": install.run.restarts, "hosts": fell, "moved": moved}
         self._wanted = max((index for index in before._sinks(before._graph()).values() if index < LAST), default=0)
         if before.over:  # what comes yet, as a query, comes after all that there was
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)

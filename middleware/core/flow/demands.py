@@ -73,8 +73,8 @@ from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.parcels import PAST_END, is_nothing, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.protocol.split_graph import is_inlet
-from thalweg.middleware.protocol.stripes import stripe_of
 
 NO_NOTES: tuple[Note, ...] = ()
 
@@ -161,7 +161,7 @@ class Demands:
             m.Start, ...
         ] = ()  # operators that have gone on from the generation before, and how far each was
         self.ahead = 0  # at the client: none of these, wherever it is, was further
-        self.called: dict[str, str] = {}  # nodes that went on while their code ran: of which run it was called
+        self.called: dict[str, RunId] = {}  # nodes that went on while their code ran: of which run it was called
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
@@ -174,7 +174,7 @@ class Demands:
         self._taken_bytes = defaultdict[str, int](int)  # by node, of inputs, since others heard of its outputs last
         self._lines: dict[str, int] = {}  # R12: by consumer, the partition with which it would begin anew
         # R11: only the code of a stripe runs with the stream's indices
-        self._indices = None if stripe_of(context.install.run) is None else Indices()
+        self._indices = None if context.install.run.stripe is None else Indices()
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     @property

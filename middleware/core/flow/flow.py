@@ -41,6 +41,7 @@ from thalweg.middleware.core.parts.part import Part
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class CarriedOver(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class CarriedOver(msgspec.Struct, frozen=True):
 
     node: NodeCore
     run: RunCode | None = None
-    called: str = ""
+    called: RunId = NO_RUN
 
 
 class Flow(Demands, Part):
@@ -67,7 +68,7 @@ class Flow(Demands, Part):
         core, run = self.nodes[name], self._held.get(name)
         if name in self.tails.kept or (self._failures is not None and name in self._failures.said):
             return None
-        called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else ""
+        called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else NO_RUN
         begins = firsts(install.dataflow.consumers[name], self._tree, install)
         return CarriedOver(core.going_on(node, begins), run, called)
 

@@ -30,8 +30,9 @@ def _check_install(install: m.Install, *, full: bool) -> str:
     """Why a run cannot be opened, whoever asks for it, wherever; empty when it can. Not ``full``: to a guest it is told
     as it is in its midst.
     """
-    if not install.run.isprintable() or " " in install.run:
-        return f"the run's name {install.run!r} has characters that are not printed, or a space"
+    stream = install.run.stream
+    if not stream.isprintable() or not set(stream).isdisjoint(" /~"):
+        return f"the run's name {stream!r} has characters that are not printed, or one of space, / and ~"
     hosts, where = {peer.name for peer in install.peers}, {entry.node: entry.host for entry in install.locations}
     flow = install.dataflow
     for name in (install.client, *(where.values() if full else ())):

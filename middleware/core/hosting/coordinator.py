@@ -62,9 +62,8 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import may_miss
 from thalweg.middleware.protocol.frames import spoken
-from thalweg.middleware.protocol.generations import generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.stripes import asked_as
+from thalweg.middleware.protocol.run_id import RunId
 
 REMOVE_TRIES = 5
 LAPSE = 2.0  # times the interval of pings: one that is not heard for so long may be late, and is judged by R3
@@ -79,7 +78,7 @@ class _Led:
         self.out, self.install, self.tree = run.out, install, run.tree
         self.recovery = run.parts.existing(Recovery)  # of a run that outlives its hosts
         self._parts = run.parts
-        self.asked_as = asked_as(install.run)  # R11: hosts are asked about all stripes of a stream together
+        self.asked_as = install.run.asked_as  # R11: hosts are asked about all stripes of a stream together
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.lingers = False  # its application has got all that it will get
         self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
@@ -117,7 +116,7 @@ class _Led:
         """R8: have the run begin anew without a host, if it can. ``again``, ``wait``: as in ``Recovery.give_up``."""
         if self.recovery is None or self.out.failed or self.lingers:
             return False
-        if wait and not again and not generation_of(self.out.run):  # the host lacks the code, as others may
+        if wait and not again and not self.out.run.generation:  # the host lacks the code, as others may
             return False
         self.recovery.give_up(host, again=again, wait=wait)
         return True
@@ -149,13 +148,13 @@ class Coordinator:
 
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
-        self.led: dict[str, _Led] = {}
+        self.led: dict[RunId, _Led] = {}
         self._lapse_s = LAPSE * limits.patience * limits.detect_s / PINGS
         self._lapsed_s: dict[str, float] = {}  # R10: when a host was heard again after a break
         self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
-        self._ping_at_s: dict[str, float] = {}  # R11: by stream or run, when its hosts are pinged next
+        self._ping_at_s: dict[RunId, float] = {}  # R11: by stream or run, when its hosts are pinged next
         # R11: by stream or run, and by host that is away, when that host was asked who it is
-        self._greeted_s: dict[tuple[str, str], float] = {}
+        self._greeted_s: dict[tuple[RunId, str], float] = {}
 
     def start(self, run: RunCore, before: _Led | None = None) -> Notes:
         """Have a run, which is open here, installed on all of its hosts; ``before``: it was its last generation."""
@@ -176,15 +175,15 @@ class Coordinator:
         led.ping_at_s = out.now + led.pace_s(self._limits)[0]
         self._ping_by(led.asked_as, led.ping_at_s)
 
-    def goes_on(self, run: str) -> bool:
+    def goes_on(self, run: RunId) -> bool:
         """Whether this host leads ``run``, and it is not being removed."""
         return run in self.led and not self.led[run].removing
 
-    def linger(self, run: str) -> None:
+    def linger(self, run: RunId) -> None:
         """Note that a run goes on for its guests alone: its application has got all that it will get."""
         self.led[run].lingers = True
 
-    def supersede(self, run: str) -> _Led:
+    def supersede(self, run: RunId) -> _Led:
         """R8: the next generation of a run takes its place, and begins with what was known of this one's hosts."""
         led = self.led.pop(run)
         self._stop_pinging(led)
@@ -194,7 +193,7 @@ class Coordinator:
         led.out.emit(e.Forgotten(run, follows=True))
         return led
 
-    def peers(self, run: str) -> tuple[m.Peer, ...]:
+    def peers(self, run: RunId) -> tuple[m.Peer, ...]:
         """Where the hosts of a run listen, as far as is known, also those that are about to join it (R7)."""
         led = self.led[run]
         reachable = {} if led.directory is None else led.directory.reachable()
@@ -203,7 +202,7 @@ class Coordinator:
         known = [peer for peer in led.install.peers if peer.name not in joining and peer.name not in guests]
         return (*known, *joining.values())
 
-    def stop(self, run: str) -> None:
+    def stop(self, run: RunId) -> None:
         """Have a run that was closed here removed everywhere."""
         led = self.led[run]
         led.guests = set() if led.directory is None else set(led.directory.subscribers)
@@ -220,7 +219,7 @@ class Coordinator:
                 self._lapsed_s[host] = now
             self._heard_s[host] = now
 
-    def answered(self, host: str, run: str) -> None:
+    def answered(self, host: str, run: RunId) -> None:
         """A ``Pong`` of that run has come."""
         led = self.led.get(run)
         if led is not None and host in led.answers:  # R11: the answer counts for all stripes
@@ -242,7 +241,7 @@ class Coordinator:
             if not led.needed and not led.out.failed:
                 yield from self._ready(led)
 
-    def admit(self, run: str, peer: m.Peer) -> None:
+    def admit(self, run: RunId, peer: m.Peer) -> None:
         """R7: a host that has joined a run is watched from now on."""
         led = self.led.get(run)
         if led is None or led.removing or peer.name in {*led.remote, led.out.host}:
@@ -271,13 +270,13 @@ class Coordinator:
             return False
         return not led.rests(sender, message.instance)
 
-    def listens(self, run: str, peer: m.Peer) -> None:
+    def listens(self, run: RunId, peer: m.Peer) -> None:
         """A host has been started again, and listens there."""
         led = self.led[run]
         peers = tuple([peer if member.name == peer.name else member for member in led.install.peers])
         led.install = msgspec.structs.replace(led.install, peers=peers)
 
-    def on_unknown(self, sender: str, run: str) -> Notes:
+    def on_unknown(self, sender: str, run: RunId) -> Notes:
         """A host has said that it does not know the run."""
         led = self.led.get(run)
         if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
@@ -290,7 +289,7 @@ class Coordinator:
                 how = f"has dropped the run, as {slept}, and a host waits for {in_seconds(lease_s)} (lease_s)"
         yield from self._lost(led, sender, how)
 
-    def on_welcome(self, sender: str, message: m.Welcome) -> Iterator[tuple[str, Note]]:
+    def on_welcome(self, sender: str, message: m.Welcome) -> Iterator[tuple[RunId, Note]]:
         """A host was sent an ``Install`` for what it was before it was restarted; notes, with the run they are of."""
         for run, led in list(self.led.items()):
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
@@ -400,7 +399,7 @@ class Coordinator:
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
         return alone and all(rest.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 
-    def drop(self, run: str) -> None:
+    def drop(self, run: RunId) -> None:
         """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
         if run in self.led:
             self._forget(self.led[run])
@@ -412,14 +411,14 @@ class Coordinator:
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
-    def on_unfit(self, run: str, host: str, how: str) -> Notes:
+    def on_unfit(self, run: RunId, host: str, how: str) -> Notes:
         """What a host of the run, or a guest, sends does not decode or is not accepted: it has failed for this run."""
         led = self.led.get(run)
         hosts = set() if led is None or led.directory is None else led.directory.hosts
         if led is not None and not led.removing and host in led.remote | _guests_of(led) | hosts:
             yield from self._lost(led, host, how, gone=False, wait=False)
 
-    def on_unanswered(self, run: str, host: str, since_s: float) -> Notes:
+    def on_unanswered(self, run: RunId, host: str, since_s: float) -> Notes:
         """R12: a host has not answered what all have been told since then; it is lost if that is for too long."""
         led, within_s = self.led.get(run), self._limits.patience * self._limits.liveness_s
         if led is None or led.removing or led.out.failed or host not in led.remote - led.installing:
@@ -435,7 +434,7 @@ class Coordinator:
             elif host in led.away and not led.removing:
                 led.out.send(host, m.Hello())
 
-    def on_timer(self, timer: Timer, run: str) -> None:
+    def on_timer(self, timer: Timer, run: RunId) -> None:
         """What was sent to begin a run, or to end it, is to be sent again."""
         led, limits = self.led.get(run), self._limits
         if led is None:
@@ -463,7 +462,7 @@ class Coordinator:
         """R11: it, and the other stripes of its stream."""
         return [sibling for sibling in self.led.values() if sibling.asked_as == led.asked_as]
 
-    def _ping_by(self, name: str, at_s: float) -> None:
+    def _ping_by(self, name: RunId, at_s: float) -> None:
         """Ask the hosts of a stream, or of a run, at ``at_s`` at the latest."""
         if at_s < self._ping_at_s.get(name, math.inf):
             self._ping_at_s[name] = at_s
@@ -475,7 +474,7 @@ class Coordinator:
             self._ping_at_s.pop(led.asked_as, None)
             self._greeted_s = {key: at_s for key, at_s in self._greeted_s.items() if key[0] != led.asked_as}
 
-    def on_ping_timer(self, name: str) -> Iterator[tuple[str, Note]]:
+    def on_ping_timer(self, name: RunId) -> Iterator[tuple[RunId, Note]]:
         """It is time to ask the hosts of a stream, or of a run; notes, with the run they are of."""
         self._ping_at_s.pop(name, None)
         now, limits = self._out.now, self._limits

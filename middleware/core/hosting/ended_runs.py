@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from thalweg.middleware.protocol.generations import base_of, generation_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-ALL = ""  # instead of a run's id, or of a client's name; neither is ever empty
+ALL = ""  # instead of a client's name, which is never empty; instead of a run's id it is ``NO_RUN``
 FEW = 64  # the client that has most has at least this part of all
 
 
@@ -28,32 +28,32 @@ class EndedRuns:
         self._limits = limits
         # R1: the client may be silent for that long, and its last messages may be late
         self._kept_s = limits.patience * limits.lease_s + limits.late_s
-        self.until_s: dict[tuple[str, str], float] = {}
-        self._generations: dict[tuple[str, str], int] = {}  # of runs that outlive their hosts: the last that is over
-        self._joined: dict[tuple[str, str], int] = {}  # of those whose clients were silent: ``Install.number``
+        self.until_s: dict[tuple[str, RunId], float] = {}
+        self._generations: dict[tuple[str, RunId], int] = {}  # of runs that outlive their hosts: the last that is over
+        self._joined: dict[tuple[str, RunId], int] = {}  # of those whose clients were silent: ``Install.number``
 
-    def add(self, client: str, run: str, now: float, *, opened: bool = True, joined: int | None = None) -> None:
+    def add(self, client: str, run: RunId, now: float, *, opened: bool = True, joined: int | None = None) -> None:
         """A run is over now; without ``opened`` it has never been here. ``joined``: it opens again by what is later."""
         self._forget(now)
         until_s = self.until_s
-        wildcard = next((pattern for pattern in ((ALL, ALL), (client, ALL)) if pattern in until_s), None)
+        wildcard = next((pattern for pattern in ((ALL, NO_RUN), (client, NO_RUN)) if pattern in until_s), None)
         if wildcard is not None and not opened:
             return  # it is refused as it is, and whoever is refused removes what was
-        key = wildcard or (client, base_of(run))
+        key = wildcard or (client, run.first)
         until_s.pop(key, None)
         self._joined.pop(key, None)
         until_s[key] = now + self._kept_s
         if wildcard is None and joined is not None:
             self._joined[key] = joined
-        generation = generation_of(run)
+        generation = run.generation
         if wildcard is None and generation > self._generations.get(key, 0):
             self._generations[key] = generation
         if len(until_s) > self._limits.max_past_runs:
             self._merge()
 
-    def revive(self, client: str, run: str) -> None:
+    def revive(self, client: str, run: RunId) -> None:
         """A run goes on here after all."""
-        self.until_s.pop((client, base_of(run)), None)
+        self.until_s.pop((client, run.first), None)
 
     def _forget(self, now: float) -> None:
         until_s = self.until_s
@@ -67,18 +67,18 @@ class EndedRuns:
         (most, count), *_ = Counter(client for client, _ in self.until_s).most_common(1)
         last_s = next(reversed(self.until_s.values()))
         if count * FEW < len(self.until_s):
-            self.until_s = {(ALL, ALL): last_s}
+            self.until_s = {(ALL, NO_RUN): last_s}
             self._generations.clear()
             self._joined.clear()
             return
         self.until_s = {key: at_s for key, at_s in self.until_s.items() if key[0] != most}
         self._joined = {key: joined for key, joined in self._joined.items() if key in self.until_s}
-        self.until_s[most, ALL] = last_s
+        self.until_s[most, NO_RUN] = last_s
 
-    def knows(self, client: str, run: str, now: float, joins: int = 0) -> bool:
+    def knows(self, client: str, run: RunId, now: float, joins: int = 0) -> bool:
         """Whether that run is over, also for who ``joins`` it by the ``Install`` of that number."""
         self._forget(now)
-        key, generation = (client, base_of(run)), generation_of(run)
+        key, generation = (client, run.first), run.generation
         last = self._generations.get(key, 0)
         if key not in self.until_s or generation > last:
             return False
@@ -86,7 +86,7 @@ class EndedRuns:
 
     def full(self, client: str) -> str:
         """Why none of a client's runs can be opened; empty where they can."""
-        if (client, ALL) in self.until_s or (ALL, ALL) in self.until_s:
+        if (client, NO_RUN) in self.until_s or (ALL, NO_RUN) in self.until_s:
             return (
                 f"more runs have ended here lately than the {self._limits.max_past_runs} that are known one by one;"
                 f" begin another after {self._kept_s:g} s, or raise the limit max_past_runs"

@@ -25,13 +25,14 @@ from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class Links:
     """The parts that measure, and who may have them do so. What they find is for all runs to hear."""
 
     def __init__(
-        self, out: Outbox, desk: HostContext, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]
+        self, out: Outbox, desk: HostContext, me: m.Peer, config: CoreConfig, runs: Mapping[RunId, RunCore]
     ) -> None:
         self._out, self._desk, self._host, self._runs = out, desk, me.name, runs
         self.monitor = Monitor(me.name, config.monitor)
@@ -47,7 +48,7 @@ class Links:
         self.latency_prober.forget()
         self.coordinate_table.forget()
 
-    def drop(self, run: str) -> None:
+    def drop(self, run: RunId) -> None:
         """A run is no more, which kept something here itself."""
         self.monitor.drop_history(run)
         self.meters.drop(run)
@@ -115,11 +116,11 @@ class Links:
             **({"detail": detail} if detail else {}),
         )  # fmt: skip
 
-    def _known(self, run: str) -> bool:
+    def _known(self, run: RunId) -> bool:
         """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
         return run == BEFORE_RUNS or run in self._runs
 
-    def _hosts_of(self, run: str) -> Set[str]:
+    def _hosts_of(self, run: RunId) -> Set[str]:
         known = self._runs.get(run)
         return frozenset() if known is None else known.members
 

@@ -39,8 +39,8 @@ from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import SIGN, base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 # Each part calls only those before it (R2), and they hear of one thing in this order.
 PARTS: tuple[type[Part], ...] = (
@@ -72,7 +72,7 @@ class Runs:
 
     def __init__(self, me: m.Peer, config: CoreConfig) -> None:
         self.me, self.host, self.config = me, me.name, config
-        self.runs: dict[str, RunCore] = {}
+        self.runs: dict[RunId, RunCore] = {}
         self.context = HostContext(me.name)
         self.out = out = Outbox(self.context)
         self.silence = Suspicions(out, self.config)
@@ -93,13 +93,13 @@ class Runs:
             replicas,
             self.runs,
         )
-        self._at_work = ""  # of all runs in turn, this one
+        self._at_work = NO_RUN  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
-        self.broken: dict[str, str] = {}  # runs that were dropped, and why
-        self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
+        self.broken: dict[RunId, str] = {}  # runs that were dropped, and why
+        self._spent: dict[RunId, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.ended_runs = EndedRuns(self.config)
         self.subscriptions = SubscriptionTable(out, me, self.config, self.runs)
-        self.lingering: set[str] = set()  # R5: runs that go on for their guests
+        self.lingering: set[RunId] = set()  # R5: runs that go on for their guests
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -119,21 +119,21 @@ class Runs:
         run.begin(event, survivors)
         return run
 
-    def generations(self, client: str, run_id: str) -> list[str]:
+    def generations(self, client: str, run_id: RunId) -> list[RunId]:
         """R7: the generations of a run that are here, of which there is one at most."""
-        runs, base = self.runs, base_of(run_id)
-        if SIGN not in run_id and not self.failover_runs.replicas:
+        runs, base = self.runs, run_id.first
+        if not run_id.generation and not self.failover_runs.replicas:
             return [run_id] if run_id in runs else []
-        return [other for other, run in runs.items() if base_of(other) == base and run.install.client == client]
+        return [other for other, run in runs.items() if other.first == base and run.install.client == client]
 
-    def is_of_another(self, client: str, run_id: str) -> bool:
+    def is_of_another(self, client: str, run_id: RunId) -> bool:
         """Return whether a run of that id is here, in any generation, and only of other clients."""
-        base = base_of(run_id)
-        owners = {run.install.client for other, run in self.runs.items() if base_of(other) == base}
+        base = run_id.first
+        owners = {run.install.client for other, run in self.runs.items() if other.first == base}
         return bool(owners) and client not in owners
 
     def close_run(
-        self, run_id: str, *, follows: str = "", kept: tuple[str, ...] = (), joined: int | None = None
+        self, run_id: RunId, *, follows: RunId = NO_RUN, kept: tuple[str, ...] = (), joined: int | None = None
     ) -> None:
         """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``.
 
@@ -158,7 +158,7 @@ class Runs:
         """R7: have runs that have lost a host begin anew."""
         for run, detected_s in self.failover_runs.fallen():
             self._recover(run, detected_s)
-        self._at_work = ""
+        self._at_work = NO_RUN
 
     def _recover(self, old: RunCore, detected_s: float) -> None:
         """R7: begin a run anew, without the hosts that it has lost."""
@@ -186,7 +186,7 @@ class Runs:
         self.pass_notes(run.id, self.coordinator.start(run, before))
         self.pass_notes(run.id, run.parts.get(Recovery).go_on())
 
-    def pass_notes(self, run_id: str, told: Notes) -> None:
+    def pass_notes(self, run_id: RunId, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
         for note in told:
             run = self.runs.get(run_id)
@@ -199,7 +199,7 @@ class Runs:
             for run in self.each_run():
                 run.handle_notes((note,))
 
-    def work_on(self, run_id: str = "") -> None:
+    def work_on(self, run_id: RunId = NO_RUN) -> None:
         """Note which of several runs handles an event, as that one is dropped if it breaks. Empty: none of them."""
         self._at_work = run_id
 
@@ -212,22 +212,22 @@ class Runs:
         for run_id, run in list(self.runs.items()):
             self._at_work = run_id
             yield run
-        self._at_work = ""
+        self._at_work = NO_RUN
 
-    def at_fault(self, event: e.Event) -> str:
-        """The run that was worked on when ``handle`` raised over ``event``; empty where it was none in particular."""
+    def at_fault(self, event: e.Event) -> RunId:
+        """The run that was worked on when ``handle`` raised over ``event``; ``NO_RUN``: none in particular."""
         if self._heard is not None:
-            return str(getattr(self._heard[0], "run", ""))
+            return getattr(self._heard[0], "run", None) or NO_RUN
         if self._at_work:
             return self._at_work
         if isinstance(event, e.TimerFired):
-            return event.key.split(" ")[1] if " " in event.key else ""
+            return event.key.run
         about = getattr(event, "install", None) or getattr(event, "message", event)
-        return str(getattr(about, "run", ""))
+        return getattr(about, "run", None) or NO_RUN
 
     def on_broken(self, event: e.RunBroken) -> None:
         """R4: drop a run."""
-        self._at_work, self._heard = "", None
+        self._at_work, self._heard = NO_RUN, None
         if not event.run:
             return
         run_id, out = event.run, self.out.of(event.run)

@@ -34,6 +34,7 @@ from thalweg.middleware.network.view import Latency, Link, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 TIMES = 3
 AT_ONCE = 64
@@ -62,7 +63,7 @@ class _Series:
 class _Sounding(msgspec.Struct):
     """One that is under way: the message that is waited for, and how many there are still to be."""
 
-    run: str
+    run: RunId
     number: int
     sent_s: float
     left: int = TIMES
@@ -85,19 +86,19 @@ class LatencyProber:
         self.reported: dict[Pair, Latency] = {}
         self.hosts: dict[str, HostFigures] = {}  # what others say of themselves, the latest last
         self.under_way: dict[str, _Sounding] = {}
-        self.queue: dict[str, str] = {}  # by host the run, in the order they are sounded in
-        self.waiting: dict[str, dict[str, str]] = {}  # by host who asked for it, and in which run
-        self.turns: dict[str, list[str]] = {}  # by stream, the runs that sound others for it
+        self.queue: dict[str, RunId] = {}  # by host the run, in the order they are sounded in
+        self.waiting: dict[str, dict[str, RunId]] = {}  # by host who asked for it, and in which run
+        self.turns: dict[RunId, list[RunId]] = {}  # by stream, the runs that sound others for it
         self.sent_bytes = 0
         self._count = 0
 
-    def take_turn(self, stream: str, run: str) -> int:
+    def take_turn(self, stream: RunId, run: RunId) -> int:
         """Have a run sound others for its stream, in turn. Return the number of runs that did so before."""
         runs = self.turns.setdefault(stream, [])
         runs.append(run)
         return len(runs) - 1
 
-    def drop_turn(self, stream: str, run: str) -> None:
+    def drop_turn(self, stream: RunId, run: RunId) -> None:
         """Leave the turns of a stream to its other runs, as a run is over."""
         runs = self.turns.get(stream, [])
         if run in runs:
@@ -116,7 +117,7 @@ class LatencyProber:
             self._out.emit(e.Meet(event.run, (event.source,)))
             self._out.of(event.run).send(event.source.name, request)
 
-    def measure(self, run: str, peers: Mapping[str, m.Peer], links: Collection[Link]) -> None:
+    def measure(self, run: RunId, peers: Mapping[str, m.Peer], links: Collection[Link]) -> None:
         """Ask those of ``peers`` at the beginning of these links for their latency, once for both directions."""
         targets: dict[str, list[m.Peer]] = {}
         for source, target in sorted(links):
@@ -156,7 +157,7 @@ class LatencyProber:
 
     # --- soundings ------------------------------------------------------------------------------------
 
-    def sound(self, run: str, host: str, told: PiggybackedFigures | None = None, *, situated: bool = False) -> None:
+    def sound(self, run: RunId, host: str, told: PiggybackedFigures | None = None, *, situated: bool = False) -> None:
         """Find out how long messages to ``host`` take, unless that is under way, and tell it this.
 
         ``situated``: tell each other coordinates as well.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
+from thalweg.middleware.protocol.run_id import RunId
 
 GAIN = 0.1  # of a partition
 LOAD_GAIN = 0.5  # of a look
@@ -46,11 +47,11 @@ class Meters:
 
     def __init__(self, declared: HostFigures) -> None:
         self._declared = declared
-        self.runs: dict[str, dict[str, _Meter]] = {}
+        self.runs: dict[RunId, dict[str, _Meter]] = {}
         self._busy_s = self._load = 0.0
         self._looked_s = math.nan
 
-    def took(self, run: str, node: str, producer: str, index: int, size_bytes: int) -> None:
+    def took(self, run: RunId, node: str, producer: str, index: int, size_bytes: int) -> None:
         """A partition has come for a node that is here."""
         meters = self.runs.get(run)
         if meters is None:
@@ -61,7 +62,7 @@ class Meters:
             mean.add(size_bytes)
             inputs[producer] = index, mean
 
-    def made(self, run: str, node: str, index: int, size_bytes: int, duration_s: float, now: float) -> None:
+    def made(self, run: RunId, node: str, index: int, size_bytes: int, duration_s: float, now: float) -> None:
         """A node's code has made a partition."""
         meters = self.runs.get(run)
         if meters is None:
@@ -77,7 +78,7 @@ class Meters:
         if meter.inputs:  # R2: a source waits for devices in its calls
             self._busy_s += duration_s
 
-    def of(self, run: str, node: str) -> NodeFigures | None:
+    def of(self, run: RunId, node: str) -> NodeFigures | None:
         """What is known of a node; None before its second partition."""
         meter = self.runs.get(run, {}).get(node)
         if meter is None or not meter.gap_s.value:
@@ -97,10 +98,10 @@ class Meters:
         load, room = self._load, (declared.memory_bytes, declared.bandwidth_bps)
         return HostFigures(declared.speed, declared.cores, load, *room)
 
-    def drop(self, run: str) -> None:
+    def drop(self, run: RunId) -> None:
         """Count nothing of a run any more, as it is over."""
         self.runs.pop(run, None)
 
-    def keep(self, run: str, nodes: set[str]) -> None:
+    def keep(self, run: RunId, nodes: set[str]) -> None:
         """Forget what has left this host."""
         self.runs[run] = {name: meter for name, meter in self.runs.get(run, {}).items() if name in nodes}

@@ -30,6 +30,7 @@ from thalweg.middleware.network.history import History
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 Ends = tuple[
     str, ...
@@ -75,13 +76,13 @@ class Monitor:
         self._changes = 0
         self._changed: dict[Ends, int] = {}  # which change of the cache a link's was, the latest change last
         self._sweep_s = -math.inf
-        self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
+        self.histories: dict[RunId, History] = {}  # that runs have kept: every change of the cache goes into them
 
-    def keep_history(self, key: str, history: History) -> None:
+    def keep_history(self, key: RunId, history: History) -> None:
         """Keep a history of all changes of the cache, until ``drop_history``."""
         self.histories[key] = history
 
-    def drop_history(self, key: str) -> None:
+    def drop_history(self, key: RunId) -> None:
         """Keep that history no more, if it was kept."""
         self.histories.pop(key, None)
 

@@ -37,11 +37,12 @@ from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
+from thalweg.middleware.protocol.run_id import RunId
 
 SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
 MOST = m.MAX_TARGETS  # hosts that are to be probed, or were, and hosts that wait for one link
 TRIES = 2  # to ask for links: a request may be lost
-BEFORE_RUNS = "probe"  # stands for the run in probes for a plan that is made before one
+BEFORE_RUNS = RunId("probe")  # stands for the run in probes for a plan that is made before one
 LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
 EMPTIES, PIECES = 4, 3
 STAGE_PAYLOADS = (b"",) * EMPTIES + (bytes(LEAD_BYTES),) + (bytes(m.PROBE_BYTES),) * PIECES
@@ -69,7 +70,7 @@ def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 class _Asker(msgspec.Struct):
     """A host that waits for a link, in which run, and for which of its two directions still."""
 
-    run: str
+    run: RunId
     there: bool = True
     back: bool = True
 
@@ -88,7 +89,7 @@ class Prober:
     def __init__(self, out: Outbox, me: m.Peer, monitor: Monitor) -> None:
         self._out, self._me, self._monitor = out, me, monitor
         self.sent_bytes = 0
-        self.queue: dict[Link, str] = {}  # by link from here the run, in the order they are probed in
+        self.queue: dict[Link, RunId] = {}  # by link from here the run, in the order they are probed in
         self.under_way: _Train | None = None
         self.waiting: dict[Link, dict[str, _Asker]] = {}  # by link from here, by name
         self.empty_s: dict[Ends, float] = {}  # the least that an empty probe took
@@ -108,7 +109,9 @@ class Prober:
             self._out.emit(e.Meet(event.run, (event.source,)))
             self._out.of(event.run).send(event.source.name, request)
 
-    def measure(self, run: str, peers: Mapping[str, m.Peer], links: Collection[Link], *, pairs: bool = False) -> Notes:
+    def measure(
+        self, run: RunId, peers: Mapping[str, m.Peer], links: Collection[Link], *, pairs: bool = False
+    ) -> Notes:
         """Ask those of ``peers`` that send over these links to measure them; ``pairs``: both ways are wanted."""
         targets: dict[tuple[str, str], list[m.Peer]] = {}
         for source, target, via in [(*link[:2], Link(*link).via) for link in sorted(links)]:
@@ -133,7 +136,7 @@ class Prober:
     def _to(self, host: str, via: str) -> Link:
         return Link(self._out.host, host, via)
 
-    def _request_probe(self, run: str, there: Link, requester: str) -> Notes:
+    def _request_probe(self, run: RunId, there: Link, requester: str) -> Notes:
         asker = _Asker(run)
         back = Link(there.target, there.source, there.via)
         for link in (there, back):
@@ -157,7 +160,7 @@ class Prober:
         young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
         return known if young else None
 
-    def _answer(self, run: str, requester: str, link: Link, estimate: LinkEstimate) -> Notes:
+    def _answer(self, run: RunId, requester: str, link: Link, estimate: LinkEstimate) -> Notes:
         if requester == self._out.host:
             yield from self._report(link, estimate)
         else:
@@ -279,7 +282,7 @@ class Prober:
         """The train under way has had its time."""
         self._next()
 
-    def _send(self, run: str, way: Link, number: int, stage: int, *, echo: bool) -> None:
+    def _send(self, run: RunId, way: Link, number: int, stage: int, *, echo: bool) -> None:
         payload = STAGE_PAYLOADS[stage]
         self.sent_bytes += len(payload)
         message = m.Probe(run, number, self._me, echo, stage)

@@ -37,7 +37,7 @@ from thalweg.middleware.core.measuring.response_times import ResponseTimes
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.protocol.stripes import asked_as
+from thalweg.middleware.protocol.run_id import RunId
 
 PINGS = 3  # while a host does not answer
 STALLED_KNOWN = 4096  # routes
@@ -78,11 +78,11 @@ class Suspicions:
 
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
-        self.of: dict[tuple[str, str], _Suspicion] = {}  # by run and host
-        self._stalled: dict[tuple[str, str, str], _Stalled] = {}  # by run, host and network
+        self.of: dict[tuple[RunId, str], _Suspicion] = {}  # by run and host
+        self._stalled: dict[tuple[RunId, str, str], _Stalled] = {}  # by run, host and network
         self._answered_s: dict[str, float] = {}
         self._answers: dict[str, ResponseTimes] = {}  # of hosts that are waited for in runs that outlive them
-        self._asked_s: dict[tuple[str, str], float] = {}  # by stream, or run, and host
+        self._asked_s: dict[tuple[RunId, str], float] = {}  # by stream, or run, and host
         self._due_s = math.inf
         self.watching = False  # R5: a host is waited for in a run that outlives its hosts
         silent_s = limits.patience * limits.liveness_s
@@ -94,13 +94,13 @@ class Suspicions:
         self.watching = True
         self._wake(self._pace_s)
 
-    def greet(self, run: str, host: str, *, leads: bool = False) -> None:
+    def greet(self, run: RunId, host: str, *, leads: bool = False) -> None:
         """R5: ask a host once, as it is waited for. ``leads``: this host is the run's client."""
         if host not in self._answers and host != self._out.host:
             self._answers[host] = ResponseTimes()
             self._ping(run, host, self._pace_s, leads=leads)
 
-    def on_waiting(self, run: str, host: str, since_s: float, *, lasts: bool = False, leads: bool = False) -> None:
+    def on_waiting(self, run: RunId, host: str, since_s: float, *, lasts: bool = False, leads: bool = False) -> None:
         """Ask a host of a run, if it has not answered since something was expected of it, or sent to it (R1).
 
         ``since_s``: when that was. ``lasts``: the run outlives its hosts. ``leads``: this host is the run's client.
@@ -118,7 +118,7 @@ class Suspicions:
         self._wake(every_s)
         self._ping(run, host, every_s, leads=lasts and leads)  # R1: only the answer shows that both directions work
 
-    def on_stalled(self, run: str, host: str, via: str, idle_s: float) -> StallAction:
+    def on_stalled(self, run: RunId, host: str, via: str, idle_s: float) -> StallAction:
         """Return what to do about a transfer of which nothing has got through for ``idle_s`` (R4).
 
         ``idle_s`` is 0 if something gets through again.
@@ -151,7 +151,7 @@ class Suspicions:
         stalled.asked_s = stalled.blocked_s = now  # it has to answer once more before that is said again
         return StallAction.BLOCKED
 
-    def is_blocked(self, run: str, host: str, via: str) -> bool:
+    def is_blocked(self, run: RunId, host: str, via: str) -> bool:
         """Return whether a route has failed for bulk lately (R4), and nothing has got through since."""
         stalled = self._stalled.get((run, host, via))
         lately_s = self._out.now - BLOCKED_LONG * self._limits.patience * self._limits.stall_s
@@ -176,7 +176,7 @@ class Suspicions:
             for suspicion in self.of.values():
                 suspicion.since_s += late_s
 
-    def check(self, run: str, host: str, client: str, waits: tuple[str, str] | None) -> None:
+    def check(self, run: RunId, host: str, client: str, waits: tuple[str, str] | None) -> None:
         """Ask a suspected host again, and notify the client when its time is over.
 
         ``waits``: a node here that still needs the route to the host, and what for; None if there is none.
@@ -233,11 +233,11 @@ class Suspicions:
             self._due_s = at_s
             self._out.wake(Timer.SILENCE, at_s)
 
-    def _ping(self, run: str, host: str, every_s: float, *, leads: bool = False) -> None:
+    def _ping(self, run: RunId, host: str, every_s: float, *, leads: bool = False) -> None:
         self._answered_s.setdefault(host, -math.inf)
-        key = asked_as(run), host
+        key = run.asked_as, host
         if self._out.now >= self._asked_s.get(key, -math.inf) + every_s:
             self._asked_s[key] = self._out.now
             if host in self._answers:
                 self._answers[host].pinged(self._out.now)
-            self._out.of(run).send(host, m.Ping(run if leads else ""))
+            self._out.of(run).send(host, m.Ping(run if leads else None))

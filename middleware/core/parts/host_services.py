@@ -16,6 +16,7 @@ from thalweg.middleware.core.measuring.monitor import Monitor
 from thalweg.middleware.core.measuring.prober import Prober
 from thalweg.middleware.core.measuring.silence import Suspicions
 from thalweg.middleware.core.parts.replica_table import ReplicaTable
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class RunOnHost(Protocol):
@@ -37,7 +38,7 @@ class HostServices(msgspec.Struct, frozen=True):
     silence: Suspicions
     retries: Alarm
     replicas: ReplicaTable
-    runs: Mapping[str, RunOnHost]
+    runs: Mapping[RunId, RunOnHost]
 
     @property
     def occupied(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import base_of
+from thalweg.middleware.protocol.run_id import RunId
 
 Replicas = dict[str, dict[int, m.Checkpoint]]  # by operator and partition, with their bytes in them
 
@@ -12,12 +12,12 @@ class ReplicaTable:
     """Replicas that a host keeps of runs, whatever their generations."""
 
     def __init__(self) -> None:
-        self.of_runs: dict[tuple[str, str], Replicas] = {}  # by client and run
+        self.of_runs: dict[tuple[str, RunId], Replicas] = {}  # by client and run
 
     def of(self, install: m.Install) -> Replicas:
         """Return the replicas that are here of a run."""
-        return self.of_runs.setdefault((install.client, base_of(install.run)), {})
+        return self.of_runs.setdefault((install.client, install.run.first), {})
 
-    def drop(self, client: str, run_id: str) -> None:
+    def drop(self, client: str, run_id: RunId) -> None:
         """Forget the replicas of a run."""
-        self.of_runs.pop((client, base_of(run_id)), None)
+        self.of_runs.pop((client, run_id.first), None)

@@ -159,7 +159,7 @@ def check_visit(message: m.InstallSubscriber, host: str, sinks: Collection[str])
     """
     install = message.install
     if install.run != message.run:
-        return f"run {install.run!r} is not the one that was subscribed to"
+        return f"run {install.run} is not the one that was subscribed to"
     kinds = {node.name: node.kind for node in install.dataflow.nodes}
     mine = [entry.node for entry in install.locations if entry.host == host]
     foreign = [name for name in mine if name not in sinks or kinds.get(name) != "sink"]

@@ -12,39 +12,39 @@ from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
 from thalweg.middleware.core.runs.run import RunCore
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class SubscriptionTable:
     """What this host's application takes of other clients' runs. ``known``: by the run's own id."""
 
-    def __init__(self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[str, RunCore]) -> None:
+    def __init__(self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[RunId, RunCore]) -> None:
         self._out, self._me, self._config, self._runs = out, me, config, runs
-        self.known: dict[str, RunSubscriptions] = {}
+        self.known: dict[RunId, RunSubscriptions] = {}
 
-    def get(self, run_id: str, owner: str) -> RunSubscriptions | None:
+    def get(self, run_id: RunId, owner: str) -> RunSubscriptions | None:
         """Return what is taken of a client's run, whatever its generation."""
-        visit = self.known.get(base_of(run_id))
+        visit = self.known.get(run_id.first)
         return visit if visit is not None and visit.owner.name == owner else None
 
-    def here(self, run_id: str) -> str:
-        """The generation of a visited run that is open here; empty where none is."""
-        base, visit = base_of(run_id), self.known.get(base_of(run_id))
+    def here(self, run_id: RunId) -> RunId:
+        """The generation of a visited run that is open here; ``NO_RUN`` where none is."""
+        base, visit = run_id.first, self.known.get(run_id.first)
         if visit is None:
-            return ""
+            return NO_RUN
         mine = (
             name for name, run in self._runs.items()
-            if base_of(name) == base and run.install.client == visit.owner.name
+            if name.first == base and run.install.client == visit.owner.name
         )  # fmt: skip
-        return next(mine, "")
+        return next(mine, NO_RUN)
 
     def request(self, event: e.SubscribeRequested) -> None:
         """The application wants the partitions of a node."""
-        run_id = base_of(event.run)
+        run_id = event.run.first
         out = self._out.of(run_id)
         if run_id not in self.known:
-            if any(base_of(name) == run_id for name in self._runs):
+            if any(name.first == run_id for name in self._runs):
                 why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
                 out.fail(why, node=event.node, host=self._me.name, query=event.number)
                 return
@@ -53,29 +53,29 @@ class SubscriptionTable:
 
     def leave(self, event: e.UnsubscribeRequested) -> None:
         """It wants them no more."""
-        if base_of(event.run) in self.known:
-            self.known[base_of(event.run)].leave(event.number)
+        if event.run.first in self.known:
+            self.known[event.run.first].leave(event.number)
 
-    def on_timer(self, run_id: str) -> str:
+    def on_timer(self, run_id: RunId) -> RunId:
         """Repeat what is due; return the run that is to be closed here, if there is one."""
         if run_id not in self.known:
-            return ""
+            return NO_RUN
         self.known[run_id].on_timer(bool(self.here(run_id)))
         return self._go_home(run_id)
 
-    def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> str:
+    def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> RunId:
         """The run's client says that a subscription is over, or that all are; return the run to be closed here."""
         visit = self.get(message.run, sender)
-        if visit is None and base_of(message.run) in self.known:  # another client leads the run, and it goes on
+        if visit is None and message.run.first in self.known:  # another client leads the run, and it goes on
             self._out.of(message.run).record("unexpected", peer=sender, detail={"message": "Dismiss"})
-            return ""
+            return NO_RUN
         if visit is not None:
             visit.dismiss(message.number, message.why)
         if not message.number:
             self._out.of(message.run).send(sender, m.Removed(message.run, self._me.name))
-        return "" if visit is None else self._go_home(base_of(message.run))
+        return NO_RUN if visit is None else self._go_home(message.run.first)
 
-    def handle_sign_of_life(self, sender: str, run_id: str, now: float) -> None:
+    def handle_sign_of_life(self, sender: str, run_id: RunId, now: float) -> None:
         """A sign of life has come from the run's client."""
         visit = self.get(run_id, sender)
         if visit is not None:
@@ -86,20 +86,20 @@ class SubscriptionTable:
         for visit in self.known.values():
             visit.handle_sign_of_life(self._out.now)
 
-    def _go_home(self, run_id: str) -> str:
+    def _go_home(self, run_id: RunId) -> RunId:
         """Return the run that is to be closed here, as nothing of it is wanted. Forget one that is not here."""
         if not self.known[run_id].over:
-            return ""
+            return NO_RUN
         here = self.here(run_id)
         if not here:
             self._end(run_id, "")
         return here
 
-    def end(self, run_id: str, why: str, owner: str) -> None:
+    def end(self, run_id: RunId, why: str, owner: str) -> None:
         """The run is over here, if anything was taken of it."""
         if self.get(run_id, owner) is not None:
-            self._end(base_of(run_id), why)
+            self._end(run_id.first, why)
 
-    def _end(self, run_id: str, why: str) -> None:
+    def _end(self, run_id: RunId, why: str) -> None:
         self.known.pop(run_id).end(why)
         self._out.of(run_id).emit(e.Forgotten(run_id))

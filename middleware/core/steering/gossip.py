@@ -30,7 +30,6 @@ from thalweg.middleware.network.forecasting import HORIZON_S
 from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import Latency, Link
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.stripes import asked_as
 
 
 class Gossip(Part):
@@ -55,7 +54,7 @@ class Gossip(Part):
         self._interval_s = shared.monitor.config.sound_interval_s
         self._told: dict[str, NodeFigures] = {}  # of nodes elsewhere
         self._turn = self._first = 0
-        self._stream = asked_as(context.out.run)
+        self._stream = context.out.run.asked_as
         self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # of those hosts
 
     def on_run_begun(self, beginning: RunBeginning) -> None:

@@ -32,10 +32,9 @@ from thalweg.middleware.core.stripes.striping import StripeState, StripeTakeover
 from thalweg.middleware.core.stripes.upper_feed import UpperFeed
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.generations import base_of
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 from thalweg.middleware.protocol.split_graph import inlet_of, inlets_of, is_inlet
-from thalweg.middleware.protocol.stripes import stream_of, stripe_name, stripe_of, trunk_name
 
 OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoined})
 
@@ -44,18 +43,18 @@ class Stripes:
     """Striped streams that this host leads. The host handles each event that a method yields before it goes on."""
 
     def __init__(
-        self, out: Outbox, limits: CoreConfig, runs: Mapping[str, RunCore], failover_runs: FailoverRuns
+        self, out: Outbox, limits: CoreConfig, runs: Mapping[RunId, RunCore], failover_runs: FailoverRuns
     ) -> None:
         self._out, self._limits, self._runs, self._failover_runs = out, limits, runs, failover_runs
-        self.led: dict[str, Striping] = {}
-        self.trunks: dict[str, UpperFeed] = {}  # R3: by stream, the feed of the run above its trees
-        self._left: dict[str, set[str]] = {}  # by stream, the runs that are not forgotten
-        self._queries: dict[str, e.AttachRequested] = {}  # R4: by stream, the query that waits for other stripes
+        self.led: dict[RunId, Striping] = {}
+        self.trunks: dict[RunId, UpperFeed] = {}  # R3: by stream, the feed of the run above its trees
+        self._left: dict[RunId, set[RunId]] = {}  # by stream, the runs that are not forgotten
+        self._queries: dict[RunId, e.AttachRequested] = {}  # R4: by stream, the query that waits for other stripes
 
     def begin(self, event: e.StripesRequested) -> None:
         """The application asks for a stream; its stripes' runs are about to begin."""
         stream, above = event.run, event.above
-        out = self._out.of(stream if above is UNSET else trunk_name(stream))
+        out = self._out.of(stream if above is UNSET else stream.trees)
         self.led[stream] = Striping(out, event, self._limits, self)
         self._left[stream] = {request.install.run for request in event.stripes}
         if above is not UNSET:
@@ -72,13 +71,13 @@ class Stripes:
             self._queries[stream] = query
         peers, first, requests = tuple(above.directory.reachable().values()), striping.count, []
         for number, request in enumerate(event.stripes):
-            install = msgspec.structs.replace(request.install, run=stripe_name(stream, first + number), peers=peers)
+            install = msgspec.structs.replace(request.install, run=stream.of_stripe(first + number), peers=peers)
             requests.append(msgspec.structs.replace(request, install=install))
         striping.replace(requests, tuple(map(StripeTakeover, event.places, event.theirs)))
         self._left[stream].update([request.install.run for request in requests])
         return tuple(requests)
 
-    def _on_trees_replaced(self, stream: str, note: n.TreesReplaced) -> Iterator[e.Event]:
+    def _on_trees_replaced(self, stream: RunId, note: n.TreesReplaced) -> Iterator[e.Event]:
         """R4: others have taken over, or could not."""
         first, error = note.first, note.error
         query = self._queries.pop(stream, None)
@@ -88,7 +87,7 @@ class Stripes:
         if query is not None and not error:
             yield msgspec.structs.replace(query, since=self.led[stream].since)
 
-    def _on_places_failed(self, stream: str, note: n.PlacesFailed) -> Iterator[e.Event]:
+    def _on_places_failed(self, stream: RunId, note: n.PlacesFailed) -> Iterator[e.Event]:
         """R4: who takes what is made for these places cannot go on."""
         places, failed = note.places, note.failure
         above, waiting = self._now(stream), self._queries.get(stream)
@@ -115,8 +114,8 @@ class Stripes:
     def concern(self, event: e.Event) -> bool:
         """Whether that is said of a stream as a whole."""
         if type(event) is e.TimerFired:
-            return event.key.startswith(f"{Timer.STRIPES} ")
-        stream = getattr(event, "run", "")
+            return event.key.timer == Timer.STRIPES
+        stream = getattr(event, "run", NO_RUN)
         if type(event) is e.DetachRequested:  # R4: a query that still waits has not begun in the run above
             return self._waits(event)
         # R3: the application asks the run above the trees
@@ -131,7 +130,7 @@ class Stripes:
     def handle_event(self, event: Any) -> Iterator[e.Event]:
         """R2: what is said of a stream, or that something is due in it."""
         if type(event) is e.TimerFired:
-            stream = stream_of(event.key.partition(" ")[2])
+            stream = event.key.run.stream_id
             striping = self.led.get(stream)
             if striping is not None:
                 yield from self._handle_notes(stream, striping.on_timer())
@@ -141,7 +140,7 @@ class Stripes:
             del self._queries[event.run]
             self._out.of(event.run).fail("the query has left before it began", query=event.query)
         else:
-            for run in sorted(self._left[event.run]):
+            for run in sorted(self._left[event.run], key=str):
                 yield msgspec.structs.replace(event, run=run)
 
     def go_on(self) -> Iterator[e.Event]:
@@ -150,7 +149,7 @@ class Stripes:
             if fed.waits:
                 yield from self._handle_notes(stream, fed.go_on())
 
-    def _handle_notes(self, stream: str, notes: n.StreamNotes) -> Iterator[e.Event]:
+    def _handle_notes(self, stream: RunId, notes: n.StreamNotes) -> Iterator[e.Event]:
         """Handle the notes of a stream's parts, and yield the events that are for its runs."""
         for note in notes:
             if isinstance(note, e.Event):
@@ -158,25 +157,25 @@ class Stripes:
             else:
                 yield from self._NOTE_HANDLERS[type(note)](self, stream, note)
 
-    def _on_partition_needed(self, stream: str, _: n.PartitionNeeded) -> Iterator[e.Event]:
+    def _on_partition_needed(self, stream: RunId, _: n.PartitionNeeded) -> Iterator[e.Event]:
         return self._handle_notes(stream, self.led[stream].on_next())
 
-    def _on_stream_restarted(self, stream: str, note: n.StreamRestarted) -> Iterator[e.Event]:
+    def _on_stream_restarted(self, stream: RunId, note: n.StreamRestarted) -> Iterator[e.Event]:
         return self._handle_notes(stream, self.led[stream].begin_anew(note.first))
 
     # --- what runs say: what all others hear of it ----------------------------------------------------------
 
     def _of_stripe(self, command: Any) -> tuple[Striping, StripeState] | None:
-        number = stripe_of(command.run)
-        striping = None if number is None else self.led.get(stream_of(command.run))
+        number = command.run.stripe
+        striping = None if number is None else self.led.get(command.run.stream_id)
         stripes = [] if striping is None else striping.stripes
         stripe = next((stripe for stripe in stripes if stripe.number == number), None)
         return None if striping is None or stripe is None else (striping, stripe)
 
     def _of_trunk(self, command: Any) -> UpperFeed | None:
         """R3: what is fed by the stream that says that."""
-        stream = stream_of(command.run)
-        return self.trunks.get(stream) if command.run == trunk_name(stream) else None
+        stream = command.run.stream_id
+        return self.trunks.get(stream) if command.run == stream.trees else None
 
     def handle_command(self, command: e.Command) -> Iterable[e.Event | e.Command]:
         """R1: handle a run's command, of a kind in ``HANDLED``. Return events for runs, and commands for the shell."""
@@ -184,28 +183,28 @@ class Stripes:
 
     def _on_ready(self, command: e.Ready) -> Iterable[e.Event | e.Command]:
         if (pair := self._of_stripe(command)) is not None:
-            return self._handle_notes(stream_of(command.run), pair[0].on_ready(pair[1]))
+            return self._handle_notes(command.run.stream_id, pair[0].on_ready(pair[1]))
         return (command,) if self._of_trunk(command) is None else ()
 
     def _on_deliver(self, command: e.Deliver) -> Iterable[e.Event | e.Command]:
         if (pair := self._of_stripe(command)) is not None:
-            return self._handle_notes(stream_of(command.run), pair[0].on_delivered(pair[1], command))
+            return self._handle_notes(command.run.stream_id, pair[0].on_delivered(pair[1], command))
         if (fed := self._of_trunk(command)) is not None:
-            return self._handle_notes(stream_of(command.run), fed.take(command))
-        fed, run = self.trunks.get(base_of(command.run)), self._runs.get(command.run)
+            return self._handle_notes(command.run.stream_id, fed.take(command))
+        fed, run = self.trunks.get(command.run.first), self._runs.get(command.run)
         if fed is None or run is None or not command.end:
             return (command,)
         return (fed.mark_uneven(command, run.tree.dataflow.below(command.sink)),)
 
     def _on_fail(self, command: e.Fail) -> Iterable[e.Event | e.Command]:
-        stream = stream_of(command.run)
+        stream = command.run.stream_id
         if (pair := self._of_stripe(command)) is not None:
             return self._handle_notes(stream, pair[0].on_failed(pair[1], command, self._at_fault(command)))
         return (command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream),)
 
     def _on_forgotten(self, command: e.Forgotten) -> Iterator[e.Event | e.Command]:
         """Which lines are hung up by, so that all others hear of it, but of what is above trees only at the end."""
-        stream, pair = stream_of(command.run), self._of_stripe(command)
+        stream, pair = command.run.stream_id, self._of_stripe(command)
         if pair is None and stream not in self.trunks:
             yield command
             return
@@ -220,7 +219,7 @@ class Stripes:
             return
         if pair is not None:
             pair[0].forget(pair[1])
-        self._left[stream].discard(base_of(command.run))
+        self._left[stream].discard(command.run.first)
         if not self._left[stream]:  # R2: the stream is forgotten with its last run
             del self.led[stream], self._left[stream]
             self.trunks.pop(stream, None)
@@ -230,7 +229,7 @@ class Stripes:
 
     def _on_open(self, command: e.OpenRun) -> Iterable[e.Event | e.Command]:
         """R3: no code is to be loaded for what is fed here."""
-        fed = self.trunks.get(base_of(command.install.run))
+        fed = self.trunks.get(command.install.run.first)
         if fed is None:
             return (command,)
         nodes = command.install.dataflow.by_name
@@ -238,14 +237,14 @@ class Stripes:
 
     def _on_open_node(self, command: e.OpenNode) -> Iterable[e.Event | e.Command]:
         """R3: nor for what may come to be fed here."""
-        if base_of(command.run) not in self.trunks or not is_inlet(command.node):
+        if command.run.first not in self.trunks or not is_inlet(command.node):
             return (command,)
         return (e.NodeOpened(command.run, command.node.name),)
 
     def _on_run_operator(self, command: e.RunOperator) -> Iterable[e.Event | e.Command]:
         if not self.trunks:
             return (command,)
-        stream = base_of(command.run)
+        stream = command.run.first
         fed, run = self.trunks.get(stream), self._runs.get(command.run)
         node = None if fed is None or run is None else run.tree.dataflow.by_name.get(command.node)
         if fed is None or node is None or not is_inlet(node):
@@ -254,15 +253,15 @@ class Stripes:
 
     # --- how runs are reached -------------------------------------------------------------------------------
 
-    def _now(self, run: str) -> RunCore | None:
+    def _now(self, run: RunId) -> RunCore | None:
         """A stripe's run, or the one above them, of whatever generation it is now."""
         return self._runs.get(self.current_id(run))
 
-    def current_id(self, run: str) -> str:
+    def current_id(self, run: RunId) -> RunId:
         """Return the id of the generation that a stripe's run is now, or the one above them."""
         return self._failover_runs.current_id(run)
 
-    def _on_indices_assigned(self, _: str, note: n.IndicesAssigned) -> Iterable[e.Event]:
+    def _on_indices_assigned(self, _: RunId, note: n.IndicesAssigned) -> Iterable[e.Event]:
         run = self._now(note.message.run)
         if run is not None:
             message = msgspec.structs.replace(note.message, run=run.id)
@@ -278,12 +277,12 @@ class Stripes:
         where = run.directory.where(run.tree.dataflow.by_name)
         return [node for node, host in where.items() if host == failed.host]
 
-    def depth(self, run: str) -> int:
+    def depth(self, run: RunId) -> int:
         """Return how many partitions a run, as it is now, can have under way."""
         now = self._now(run)
         return 1 if now is None else max(now.tree.dataflow.level.values()) * now.context.install.ahead
 
-    def lives(self, run: str, source: str) -> bool:
+    def lives(self, run: RunId, source: str) -> bool:
         """Return whether a source of a run, as it is now, may want more."""
         now = self._now(run)
         node = None if now is None else now.flow.nodes.get(source)
@@ -296,7 +295,7 @@ class Stripes:
         for fed in self.trunks.values():
             fed.validate()
 
-    _NOTE_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, str, Any], Iterable[e.Event]]]] = {
+    _NOTE_HANDLERS: ClassVar[dict[type[Any], Callable[[Stripes, RunId, Any], Iterable[e.Event]]]] = {
         n.IndicesAssigned: _on_indices_assigned,
         n.TreesReplaced: _on_trees_replaced,
         n.PlacesFailed: _on_places_failed,

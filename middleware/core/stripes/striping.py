@@ -57,6 +57,7 @@ from thalweg.middleware.parcels import PAST_END, is_past_end, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 SMOOTHING = 0.3  # weight of the last partition in what a stripe takes for one
 LATE = 2.0  # times what others take
@@ -91,7 +92,7 @@ class StripeState:
     )  # fmt: skip
 
     def __init__(
-        self, number: int, run: str, share: float, wait_s: float, takes_over: StripeTakeover | None = None
+        self, number: int, run: RunId, share: float, wait_s: float, takes_over: StripeTakeover | None = None
     ) -> None:
         self.number, self.run, self.share = number, run, share
         self.ready = self.over = self.leaving = False

@@ -27,6 +27,7 @@ from thalweg.middleware.core.stripes.notes import PartitionNeeded, StreamNotes, 
 from thalweg.middleware.core.stripes.stream_runs import StreamRuns
 from thalweg.middleware.parcels import PAST_END, is_past_end
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class Inlet(NamedTuple):
@@ -46,7 +47,7 @@ class Inlet(NamedTuple):
 class UpperFeed:
     """What came of the stream, and which source wants what. ``names``: the sources that ``run`` has at first."""
 
-    def __init__(self, run: str, names: Iterable[str], first: int, runs: StreamRuns) -> None:
+    def __init__(self, run: RunId, names: Iterable[str], first: int, runs: StreamRuns) -> None:
         self._run, self._runs = run, runs
         self.next = first  # of the stream
         self.kept: dict[int, e.Deliver] = {}  # before that, for who has not taken them

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from flows import chain
 from msgspec import UNSET
+from run_ids import fired, run_of
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
@@ -338,7 +339,7 @@ def test_a_crashed_host_has_lost_everything_and_says_so_when_it_is_back(calm: Se
     assert (gone.back_s, back.back_s) == ({}, {"h2": at_s + 2.0})
     assert not [event for told_s, name, event in gone.told if name == "h2" and told_s > at_s]
     assert not [event for told_s, name, event in back.told if name == "h2" and at_s < told_s < at_s + 2.0]
-    assert m.Pong("run", known=False) in back.received("client", m.Pong)
+    assert m.Pong(run_of("run"), known=False) in back.received("client", m.Pong)
 
 
 def test_the_run_goes_on_without_a_host_that_holds_nothing(calm: Seen) -> None:
@@ -350,9 +351,11 @@ def test_what_a_host_had_still_to_send_is_lost_with_it(calm: Seen) -> None:
     """Of two partitions that wait for one link, the first has left the host when it crashes."""
     world = Seen(Crash("h1", 1.0))
     source = world.hosts["h1"]
-    parts = [m.Partition("run", "s", "o", index) for index in (7, 8)]
+    parts = [m.Partition(run_of("run"), "s", "o", index) for index in (7, 8)]
     for part in parts:
-        world._schedule(0.95, lambda part: world._send(source, e.Send("run", "h2", part, b"", BYTES, True)), part)
+        world._schedule(
+            0.95, lambda part: world._send(source, e.Send(run_of("run"), "h2", part, b"", BYTES, True)), part
+        )
     world.go()
     late = [part.index for part in world.received("h2", m.Partition) if part.index > 6]
     assert late == [7]
@@ -380,10 +383,10 @@ def test_a_node_on_two_hosts_is_found() -> None:
     world = Seen()
 
     def copy(_: object) -> None:
-        run = world.hosts["h3"].core.runs["run"]
-        run.flow.nodes["o"] = world.hosts["h2"].core.runs["run"].flow.nodes["o"]
+        run = world.hosts["h3"].core.runs[run_of("run")]
+        run.flow.nodes["o"] = world.hosts["h2"].core.runs[run_of("run")].flow.nodes["o"]
         run.directory.locations["o"] = m.Location("o", "h3", 2)
-        world._tell((world.hosts["h3"], e.TimerFired("retry")))
+        world._tell((world.hosts["h3"], fired("retry")))
 
     world._schedule(1.0, copy, None)
     with pytest.raises(AssertionError, match="o is on hosts h3 and h2"):

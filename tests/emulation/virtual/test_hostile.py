@@ -6,6 +6,7 @@ from random import Random
 
 import msgspec
 from flows import chain
+from run_ids import run_of
 
 from thalweg.emulation.virtual.hostile import DRAWN, KINDS, Hostile
 from thalweg.middleware.dataflow import Code
@@ -15,9 +16,9 @@ FLOW = chain(Code("s"), Code("o"), client="client")
 
 
 def said(seed: int, count: int = 2000) -> list[tuple[object, object, int]]:
-    hostile = Hostile("stranger", ("h1", "h2", "client"), "run", FLOW, Random(seed))
+    hostile = Hostile("stranger", ("h1", "h2", "client"), run_of("run"), FLOW, Random(seed))
     for index in range(5):
-        hostile.overhear(m.Demand("run", "s", "o", index, version=1))
+        hostile.overhear(m.Demand(run_of("run"), "s", "o", index, version=1))
     return [hostile.says() for _ in range(count)]
 
 
@@ -27,14 +28,16 @@ def test_it_says_every_kind_that_a_socket_lets_through_and_what_was_said_again()
     for message in messages:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message)) == message
     demands = [message for message in messages if isinstance(message, m.Demand)]
-    again = [demand for demand in demands if demand in [m.Demand("run", "s", "o", i, version=1) for i in range(5)]]
+    again = [
+        demand for demand in demands if demand in [m.Demand(run_of("run"), "s", "o", i, version=1) for i in range(5)]
+    ]
     assert len(demands) > len(again) > 100
     assert said(1, 50) == said(1, 50) != said(2, 50)
 
 
 def test_with_seeds_of_their_own_the_fields_of_one_message_do_not_decide_the_next() -> None:
     def kinds(skipped: int) -> list[object]:
-        hostile = Hostile("stranger", ("h1", "h2", "client"), "run", FLOW, Random(1), apart=True)
+        hostile = Hostile("stranger", ("h1", "h2", "client"), run_of("run"), FLOW, Random(1), apart=True)
         messages = []
         for number in range(50):
             messages.append(hostile.says()[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_ids import run_of
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
@@ -97,7 +98,7 @@ def test_partitions_go_over_relays_at_the_rate_of_the_slowest_link(model: str) -
     world = Relayed(20, model=model)
     assert world.failed is None and world.values == list(range(20))
     assert world.over(5.0, world.now) == {HOPS}
-    assert {world.hosts[name].core.runs.get("run") for name in ("r1", "r2")} == {None}
+    assert {world.hosts[name].core.runs.get(run_of("run")) for name in ("r1", "r2")} == {None}
     period_s = (world.came_s[-1] - world.came_s[4]) / 15
     link_s = BYTES * 8 / 5e6
     # 5 pieces: the last one takes two hops more than a link of its own would; one interface sends or receives

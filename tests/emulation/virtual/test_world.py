@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flows import chain
+from run_ids import R, alarm, run_of, timer_of
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import world as virtual_world
@@ -211,7 +212,7 @@ def test_a_message_takes_its_bytes_the_start_up_cost_and_the_time_until_it_is_ta
     (late_s,) = Watched(codes, network, WorldConfig("independent", startup_s=0.0, take_up_s=0.25)).run(
         LINE, placement, 1
     )
-    answer_s = len(frames.encode(m.Installed("run", "h1"))) / 1000
+    answer_s = len(frames.encode(m.Installed(run_of("run"), "h1"))) / 1000
     assert at_s == pytest.approx(answer_s + 4.0)
     assert started_s == pytest.approx(at_s + 4 * 0.5)
     assert late_s == pytest.approx(at_s + 4 * 0.25)
@@ -281,7 +282,7 @@ class Scripted:
         self.validated = 0
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
-        self.heard.append((event.key if isinstance(event, e.TimerFired) else type(event).__name__, now))
+        self.heard.append((event.key.timer if isinstance(event, e.TimerFired) else type(event).__name__, now))
         return self.answers.pop(0) if self.answers else []
 
     def validate(self) -> None:
@@ -292,15 +293,15 @@ def scripted(*answers: Sequence[e.Command], **config: Any) -> tuple[World, Scrip
     world = World(HOSTS, links(), lambda node: Takes(), WorldConfig(**config))
     core = Scripted(*answers)
     world.hosts["h1"].core = core  # type: ignore[assignment]
-    world._soon(world.hosts["h1"], e.NextRequested("r"))
+    world._soon(world.hosts["h1"], e.NextRequested(R))
     return world, core
 
 
 def test_a_timer_that_is_set_again_replaces_the_one_before() -> None:
     world, core = scripted(
-        [e.SetTimer("later", 5.0), e.SetTimer("sooner", 5.0), e.SetTimer("first", 1.0)],
-        [e.SetTimer("later", 9.0), e.SetTimer("sooner", 2.0)],
-        [e.SetTimer("sooner", 5.0)],
+        [alarm("later", 5.0), alarm("sooner", 5.0), alarm("first", 1.0)],
+        [alarm("later", 9.0), alarm("sooner", 2.0)],
+        [alarm("sooner", 5.0)],
     )
     world._until(lambda: False)
     assert core.heard == [("NextRequested", 0.0), ("first", 1.0), ("sooner", 2.0), ("sooner", 5.0), ("later", 9.0)]
@@ -309,14 +310,14 @@ def test_a_timer_that_is_set_again_replaces_the_one_before() -> None:
 
 def test_what_is_due_at_one_time_happens_in_the_order_it_was_asked_for() -> None:
     names = ["z", "b", "q", "a"]
-    world, core = scripted([e.SetTimer(name, 1.0) for name in names])
+    world, core = scripted([e.SetTimer(timer_of(name), 1.0) for name in names])
     world._until(lambda: False)
     assert [name for name, _ in core.heard[1:]] == names
 
 
 def test_invariants_are_checked_after_every_event_where_that_is_wanted() -> None:
     for wanted in (False, True):
-        world, core = scripted([e.SetTimer("a", 1.0)], validate=wanted)
+        world, core = scripted([alarm("a", 1.0)], validate=wanted)
         world._until(lambda: False)
         assert (core.validated, world.events) == (2 if wanted else 0, 2)
 
@@ -343,7 +344,7 @@ def test_a_consumer_that_never_asks_costs_no_more_memory_than_one_that_does() ->
     world.on_delivered = lambda partition, now: taken.append((partition.sink, partition.index))
     world.run(flow, {node.name: node.pinned or "h1" for node in flow.nodes} | dict.fromkeys(flow.sinks, "client"), 50)
     assert max(index for sink, index in taken if sink == "taken") in (1, 2)
-    nodes = [node for host in world.hosts.values() for node in host.core.runs["run"].flow.nodes.values()]
+    nodes = [node for host in world.hosts.values() for node in host.core.runs[run_of("run")].flow.nodes.values()]
     assert all((node.output is not None) + (node.retained is not None) <= 2 for node in nodes)
     assert max(node.index for node in nodes) <= 5
 
@@ -370,7 +371,7 @@ def test_outputs_that_are_kept_let_a_longer_way_be_a_pipeline() -> None:
 
 def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_world, "MAX_EVENTS", 50)
-    world, core = scripted(*[[e.SetTimer("again", float(number))] for number in range(1000)])
+    world, core = scripted(*[[alarm("again", float(number))] for number in range(1000)])
     with pytest.raises(RunError, match="did not end within 50 events"):
         world._until(lambda: False)
     assert len(core.heard) == 51

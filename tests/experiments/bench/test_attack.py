@@ -7,6 +7,7 @@ import json
 from random import Random
 
 import pytest
+from run_ids import R
 
 from thalweg.experiments.bench.attack import NAMES, bench_attack
 from thalweg.experiments.bench.attackers import BETRAYED, ENDLESS, Orders, lies, mutated
@@ -49,8 +50,8 @@ def corpus() -> list[bytes]:
     """A frame of every kind that an attacker lies with, and an installation."""
     dataflow = bench_dataflow(2, 10)
     found = tuple(m.Location(node.name, "h1", 1) for node in dataflow.nodes)
-    install = frames.encode(m.Install("r", dataflow, found, (), "client"))
-    told = lies(Orders("", (), "r", "h3", install, (), 0, 0))
+    install = frames.encode(m.Install(R, dataflow, found, (), "client"))
+    told = lies(Orders("", (), R, "h3", install, (), 0, 0))
     parts = [m.Chunk(1, 4, 0, each) for each in told if isinstance(each, m.Partition | m.AnyState)]
     riding = frames.encode_piggybacking(told[0], [m.Credit(1, 2, True)] * 3)
     return [install, riding, *(frames.encode(each) for each in (*told, *parts))]

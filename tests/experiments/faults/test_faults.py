@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_ids import run_of
 from typer.testing import CliRunner
 
 from thalweg.emulation.virtual.faults import (
@@ -194,7 +195,7 @@ def watched(*messages: tuple[float, e.Record]) -> Watch:
 
 
 def fault(what: str, peer: str = "", kind: str = "fault") -> e.Record:
-    return e.Record("run", kind, {"peer": peer, "detail": {"what": what}})
+    return e.Record(run_of("run"), kind, {"peer": peer, "detail": {"what": what}})
 
 
 BULK = BulkOutage("h1", "h2", 5.0, 40.0)
@@ -207,7 +208,7 @@ BULK = BulkOutage("h1", "h2", 5.0, 40.0)
         ([(30.0, fault("host 'h1' gets nothing through"))], 20.0),
         ([(30.0, fault("the run goes on without it", "h2"))], 20.0),
         ([(30.0, fault("the run goes on without it", "h3"))], 35.0),  # of another host
-        ([(30.0, e.Record("run", "fault", {"peer": "h2"}))], 35.0),  # says nothing to people
+        ([(30.0, e.Record(run_of("run"), "fault", {"peer": "h2"}))], 35.0),  # says nothing to people
         ([(30.0, fault("", "h2", "repeated"))], 35.0),
         ([(7.0, fault("goes on", "h2"))], 35.0),  # of what was before
         ([(55.0, fault("goes on", "h2"))], 35.0),  # when it was over

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from patience import patience
+from run_ids import run_of
 
 from tests.made_traces import steps
 from thalweg.emulation.traces.pool import Pool, Window
@@ -216,7 +217,7 @@ def test_exact_knowledge_lasts_while_data_flows(monkeypatch: pytest.MonkeyPatch)
     assert len(later) == exact.plans > 10
     assert all(sure for sure, _ in later)
     assert len({tuple(rates.values()) for _, rates in later}) > 10
-    view = exactly(links)(e.RequestPlan("run", {}, {}), 90.0)
+    view = exactly(links)(e.RequestPlan(run_of("run"), {}, {}), 90.0)
     assert {link: each.rate_bps for link, each in view.estimates.items()} == {
         link: rates.rate_at(90.0) for link, rates in links.items()
     }
@@ -278,12 +279,14 @@ def test_links_that_stay_have_the_bound_of_their_beginning() -> None:
 def test_what_links_will_carry_is_told_ahead_and_what_was_measured_last_as_if_it_held() -> None:
     links = open_pool("paper", 1001).network(("h1", "h2"), 0)
     window = links["h1", "h2"]
-    plan = e.RequestPlan("run", {}, {})
+    plan = e.RequestPlan(run_of("run"), {}, {})
     assert foreseen(links, 300.0)(plan, 60.0).rate_bps("h1", "h2") == pytest.approx(
         window.bits_between(60.0, 360.0) / 300.0
     )
     samples = {("h1", "h2"): (Sample(0.0, 3.0, 1), Sample(9.0, 5.0, 1)), ("h2", "h1"): (Sample(1.0, 4.0, 2),)}
-    view = last_measured(("h1", "h2", "h3"))(e.RequestPlan("run", {}, {}, past=PlanningHistory(samples, 500.0)), 500.0)
+    view = last_measured(("h1", "h2", "h3"))(
+        e.RequestPlan(run_of("run"), {}, {}, past=PlanningHistory(samples, 500.0)), 500.0
+    )
     assert isinstance(view, Outlook)
     assert view.rate_bps("h1", "h2") == pytest.approx(math.exp(5.0))
     assert view.rate_bps("h1", "h3") == pytest.approx(math.exp(4.0))  # as the slowest of those that were measured

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, MERGING, MERGING_DATAFLOW, Mood, Scripted, World, another_tree
 from playbook import HandOver, got
+from run_ids import R, timer_of
 
 from thalweg.emulation.virtual.hostile import KINDS, Pool, fields
 from thalweg.middleware.core.host import HostCore
@@ -105,9 +106,9 @@ def _moved(world: Scripted) -> bool:
 
 def _worlds() -> dict[str, World]:
     epoch = Scripted(_moved, last_s=0.6).at(BEGINS_S, "h3", HandOver("o", "h4"))
-    barrier = Scripted(_moved, last_s=0.6).at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h2"}, "a test"))
+    barrier = Scripted(_moved, last_s=0.6).at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"o": "h2"}, "a test"))
     shape = Scripted(lambda world: bool(world.reshaped), last_s=0.4, dataflow=MERGING_DATAFLOW)
-    wish = e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree("n", MERGING), (MERGING,), (MERGING,))
+    wish = e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree("n", MERGING), (MERGING,), (MERGING,))
     shape.at(BEGINS_S, CLIENT, wish)
     local = World(
         Mood(3, 0.05, 0.05), 5, 4, partitions=12, length=None, adaptation=LocalMoves(period_s=0.2, k=2, gate=False)
@@ -132,7 +133,7 @@ class Session:
         self.host = random.choice(list(recording.told))
         self.told: list[Told] = recording.told[self.host]
         self.core: HostCore = recording.cores[self.host]()
-        self.pool = Pool(random, list(recording.told), recording.nodes, "r")
+        self.pool = Pool(random, list(recording.told), recording.nodes, R)
         self.others = [name for name in recording.told if name != self.host]
         self.now = 0.0
         self.trials = 0
@@ -173,7 +174,7 @@ class Session:
         if kind is e.TimerFired:
             timers = ["retry", "lease", "probe", "silence", *(f"{what} r" for what in ("move", "claims", "barrier"))]
             timers += ["install r", "ping r", "plan r", f"epoch r {self.pool.text('node')}", "remove r", "decide r o"]
-            drawn = {"key": self.random.choice(timers)}
+            drawn = {"key": timer_of(self.random.choice(timers))}
         elif "message" in kind.__struct_fields__:
             drawn["message"] = self.pool.message(self.random.choice((m.Partition, m.State, m.Checkpoint, m.Probe)))
             drawn |= {"size_bytes": 5, "duration_s": 0.1} if kind in (e.TransferMeasured, e.Relayed) else {}
@@ -197,7 +198,7 @@ def sessions(recordings: list[Recording], trials: int, kind: str) -> Iterator[tu
 
 
 def test_every_kind_of_message_can_be_drawn() -> None:
-    pool = Pool(Random(1), ["h1", "h2"], ["o", "s"], "r")
+    pool = Pool(Random(1), ["h1", "h2"], ["o", "s"], R)
     for kind in KINDS:
         assert type(pool.message(kind)) is kind
 

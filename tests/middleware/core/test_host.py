@@ -10,6 +10,7 @@ from flows import chain
 from hypothesis import given
 from hypothesis import strategies as st
 from playbook import ANY, Playbook, got
+from run_ids import R, alarm, fired, run_of
 
 from thalweg.middleware.core.flow.directory import merge_locations
 from thalweg.middleware.core.flow.flow import Flow
@@ -19,6 +20,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -28,11 +30,11 @@ def demand(
     producer: str, consumer: str, index: int, forwards: int = 0, version: int = 0, *, again: bool = False
 ) -> m.Demand:
     """As a host forwards it, or with ``version`` as the consumer's own host sends it; ``again``: repeated."""
-    return m.Demand("r", producer, consumer, index, forwards, version, again=again)
+    return m.Demand(R, producer, consumer, index, forwards, version, again=again)
 
 
 def partition(producer: str, consumer: str, index: int, *, end: bool = False, forwards: int = 0) -> m.Partition:
-    return m.Partition("r", producer, consumer, index, end, forwards)
+    return m.Partition(R, producer, consumer, index, end, forwards)
 
 
 def installed(make_book: Book, install: m.Install, host: str, config: CoreConfig | None = None) -> Playbook:
@@ -46,26 +48,26 @@ def installed(make_book: Book, install: m.Install, host: str, config: CoreConfig
 
 def test_a_host_says_who_it_is(make_book: Book) -> None:
     welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), speaks=SPEAKS)
-    make_book("h1") << got("hello", m.Hello()) >> [e.Send("", "hello", welcome)]
+    make_book("h1") << got("hello", m.Hello()) >> [e.Send(NO_RUN, "hello", welcome)]
 
 
 def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, make_install: Make) -> None:
     install = make_install({"o": "h1"})
-    answer = e.Send("r", "client", m.Installed("r", "h1"))
+    answer = e.Send(R, "client", m.Installed(R, "h1"))
     book = make_book("h1")
     (
         book
         << got("client", install)
         >> [
-            e.Meet("r", install.peers),
+            e.Meet(R, install.peers),
             e.OpenRun(install, ("s", "o")),
-            e.SetTimer("lease", 30.0),
+            alarm("lease", 30.0),
             answer,
         ]
     )
-    nodes = book.core.runs["r"].flow.nodes
-    book << got("client", install) >> [e.Meet("r", install.peers), answer]
-    assert book.core.runs["r"].flow.nodes is nodes
+    nodes = book.core.runs[R].flow.nodes
+    book << got("client", install) >> [e.Meet(R, install.peers), answer]
+    assert book.core.runs[R].flow.nodes is nodes
 
 
 def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_book: Book, make_install: Make) -> None:
@@ -78,10 +80,10 @@ def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_bo
 
     welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), "second", speaks=SPEAKS)
     stale = for_instance("first")
-    book << got("client", stale) >> [e.Send("", "client", welcome)]
+    book << got("client", stale) >> [e.Send(NO_RUN, "client", welcome)]
     assert not book.core.runs
     book << got("client", for_instance("second")) >> ANY
-    assert "r" in book.core.runs
+    assert R in book.core.runs
 
 
 def test_a_host_without_nodes_takes_part_too(make_book: Book, make_install: Make) -> None:
@@ -90,10 +92,10 @@ def test_a_host_without_nodes_takes_part_too(make_book: Book, make_install: Make
         make_book("h9")
         << got("client", install)
         >> [
-            e.Meet("r", install.peers),
+            e.Meet(R, install.peers),
             e.OpenRun(install, ()),
-            e.SetTimer("lease", 30.0),
-            e.Send("r", "client", m.Installed("r", "h9")),
+            alarm("lease", 30.0),
+            e.Send(R, "client", m.Installed(R, "h9")),
         ]
     )
 
@@ -112,20 +114,20 @@ def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Bo
     assert answer.host == "h1"
     assert "'a'" in answer.error
     lost = msgspec.structs.replace(make_install(), locations=(m.Location("s", "h1", 1), m.Location("t", "client", 1)))
-    refusal = m.Installed("r", "h1", "no location for node 'o'")
-    book << got("client", lost) >> [e.Send("r", "client", refusal)]
+    refusal = m.Installed(R, "h1", "no location for node 'o'")
+    book << got("client", lost) >> [e.Send(R, "client", refusal)]
     install = make_install()
     ghost = msgspec.structs.replace(install, locations=(*install.locations, m.Location("ghost", "h1", 1)))
-    refusal = m.Installed("r", "h1", "a location for 'ghost', which is no node")
-    book << got("client", ghost) >> [e.Send("r", "client", refusal)]
+    refusal = m.Installed(R, "h1", "a location for 'ghost', which is no node")
+    book << got("client", ghost) >> [e.Send(R, "client", refusal)]
     assert book.core.runs == {}
 
 
 def test_remove_is_answered_also_when_repeated_or_unknown(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
-    answer = e.Send("r", "client", m.Removed("r", "h1"))
-    book << got("client", m.Remove("r")) >> [answer, e.CloseRun("r")]
-    book << got("client", m.Remove("r")) >> [answer]
+    answer = e.Send(R, "client", m.Removed(R, "h1"))
+    book << got("client", m.Remove(R)) >> [answer, e.CloseRun(R)]
+    book << got("client", m.Remove(R)) >> [answer]
     book << got("client", make_install()) >> []  # it comes late, again
     assert book.core.runs == {}
     assert book.core.runs == {}
@@ -133,24 +135,24 @@ def test_remove_is_answered_also_when_repeated_or_unknown(make_book: Book, make_
 
 def test_only_the_client_of_a_run_can_remove_it(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
-    book << got("h2", m.Remove("r")) >> []
+    book << got("h2", m.Remove(R)) >> []
     assert book.recorded() == ["unexpected"]
-    assert "r" in book.core.runs
+    assert R in book.core.runs
 
 
 def test_messages_of_unknown_runs_and_nodes_change_nothing(make_book: Book, make_install: Make) -> None:
     book = make_book("h1")
     book << got("h2", demand("s", "o", 0)) >> []
     book << got("h2", partition("s", "o", 0), b"x", 1) >> []
-    book << got("h2", m.Located("r", (m.Location("s", "h2", 9),))) >> []
-    book << e.OperatorFinished("r", "s", 0, b"x", 1) >> []
-    book << e.OperatorFailed("r", "s", "no") >> []
+    book << got("h2", m.Located(R, (m.Location("s", "h2", 9),))) >> []
+    book << e.OperatorFinished(R, "s", 0, b"x", 1) >> []
+    book << e.OperatorFailed(R, "s", "no") >> []
     book << e.TransferMeasured("h2", partition("s", "o", 0), 8, 1.0) >> []
     book << e.TransferFailed("h2", partition("s", "o", 0)) >> []
-    book << e.PeerLost("r", "h2") >> []
-    book << e.NextRequested("r") >> []
-    book << e.RunAbandoned("r") >> []
-    book << e.TimerFired("ping r") >> []
+    book << e.PeerLost(R, "h2") >> []
+    book << e.NextRequested(R) >> []
+    book << e.RunAbandoned(R) >> []
+    book << fired("ping r") >> []
     book << got("client", make_install()) >> ANY
     book << got("h2", demand("nobody", "o", 0)) >> []
     assert book.recorded() == ["unexpected"]
@@ -158,17 +160,17 @@ def test_messages_of_unknown_runs_and_nodes_change_nothing(make_book: Book, make
     assert book.recorded() == ["unexpected"]
     book << got("h2", partition("o", "nobody", 0), b"x", 1) >> []
     assert book.recorded() == ["undeliverable"]
-    book << e.NextRequested("r") >> []  # the sink is on another host
-    book << e.OperatorFinished("r", "o", 0, b"x", 1) >> []
+    book << e.NextRequested(R) >> []  # the sink is on another host
+    book << e.OperatorFinished(R, "o", 0, b"x", 1) >> []
 
 
 def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
     make_book: Book, make_install: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = installed(make_book, make_install({"o": "h1"}, run="a"), "h1")
-    book << got("client", make_install({"o": "h1"}, run="b")) >> ANY
-    due = e.TimerFired("retry")  # of all runs
-    broken, retry = book.core.runs["a"].flow, Flow.retry
+    book = installed(make_book, make_install({"o": "h1"}, run=run_of("a")), "h1")
+    book << got("client", make_install({"o": "h1"}, run=run_of("b"))) >> ANY
+    due = fired("retry")  # of all runs
+    broken, retry = book.core.runs[run_of("a")].flow, Flow.retry
 
     def defect(flow: Flow) -> float | None:
         if flow is broken:
@@ -178,27 +180,27 @@ def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
     monkeypatch.setattr(Flow, "retry", defect)
     with pytest.raises(KeyError):
         book.core.handle(due, book.now)
-    assert book.core.at_fault(due) == "a"
-    failed = e.Send("a", "client", m.Failed("a", "", "why"))
-    book << e.RunBroken("a", "why") >> [failed, e.CloseRun("a")]
-    assert book.core.runs.keys() == {"b"}
+    assert book.core.at_fault(due) == run_of("a")
+    failed = e.Send(run_of("a"), "client", m.Failed(run_of("a"), "", "why"))
+    book << e.RunBroken(run_of("a"), "why") >> [failed, e.CloseRun(run_of("a"))]
+    assert book.core.runs.keys() == {run_of("b")}
     book << due >> []
-    book << got("client", make_install(run="a")) >> []  # R1: late
-    book << got("client", m.Ping("a")) >> [failed]
-    book << got("client", m.Ping("b")) >> [e.Send("b", "client", m.Pong("b", True))]
+    book << got("client", make_install(run=run_of("a"))) >> []  # R1: late
+    book << got("client", m.Ping(run_of("a"))) >> [failed]
+    book << got("client", m.Ping(run_of("b"))) >> [e.Send(run_of("b"), "client", m.Pong(run_of("b"), True))]
 
 
 def test_a_client_whose_own_part_broke_fails_the_run_and_removes_it(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     install = make_install()
     book << e.RunRequested(install) >> ANY
-    book << e.RunBroken("r", "why") >> [e.Fail("r", "why", host="client"), e.CloseRun("r")]
-    book << e.RunAbandoned("r") >> ANY
+    book << e.RunBroken(R, "why") >> [e.Fail(R, "why", host="client"), e.CloseRun(R)]
+    book << e.RunAbandoned(R) >> ANY
     assert [book.core.coordinator.led[run].removing for run in book.core.coordinator.led] == [{"h1", "h2"}]
-    book << e.RunBroken("r", "why") >> [e.CloseRun("r"), e.Forgotten("r")]  # over its removal
+    book << e.RunBroken(R, "why") >> [e.CloseRun(R), e.Forgotten(R)]  # over its removal
     assert not book.core.coordinator.led
-    told = e.Send("x", "h2", m.Installed("x", "client", "why"))
-    book << e.RunBroken("x", "why", "h2") >> [told, e.CloseRun("x")]  # over its Install
+    told = e.Send(run_of("x"), "h2", m.Installed(run_of("x"), "client", "why"))
+    book << e.RunBroken(run_of("x"), "why", "h2") >> [told, e.CloseRun(run_of("x"))]  # over its Install
 
 
 def test_a_host_that_did_not_run_gives_clients_a_fresh_period(make_book: Book, make_install: Make) -> None:
@@ -209,28 +211,28 @@ def test_a_host_that_did_not_run_gives_clients_a_fresh_period(make_book: Book, m
         << e.Woke(59)
         >> [
             e.Record(
-                "r",
+                R,
                 "fault",
                 {"peer": "h1", "detail": {"about": "itself", "what": "did not run for 59 s"}, "duration_s": 59},
             )
         ]
     )
-    book << e.TimerFired("lease") >> [e.SetTimer("lease", 65.0)]
-    book.at(70) << e.TimerFired("lease") >> [e.SetTimer("lease", 75.0)]
-    book.at(75) << e.TimerFired("lease") >> [e.CloseRun("r")]
+    book << fired("lease") >> [alarm("lease", 65.0)]
+    book.at(70) << fired("lease") >> [alarm("lease", 75.0)]
+    book.at(75) << fired("lease") >> [e.CloseRun(R)]
 
 
 def test_the_lease_drops_a_run_whose_client_is_silent(make_book: Book, make_install: Make) -> None:
     config = CoreConfig(lease_s=10)
     book = installed(make_book, make_install(), "h1", config)
-    book.at(4) << got("client", m.Ping("r")) >> [e.Send("r", "client", m.Pong("r", True))]
-    book.at(5) << e.TimerFired("lease") >> [e.SetTimer("lease", 10.0)]
-    book.at(10) << e.TimerFired("lease") >> [e.SetTimer("lease", 15.0)]
-    book.at(15) << e.TimerFired("lease") >> [e.CloseRun("r")]
+    book.at(4) << got("client", m.Ping(R)) >> [e.Send(R, "client", m.Pong(R, True))]
+    book.at(5) << fired("lease") >> [alarm("lease", 10.0)]
+    book.at(10) << fired("lease") >> [alarm("lease", 15.0)]
+    book.at(15) << fired("lease") >> [e.CloseRun(R)]
     assert "fault" in book.recorded()
-    book << got("client", m.Ping("r")) >> [e.Send("r", "client", m.Pong("r", False))]
-    book << got("client", msgspec.structs.replace(make_install(), run="q")) >> ANY  # a lease is watched again
-    assert e.SetTimer("lease", 20.0) in book.commands
+    book << got("client", m.Ping(R)) >> [e.Send(R, "client", m.Pong(R, False))]
+    book << got("client", msgspec.structs.replace(make_install(), run=run_of("q"))) >> ANY  # a lease is watched again
+    assert alarm("lease", 20.0) in book.commands
 
 
 # --- edges ------------------------------------------------------------------------------------------
@@ -239,22 +241,22 @@ def test_the_lease_drops_a_run_whose_client_is_silent(make_book: Book, make_inst
 def test_a_remote_edge_demands_and_repeats_with_back_off(make_book: Book, make_install: Make) -> None:
     config = CoreConfig(retry_s=0.5, retry_max_s=2.0)
     book = installed(make_book, make_install(), "h2", config)
-    ask = e.Send("r", "h1", demand("s", "o", 0, version=1))
-    again = e.Send("r", "h1", demand("s", "o", 0, version=1, again=True))
-    book.at(1.0) << got("client", demand("o", "t", 0)) >> [ask, e.SetTimer("retry", 1.5)]
-    book.at(1.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 2.5)]
-    book.at(2.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 4.5)]
-    book.at(4.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 6.5)]  # 2 s is the most
-    book << got("h1", partition("s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
-    book.at(6.5) << e.TimerFired("retry") >> []
+    ask = e.Send(R, "h1", demand("s", "o", 0, version=1))
+    again = e.Send(R, "h1", demand("s", "o", 0, version=1, again=True))
+    book.at(1.0) << got("client", demand("o", "t", 0)) >> [ask, alarm("retry", 1.5)]
+    book.at(1.5) << fired("retry") >> [again, alarm("retry", 2.5)]
+    book.at(2.5) << fired("retry") >> [again, alarm("retry", 4.5)]
+    book.at(4.5) << fired("retry") >> [again, alarm("retry", 6.5)]  # 2 s is the most
+    book << got("h1", partition("s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
+    book.at(6.5) << fired("retry") >> []
     # with nothing left to repeat, no timer runs until the next demand
     (
         book.at(7.0)
-        << e.OperatorFinished("r", "o", 0, b"o0", 2)
+        << e.OperatorFinished(R, "o", 0, b"o0", 2)
         >> [
-            e.Send("r", "client", partition("o", "t", 0), b"o0", 2, bulk=True),
-            e.Send("r", "h1", demand("s", "o", 1, version=1)),
-            e.SetTimer("retry", 9.0),  # the last answer took 3.5 s, twice which is more than the most
+            e.Send(R, "client", partition("o", "t", 0), b"o0", 2, bulk=True),
+            e.Send(R, "h1", demand("s", "o", 1, version=1)),
+            alarm("retry", 9.0),  # the last answer took 3.5 s, twice which is more than the most
         ]
     )
 
@@ -267,24 +269,24 @@ def test_a_demand_is_not_repeated_before_twice_the_time_of_the_last_answer(
     book << got("client", demand("o", "t", 0)) >> ANY
     (timer,) = book.only(e.SetTimer)
     while timer.at_s < answer_s:
-        book.at(timer.at_s) << e.TimerFired("retry") >> ANY  # the answer counts from the first demand on
+        book.at(timer.at_s) << fired("retry") >> ANY  # the answer counts from the first demand on
         (timer,) = book.only(e.SetTimer)
     book.at(answer_s) << got("h1", partition("s", "o", 0), b"s0", 2) >> ANY
-    book.at(timer.at_s) << e.TimerFired("retry") >> []  # nothing is left to repeat
-    book.at(9.0) << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    book.at(timer.at_s) << fired("retry") >> []  # nothing is left to repeat
+    book.at(9.0) << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     assert [each.at_s for each in book.only(e.SetTimer)][-1] == 9.0 + patience_s
-    book.at(9.0 + patience_s) << e.TimerFired("retry") >> ANY
+    book.at(9.0 + patience_s) << fired("retry") >> ANY
     assert book.sent("h1") == [demand("s", "o", 1, version=1, again=True)]
-    assert book.only(e.SetTimer) == [e.SetTimer("retry", 9.0 + patience_s + min(2 * patience_s, 4.0))]
+    assert book.only(e.SetTimer) == [alarm("retry", 9.0 + patience_s + min(2 * patience_s, 4.0))]
 
 
 def test_a_repeated_demand_that_was_on_its_way_does_not_send_a_partition_twice(
     make_book: Book, make_install: Make
 ) -> None:
     book = installed(make_book, make_install(), "h1")
-    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
-    first = e.Send("r", "h2", partition("s", "o", 0), b"s0", 20_000, bulk=True)
-    book << e.OperatorFinished("r", "s", 0, b"s0", 20_000) >> [first, e.RunOperator("r", "s", 1)]
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator(R, "s", 0)]
+    first = e.Send(R, "h2", partition("s", "o", 0), b"s0", 20_000, bulk=True)
+    book << e.OperatorFinished(R, "s", 0, b"s0", 20_000) >> [first, e.RunOperator(R, "s", 1)]
     book.at(1.0) << got("h2", demand("s", "o", 0, again=True)) >> []  # it is under way
     book.at(2.0) << e.TransferMeasured("h2", first.message, 20_000, 2.0) >> ANY
     book.at(2.1) << got("h2", demand("s", "o", 0, again=True)) >> []
@@ -300,40 +302,40 @@ def test_a_repeated_demand_that_was_on_its_way_does_not_send_a_partition_twice(
 
 def test_a_demand_is_repeated_soon_though_others_have_backed_off(make_book: Book, make_install: Make) -> None:
     book = make_book("h2", CoreConfig(retry_s=0.5, retry_max_s=8.0))
-    for run in ("r", "q"):
+    for run in (R, run_of("q")):
         book << got("client", make_install(run=run)) >> ANY
     book << got("client", demand("o", "t", 0)) >> ANY
     for now in (0.5, 1.5, 3.5):
-        book.at(now) << e.TimerFired("retry") >> ANY
-    assert book.only(e.SetTimer) == [e.SetTimer("retry", 7.5)]
-    ask = e.Send("q", "h1", m.Demand("q", "s", "o", 0, version=1))
-    again = e.Send("q", "h1", m.Demand("q", "s", "o", 0, version=1, again=True))
-    book.at(4.0) << got("client", m.Demand("q", "o", "t", 0)) >> [ask, e.SetTimer("retry", 4.5)]
-    book.at(4.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 5.5)]
+        book.at(now) << fired("retry") >> ANY
+    assert book.only(e.SetTimer) == [alarm("retry", 7.5)]
+    ask = e.Send(run_of("q"), "h1", m.Demand(run_of("q"), "s", "o", 0, version=1))
+    again = e.Send(run_of("q"), "h1", m.Demand(run_of("q"), "s", "o", 0, version=1, again=True))
+    book.at(4.0) << got("client", m.Demand(run_of("q"), "o", "t", 0)) >> [ask, alarm("retry", 4.5)]
+    book.at(4.5) << fired("retry") >> [again, alarm("retry", 5.5)]
 
 
 def test_local_edges_need_no_messages(make_book: Book, make_install: Make) -> None:
     everything = make_install({"s": "client", "o": "client"})
     book = make_book("client")
     book << e.RunRequested(everything) >> ANY
-    assert e.Ready("r") in book.commands
-    book << e.NextRequested("r") >> [e.RunOperator("r", "s", 0)]
+    assert e.Ready(R) in book.commands
+    book << e.NextRequested(R) >> [e.RunOperator(R, "s", 0)]
     (
         book
-        << e.OperatorFinished("r", "s", 0, "s0", 2)
+        << e.OperatorFinished(R, "s", 0, "s0", 2)
         >> [
-            e.RunOperator("r", "s", 1),
-            e.RunOperator("r", "o", 0, ("s0",)),
+            e.RunOperator(R, "s", 1),
+            e.RunOperator(R, "o", 0, ("s0",)),
         ]
     )
-    book << e.OperatorFinished("r", "s", 1, "s1", 2) >> []
+    book << e.OperatorFinished(R, "s", 1, "s1", 2) >> []
     (
         book
-        << e.OperatorFinished("r", "o", 0, "o0", 2)
+        << e.OperatorFinished(R, "o", 0, "o0", 2)
         >> [
-            e.Deliver("r", 0, "o0", 2, sink="t"),
-            e.RunOperator("r", "s", 2),
-            e.RunOperator("r", "o", 1, ("s1",)),
+            e.Deliver(R, 0, "o0", 2, sink="t"),
+            e.RunOperator(R, "s", 2),
+            e.RunOperator(R, "o", 1, ("s1",)),
         ]
     )
 
@@ -341,26 +343,26 @@ def test_local_edges_need_no_messages(make_book: Book, make_install: Make) -> No
 def test_partitions_for_the_sink_are_delivered_and_repeats_only_recorded(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install(partitions=1)) >> ANY
-    book << e.NextRequested("r") >> [e.Send("r", "h2", demand("o", "t", 0, version=1)), e.SetTimer("retry", 0.5)]
-    book << e.NextRequested("r") >> []  # an impatient application
+    book << e.NextRequested(R) >> [e.Send(R, "h2", demand("o", "t", 0, version=1)), alarm("retry", 0.5)]
+    book << e.NextRequested(R) >> []  # an impatient application
     book << got("h2", partition("o", "t", 1), b"early", 5) >> []
-    book << got("h2", partition("o", "t", 0), b"o0", 2) >> [e.Deliver("r", 0, b"o0", 2, sink="t")]
+    book << got("h2", partition("o", "t", 0), b"o0", 2) >> [e.Deliver(R, 0, b"o0", 2, sink="t")]
     book << got("h2", partition("o", "t", 0), b"o0", 2) >> []
     assert book.recorded() == ["duplicate"]
-    book << e.NextRequested("r") >> [e.Deliver("r", 1, end=True, sink="t")]
-    book << e.NextRequested("r") >> []
+    book << e.NextRequested(R) >> [e.Deliver(R, 1, end=True, sink="t")]
+    book << e.NextRequested(R) >> []
 
 
 def test_the_end_of_a_stream_travels_as_a_control_message(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
-    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
-    end = e.Send("r", "h2", partition("s", "o", 0, end=True))
-    book << e.OperatorFinished("r", "s", 0, end=True) >> [end]
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator(R, "s", 0)]
+    end = e.Send(R, "h2", partition("s", "o", 0, end=True))
+    book << e.OperatorFinished(R, "s", 0, end=True) >> [end]
     book << got("h2", demand("s", "o", 0)) >> [end]
     assert book.recorded() == ["repeated"]
     consumer = installed(make_book, make_install(), "h2")
     consumer << got("client", demand("o", "t", 0)) >> ANY
-    onward = e.Send("r", "client", partition("o", "t", 0, end=True))
+    onward = e.Send(R, "client", partition("o", "t", 0, end=True))
     consumer << got("h1", partition("s", "o", 0, end=True)) >> [onward]
 
 
@@ -370,9 +372,9 @@ def test_an_output_is_sent_again_only_when_its_transfer_is_over(make_book: Book,
         e.TransferMeasured("h2", partition("s", "o", 0), 2, 0.0),
     ):
         book = installed(make_book, make_install(), "h1")
-        send = e.Send("r", "h2", partition("s", "o", 0), b"s0", 2, bulk=True)
+        send = e.Send(R, "h2", partition("s", "o", 0), b"s0", 2, bulk=True)
         book << got("h2", demand("s", "o", 0)) >> ANY
-        book << e.OperatorFinished("r", "s", 0, b"s0", 2) >> [send, e.RunOperator("r", "s", 1)]
+        book << e.OperatorFinished(R, "s", 0, b"s0", 2) >> [send, e.RunOperator(R, "s", 1)]
         book << got("h2", demand("s", "o", 0)) >> []
         book << over >> []
         book << got("h2", demand("s", "o", 0)) >> [send]
@@ -388,7 +390,7 @@ def test_a_measured_transfer_is_recorded_with_its_rate(make_book: Book, make_ins
         << e.TransferMeasured("h2", partition("s", "o", 3), 1000, 0.5)
         >> [
             e.Record(
-                "r",
+                R,
                 "transfer",
                 {"peer": "h2", "node": "s", "index": 3, "size_bytes": 1000, "duration_s": 0.5, "value": 16000.0},
             )
@@ -421,7 +423,7 @@ def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_instal
     assert not wants(partition("o", "o", 0))
     assert wants(partition("o", "t", 0))  # to be forwarded
     assert not wants(partition("o", "nobody", 0))
-    assert not wants(m.Partition("another", "s", "o", 0))
+    assert not wants(m.Partition(run_of("another"), "s", "o", 0))
 
 
 # --- forwarding and locations -----------------------------------------------------------------------
@@ -429,14 +431,14 @@ def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_instal
 
 def test_a_message_for_a_node_elsewhere_is_forwarded_and_its_sender_told(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install({"s": "h1", "o": "h2"}, others=("h3", "h9")), "h3")
-    told = e.Send("r", "h9", m.Located("r", (m.Location("s", "h1", 1),)))
-    book << got("h9", demand("s", "o", 4)) >> [e.Send("r", "h1", demand("s", "o", 4, forwards=1)), told]
+    told = e.Send(R, "h9", m.Located(R, (m.Location("s", "h1", 1),)))
+    book << got("h9", demand("s", "o", 4)) >> [e.Send(R, "h1", demand("s", "o", 4, forwards=1)), told]
     assert book.recorded() == ["forwarded"]
-    told = e.Send("r", "h9", m.Located("r", (m.Location("o", "h2", 1),)))
-    onward = e.Send("r", "h2", partition("s", "o", 4, forwards=3), b"xyz", 3, bulk=True)
+    told = e.Send(R, "h9", m.Located(R, (m.Location("o", "h2", 1),)))
+    onward = e.Send(R, "h2", partition("s", "o", 4, forwards=3), b"xyz", 3, bulk=True)
     book << got("h9", partition("s", "o", 4, forwards=2), b"xyz", 3) >> [onward, told]
-    end = e.Send("r", "h2", partition("s", "o", 5, end=True, forwards=1))
-    book << got("h1", partition("s", "o", 5, end=True)) >> [end, e.Send("r", "h1", told.message)]
+    end = e.Send(R, "h2", partition("s", "o", 5, end=True, forwards=1))
+    book << got("h1", partition("s", "o", 5, end=True)) >> [end, e.Send(R, "h1", told.message)]
 
 
 def test_forwarding_ends_after_a_limited_number_of_hops(make_book: Book, make_install: Make) -> None:
@@ -450,18 +452,18 @@ def test_forwarding_ends_after_a_limited_number_of_hops(make_book: Book, make_in
 def test_a_told_location_is_used_for_the_repeated_demand(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install({"o": "h7"}, others=("h2", "h8"))) >> ANY
-    book << e.NextRequested("r") >> ANY
+    book << e.NextRequested(R) >> ANY
     (
         book
-        << got("h7", m.Located("r", (m.Location("o", "h2", 2), m.Location("stranger", "h2", 9))))
-        >> [e.OperatorMoved("r", "o", "h2")]
+        << got("h7", m.Located(R, (m.Location("o", "h2", 2), m.Location("stranger", "h2", 9))))
+        >> [e.OperatorMoved(R, "o", "h2")]
     )
     for not_newer in (1, 2):
-        book << got("h7", m.Located("r", (m.Location("o", "h8", not_newer),))) >> []
-    book.at(0.5) << e.TimerFired("retry") >> ANY
+        book << got("h7", m.Located(R, (m.Location("o", "h8", not_newer),))) >> []
+    book.at(0.5) << fired("retry") >> ANY
     (again,) = book.sent("h2")
     assert msgspec.structs.replace(again, news=None) == demand("o", "t", 0, version=1, again=True)
-    assert "stranger" not in book.core.runs["r"].directory.locations
+    assert "stranger" not in book.core.runs[R].directory.locations
 
 
 # Every version of a node's location was given out once, for one host: that is what makes merging order-free.
@@ -491,14 +493,14 @@ def test_merging_locations_is_commutative_idempotent_and_the_higher_version_wins
 
 def test_nobody_puts_an_operator_where_it_has_not_come(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
-    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0, ())]
-    book << got("h3", m.Located("r", (m.Location("o", "h1", 2),))) >> []
-    book << e.OperatorFinished("r", "s", 0, b"v", 1) >> ANY
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator(R, "s", 0, ())]
+    book << got("h3", m.Located(R, (m.Location("o", "h1", 2),))) >> []
+    book << e.OperatorFinished(R, "s", 0, b"v", 1) >> ANY
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"v")]
 
 
 def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: Make) -> None:
-    directory = installed(make_book, make_install(), "h1").core.runs["r"].directory
+    directory = installed(make_book, make_install(), "h1").core.runs[R].directory
     assert directory.news_for("h2") is None
     moved = m.Location("o", "client", 2)
     directory.merge((moved,))
@@ -509,13 +511,13 @@ def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: 
 def test_nobody_takes_an_operator_away_from_where_it_is(make_book: Book, make_install: Make) -> None:
     """Its host says so, by a newer version than any that was said."""
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h2")
-    book << got("h3", m.Located("r", (m.Location("o", "h3", 7),))) >> ANY
-    here = m.Located("r", (m.Location("o", "h2", 8),))
+    book << got("h3", m.Located(R, (m.Location("o", "h3", 7),))) >> ANY
+    here = m.Located(R, (m.Location("o", "h2", 8),))
     assert {send.to for send in book.only(e.Send) if send.message == here} == {"h3", "client", "h1"}
     believer = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
     for entry in (m.Location("o", "h3", 7), m.Location("o", "h2", 8)):
-        believer << got("h3", m.Located("r", (entry,))) >> []
-    assert believer.core.runs["r"].directory.locations["o"] == here.locations[0]
+        believer << got("h3", m.Located(R, (entry,))) >> []
+    assert believer.core.runs[R].directory.locations["o"] == here.locations[0]
 
 
 @pytest.mark.parametrize(
@@ -523,29 +525,29 @@ def test_nobody_takes_an_operator_away_from_where_it_is(make_book: Book, make_in
 )
 def test_a_location_that_cannot_be_is_not_taken(make_book: Book, make_install: Make, lie: m.Location) -> None:
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
-    known = dict(book.core.runs["r"].directory.locations)
-    book << got("h3", m.Located("r", (lie,))) >> []
-    book << got("h3", m.Demand("r", "s", "o", 0, news=m.Piggyback((lie,)))) >> ANY
-    assert book.core.runs["r"].directory.locations == known
+    known = dict(book.core.runs[R].directory.locations)
+    book << got("h3", m.Located(R, (lie,))) >> []
+    book << got("h3", m.Demand(R, "s", "o", 0, news=m.Piggyback((lie,)))) >> ANY
+    assert book.core.runs[R].directory.locations == known
 
 
 def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> None:
     flow = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
     book = installed(make_book, make_install({"o": "h2", "p": "h3"}, dataflow=flow), "h2")
-    book << got("h1", m.Located("r", (m.Location("p", "h1", 2),))) >> ANY
+    book << got("h1", m.Located(R, (m.Location("p", "h1", 2),))) >> ANY
     book << got("h1", demand("o", "p", 0)) >> ANY
-    assert book.core.runs["r"].directory.news_for("h2") is not None  # untold so far
+    assert book.core.runs[R].directory.news_for("h2") is not None  # untold so far
 
 
 def test_what_was_under_way_to_a_lost_host_goes_to_where_its_consumer_is(make_book: Book, make_install: Make) -> None:
     """Nobody waits until the transfer has failed, which takes a minute."""
     book = installed(make_book, make_install(others=("h3",)), "h1")
     book << got("h2", demand("s", "o", 0, version=1)) >> ANY
-    book << e.OperatorFinished("r", "s", 0, b"x", 1) >> ANY
+    book << e.OperatorFinished(R, "s", 0, b"x", 1) >> ANY
     assert [type(each) for each in book.sent("h2")] == [m.Partition]
-    book << got("h3", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
+    book << got("h3", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
     again = demand("s", "o", 0, version=2, again=True)
     book << got("h3", again) >> []  # it may have come, and been passed on
-    book << got("client", m.Lost("r", "h2", ())) >> ANY
+    book << got("client", m.Lost(R, "h2", ())) >> ANY
     book << got("h3", again) >> ANY
     assert [type(each) for each in book.sent("h3")] == [m.Partition]

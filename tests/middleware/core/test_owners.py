@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from flows import chain
 from playbook import ANY, Playbook, got
+from run_ids import R, alarm, run_of
 
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.hosting.runs import TABLE
@@ -18,81 +19,82 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 
 MOVE = m.Move("o", "h2", "h3", 1)
 NEWS = m.Piggyback((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
-COMMIT = m.Commit("r", 1, 3, (MOVE,))
+COMMIT = m.Commit(R, 1, 3, (MOVE,))
 PLACE = m.PlaceReport((0.1, 0.0, 0.0), 0.0, 0.1, 9, m.HostReport(1000, 1, 0))
-STATE = m.State("r", "o", 1, 0, -1, 1, 1, "d", inline=b"x")
+STATE = m.State(R, "o", 1, 0, -1, 1, 1, "d", inline=b"x")
 GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
-SUBSCRIBE = m.Subscribe("r", 7, "s", GUEST)
+SUBSCRIBE = m.Subscribe(R, 7, "s", GUEST)
 SAID: list[m.Message] = [
-    m.Ping("r"),
-    m.Ping("r", ("r/1",), (m.Lost("r", "h2", ()),)),
-    m.Pong("r"),
-    m.Pong("r", False),
-    m.Installed("r", "h2", "no"),
-    m.Installed("r", "h2", carried_over=(m.Start("o", 2**53 - 1), m.Start("nobody", 0))),
-    m.Remove("r"),
-    m.Removed("r", "h2"),
-    m.Demand("r", "s", "o", 0, version=9, news=NEWS, commit=COMMIT),
-    m.Partition("r", "o", "t", 0, end=True, news=NEWS, commit=COMMIT),
-    m.Partition("r", "o", "t", 0, forwards=1),
-    m.Located("r", (m.Location("o", "h3", 2**53 - 1),)),
-    m.Failed("r", "o", "because"),
-    m.Lost("r", "h2", ()),
-    m.CheckpointStored("r", "o", 1, ("h9",)),
-    m.StateMissing("r", "o", 1, "no"),
-    m.CheckpointsObsolete("r", ()),
-    m.StripeIndices("r", 0, (7,)),
-    m.Offer("r", "o", 1),
-    m.Accept("r", "o", 1),
-    m.Refuse("r", "o", 1, "no"),
+    m.Ping(R),
+    m.Ping(R, (run_of("r/1"),), (m.Lost(R, "h2", ()),)),
+    m.Pong(R),
+    m.Pong(R, False),
+    m.Installed(R, "h2", "no"),
+    m.Installed(R, "h2", carried_over=(m.Start("o", 2**53 - 1), m.Start("nobody", 0))),
+    m.Remove(R),
+    m.Removed(R, "h2"),
+    m.Demand(R, "s", "o", 0, version=9, news=NEWS, commit=COMMIT),
+    m.Partition(R, "o", "t", 0, end=True, news=NEWS, commit=COMMIT),
+    m.Partition(R, "o", "t", 0, forwards=1),
+    m.Located(R, (m.Location("o", "h3", 2**53 - 1),)),
+    m.Failed(R, "o", "because"),
+    m.Lost(R, "h2", ()),
+    m.CheckpointStored(R, "o", 1, ("h9",)),
+    m.StateMissing(R, "o", 1, "no"),
+    m.CheckpointsObsolete(R, ()),
+    m.StripeIndices(R, 0, (7,)),
+    m.Offer(R, "o", 1),
+    m.Accept(R, "o", 1),
+    m.Refuse(R, "o", 1, "no"),
     STATE,
-    m.Claim("r", "o", "n"),
-    m.Checkpoint("r", "o", 1, 2, 1, 1, "d", b"x"),
-    m.CheckpointRequest("r", "o"),
-    m.SkipTo("r", "s", "o", 7, version=9),
-    m.SkipTo("r", "s", "o", None),
-    m.Skipped("r", "s", "o", None),
-    m.ReplayNotNeeded("r", "s", "o", 1),
-    m.Restored("r", "o", 1),
-    m.Withdraw("r", "o", 1),
-    m.Resumed("r", "o", 1),
-    m.Relocated("r", "o", True, m.Location("o", "h3", 2)),
-    m.MoveRequest("r", "o", 1, "h3"),
-    m.Propose("r", 1, (MOVE,)),
-    m.Propose("r", 1, (MOVE,), ways=()),
-    m.Commit("r", 1, 0, (MOVE,), ways=()),
-    m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), via="net"),
-    m.Impassable("r", "h2", (m.LinkEnd("h9", "net"), m.LinkEnd("h2", "net"))),
-    m.Vote("r", 1, "h2", 0),
+    m.Claim(R, "o", "n"),
+    m.Checkpoint(R, "o", 1, 2, 1, 1, "d", b"x"),
+    m.CheckpointRequest(R, "o"),
+    m.SkipTo(R, "s", "o", 7, version=9),
+    m.SkipTo(R, "s", "o", None),
+    m.Skipped(R, "s", "o", None),
+    m.ReplayNotNeeded(R, "s", "o", 1),
+    m.Restored(R, "o", 1),
+    m.Withdraw(R, "o", 1),
+    m.Resumed(R, "o", 1),
+    m.Relocated(R, "o", True, m.Location("o", "h3", 2)),
+    m.MoveRequest(R, "o", 1, "h3"),
+    m.Propose(R, 1, (MOVE,)),
+    m.Propose(R, 1, (MOVE,), ways=()),
+    m.Commit(R, 1, 0, (MOVE,), ways=()),
+    m.ProbeRequest(R, (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), via="net"),
+    m.Impassable(R, "h2", (m.LinkEnd("h9", "net"), m.LinkEnd("h2", "net"))),
+    m.Vote(R, 1, "h2", 0),
     COMMIT,
-    m.Abort("r", 1),
-    m.Retire("r", 1),
-    m.Detach("r", 1, ("o",)),
-    m.Detached("r", 1),
+    m.Abort(R, 1),
+    m.Retire(R, 1),
+    m.Detach(R, 1, ("o",)),
+    m.Detached(R, 1),
     SUBSCRIBE,
-    m.AddMember("r", 9, m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
-    m.InstallSubscriber("r", 1, "x", m.Install("r", Dataflow(), (), (), "h9")),
-    m.Unsubscribe("r", 1),
-    m.Leave("r", True),
-    m.Stay("r", "no"),
-    m.SubscriptionEnded("r", 1, "no"),
-    m.SubscriptionEnded("r", 0, "no"),
-    m.Done("r", 1, "h2"),
-    m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
-    m.Probe("r", 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),
-    m.ProbeResult("r", m.Estimate("h9", "h1", 1, 0, 1, 0)),
-    m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "latency"),
-    m.ProbeResult("r", latency=m.LinkLatency("h9", "h1", 1, 0, 1, 0)),
-    m.Echo("r", 1),
-    m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "coordinates"),
-    m.ProbeResult("r", place=PLACE),
-    m.Echo("r", 1, places={"h9": PLACE, "h1": PLACE}),
+    m.AddMember(R, 9, m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.InstallSubscriber(R, 1, "x", m.Install(R, Dataflow(), (), (), "h9")),
+    m.Unsubscribe(R, 1),
+    m.Leave(R, True),
+    m.Stay(R, "no"),
+    m.SubscriptionEnded(R, 1, "no"),
+    m.SubscriptionEnded(R, 0, "no"),
+    m.Done(R, 1, "h2"),
+    m.ProbeRequest(R, (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.Probe(R, 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),
+    m.ProbeResult(R, m.Estimate("h9", "h1", 1, 0, 1, 0)),
+    m.ProbeRequest(R, (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "latency"),
+    m.ProbeResult(R, latency=m.LinkLatency("h9", "h1", 1, 0, 1, 0)),
+    m.Echo(R, 1),
+    m.ProbeRequest(R, (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), "coordinates"),
+    m.ProbeResult(R, place=PLACE),
+    m.Echo(R, 1, places={"h9": PLACE, "h1": PLACE}),
 ]
 
 
@@ -139,9 +141,9 @@ def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
     books["client"] = make_book("client")
     books["client"] << e.RunRequested(install) >> ANY
     for name in books.keys() - {"client"}:
-        books["client"] << got(name, m.Installed("r", name)) >> ANY
-    books["client"] << e.NextRequested("r") >> ANY
-    books["h2"] << got("client", m.Demand("r", "o", "t", 0, version=1)) >> ANY
+        books["client"] << got(name, m.Installed(R, name)) >> ANY
+    books["client"] << e.NextRequested(R) >> ANY
+    books["h2"] << got("client", m.Demand(R, "o", "t", 0, version=1)) >> ANY
     return books
 
 
@@ -157,7 +159,7 @@ def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
 ) -> None:
     book = hosts[host]
     if host != "client":
-        book << got("client", m.AddMember("r", 1, GUEST)) >> ANY
+        book << got("client", m.AddMember(R, 1, GUEST)) >> ANY
     before = state_of_runs(book)
     for who in ("h9", "g"):
         if host == "client" and said is SUBSCRIBE:
@@ -165,7 +167,7 @@ def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
         (
             book
             << got(who, said, b"forged", 6)
-            >> [e.Record("r", "unexpected", {"peer": who, "detail": {"message": m.tag_of(type(said))}})]
+            >> [e.Record(R, "unexpected", {"peer": who, "detail": {"message": m.tag_of(type(said))}})]
         )
         assert state_of_runs(book) == before
 
@@ -173,28 +175,28 @@ def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
 def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(hosts: dict[str, Playbook]) -> None:
     book, sink = hosts["h1"], Node("x", "sink", ("s",), None, "g")
     shape = m.Shape((m.Graft("x", ("s",), "g", sink),), ())
-    book << got("client", m.Propose("r", 1, (), shape)) >> ANY
+    book << got("client", m.Propose(R, 1, (), shape)) >> ANY
     vote = book.only(e.Send)[-1].message
     assert vote.error == "sink 'x' is on 'g', which has no part in the run, or is not a client"
-    book << got("client", m.AddMember("r", 1, m.Peer("h2", "tcp://g:1", "tcp://g:2"))) >> ANY
-    assert book.only(e.Send)[-1].message == m.Detached("r", 1, "a host of the run is called 'h2'")
-    let_in = [e.Meet("r", (GUEST,)), e.SetTimer("guests r", 0.625), e.Send("r", "client", m.Detached("r", 2))]
-    book << got("client", m.AddMember("r", 2, GUEST)) >> let_in
-    book << got("client", m.Propose("r", 2, (), shape)) >> [e.Send("r", "client", m.Vote("r", 2, "h1", -1))]
-    book << got("client", m.Commit("r", 2, -1, (), shape=shape)) >> ANY
-    run = book.core.runs["r"]
+    book << got("client", m.AddMember(R, 1, m.Peer("h2", "tcp://g:1", "tcp://g:2"))) >> ANY
+    assert book.only(e.Send)[-1].message == m.Detached(R, 1, "a host of the run is called 'h2'")
+    let_in = [e.Meet(R, (GUEST,)), alarm("guests r", 0.625), e.Send(R, "client", m.Detached(R, 2))]
+    book << got("client", m.AddMember(R, 2, GUEST)) >> let_in
+    book << got("client", m.Propose(R, 2, (), shape)) >> [e.Send(R, "client", m.Vote(R, 2, "h1", -1))]
+    book << got("client", m.Commit(R, 2, -1, (), shape=shape)) >> ANY
+    run = book.core.runs[R]
     before = dict(run.directory.locations)
-    for demand in (m.Demand("r", "s", "o", 0), m.Demand("r", "s", "x", 0, forwards=1)):
+    for demand in (m.Demand(R, "s", "o", 0), m.Demand(R, "s", "x", 0, forwards=1)):
         book << got("g", demand) >> []
         assert book.recorded() == ["unexpected"]
-    book << got("h2", m.Demand("r", "s", "o", 0, version=1)) >> [e.RunOperator("r", "s", 0)]
-    rider = m.Demand("r", "s", "x", 0, 0, 1, news=NEWS, commit=m.Commit("r", 3, 3, (MOVE,)))
+    book << got("h2", m.Demand(R, "s", "o", 0, version=1)) >> [e.RunOperator(R, "s", 0)]
+    rider = m.Demand(R, "s", "x", 0, 0, 1, news=NEWS, commit=m.Commit(R, 3, 3, (MOVE,)))
     book << got("g", rider) >> []
     assert (run.directory.locations, run.parts.get(Member).number) == (before, 2)
-    book << e.OperatorFinished("r", "s", 0, b"x", 1) >> ANY
+    book << e.OperatorFinished(R, "s", 0, b"x", 1) >> ANY
     assert {send.to for send in book.only(e.Send) if send.bulk} == {"h2", "g"}
-    book << got("client", m.Detach("r", 3, ("x",), ("g",))) >> ANY
-    book << got("client", m.AddMember("r", 2, GUEST)) >> [e.Send("r", "client", m.Detached("r", 2))]
+    book << got("client", m.Detach(R, 3, ("x",), ("g",))) >> ANY
+    book << got("client", m.AddMember(R, 2, GUEST)) >> [e.Send(R, "client", m.Detached(R, 2))]
     assert not run.directory.subscribers, "that was late"
 
 
@@ -203,12 +205,12 @@ def test_who_is_not_allowed_is_told_so_and_nothing_is_kept_of_it(hosts: dict[str
     before = state_of_runs(book)
     for allowed, said, why in (
         ((), SUBSCRIBE, "client 'client' does not let 'g' subscribe; it has to be among the run's subscribers"),
-        ((), m.Subscribe("s", 7, "s", GUEST), "the run is over, or was never one of client 'client'"),
-        (("g",), m.Subscribe("r", 7, "q", GUEST), "the run has no node 'q'"),
-        (("g",), m.Subscribe("r", 7, "s", m.Peer("g", "tcp://g:1", "tcp://g:2", "1", 100)), "max_partition_bytes"),
+        ((), m.Subscribe(run_of("s"), 7, "s", GUEST), "the run is over, or was never one of client 'client'"),
+        (("g",), m.Subscribe(R, 7, "q", GUEST), "the run has no node 'q'"),
+        (("g",), m.Subscribe(R, 7, "s", m.Peer("g", "tcp://g:1", "tcp://g:2", "1", 100)), "max_partition_bytes"),
     ):
         if allowed:
-            book << e.SubscribersAllowed("r", 0, frozenset(allowed)) >> []
+            book << e.SubscribersAllowed(R, 0, frozenset(allowed)) >> []
             before = state_of_runs(book)
         book << got("g", said) >> ANY
         (sent,) = book.only(e.Send)
@@ -229,25 +231,25 @@ def test_only_the_client_has_the_last_word(hosts: dict[str, Playbook], said: m.M
         assert state_of_runs(book) == before
 
 
-@pytest.mark.parametrize("run", ["r~2", "r", "r~1", "r~3"])
+@pytest.mark.parametrize("run", [run_of("r~2"), R, run_of("r~1"), run_of("r~3")], ids=str)
 def test_no_run_of_another_is_said_to_be_removed_whatever_generation_is_named(
-    make_book: Book, make_install: Make, run: str
+    make_book: Book, make_install: Make, run: RunId
 ) -> None:
     book = make_book("h1")
-    book << got("client", msgspec.structs.replace(make_install(run="r~2"), failover=m.Failover())) >> ANY
+    book << got("client", msgspec.structs.replace(make_install(run=run_of("r~2")), failover=m.Failover())) >> ANY
     for who in ("h9", "h2"):  # a stranger, and a host of the run
         book << got(who, m.Remove(run)) >> []
         assert book.recorded() == ["unexpected"]
-    assert list(book.core.runs) == ["r~2"]
-    book << got("client", m.Remove("r~2")) >> ANY
-    assert book.sent("client") == [m.Removed("r~2", "h1")]
+    assert list(book.core.runs) == [run_of("r~2")]
+    book << got("client", m.Remove(run_of("r~2"))) >> ANY
+    assert book.sent("client") == [m.Removed(run_of("r~2"), "h1")]
     assert not book.core.runs
 
 
-@pytest.mark.parametrize("run", ["r", "r~1"])
-def test_nobody_but_its_client_ends_what_is_taken_of_a_run(make_book: Book, run: str) -> None:
+@pytest.mark.parametrize("run", [R, run_of("r~1")], ids=str)
+def test_nobody_but_its_client_ends_what_is_taken_of_a_run(make_book: Book, run: RunId) -> None:
     book, owner = make_book("g"), m.Peer("client", "tcp://client:1", "tcp://client:2")
-    book << e.SubscribeRequested("r", 7, "s", owner) >> ANY
+    book << e.SubscribeRequested(R, 7, "s", owner) >> ANY
     book << got("h9", m.SubscriptionEnded(run, 0, "it has ended")) >> []
     assert book.recorded() == ["unexpected"]
     book << got("client", m.SubscriptionEnded(run, 0, "it has ended")) >> ANY
@@ -264,32 +266,28 @@ def test_only_the_client_has_code_loaded_for_another_query(hosts: dict[str, Play
     )
     shape = m.Shape(grafts, ())
     before = state_of_runs(book)
-    book << got("h1", m.Propose("r", 1, (), shape)) >> []
-    commit = m.Commit("r", 1, 0, (), shape=shape)
-    book << got("h1", m.Demand("r", "o", "t", 0, commit=commit)) >> []
+    book << got("h1", m.Propose(R, 1, (), shape)) >> []
+    commit = m.Commit(R, 1, 0, (), shape=shape)
+    book << got("h1", m.Demand(R, "o", "t", 0, commit=commit)) >> []
     assert state_of_runs(book) == before
-    book << got("client", m.Propose("r", 1, (), shape)) >> ANY
-    assert book.only(e.OpenNode) == [e.OpenNode("r", node)]
-    book << e.NodeOpened("r", "x") >> [e.Send("r", "client", m.Vote("r", 1, "h2", -1))]
+    book << got("client", m.Propose(R, 1, (), shape)) >> ANY
+    assert book.only(e.OpenNode) == [e.OpenNode(R, node)]
+    book << e.NodeOpened(R, "x") >> [e.Send(R, "client", m.Vote(R, 1, "h2", -1))]
     book << got("client", commit) >> ANY
-    run = book.core.runs["r"]
+    run = book.core.runs[R]
     assert run.flow.nodes["x"].index == 1
-    book << got("h1", m.Detach("r", 1, ("x", "y"))) >> []
-    book << got("client", m.Detach("r", 1, ("o",))) >> []
+    book << got("h1", m.Detach(R, 1, ("x", "y"))) >> []
+    book << got("client", m.Detach(R, 1, ("o",))) >> []
     assert book.recorded() == ["unexpected"], "others take their inputs from it"
-    (
-        book
-        << got("client", m.Detach("r", 1, ("x", "y")))
-        >> [e.CloseNode("r", "x"), e.Send("r", "client", m.Detached("r", 1))]
-    )
+    (book << got("client", m.Detach(R, 1, ("x", "y"))) >> [e.CloseNode(R, "x"), e.Send(R, "client", m.Detached(R, 1))])
     assert "x" not in run.flow.nodes
-    book << got("client", m.Detach("r", 1, ("x", "y"))) >> [e.Send("r", "client", m.Detached("r", 1))]
+    book << got("client", m.Detach(R, 1, ("x", "y"))) >> [e.Send(R, "client", m.Detached(R, 1))]
 
 
 def test_what_is_for_the_client_is_nothing_to_others(hosts: dict[str, Playbook]) -> None:
     book = hosts["h1"]
     before = state_of_runs(book)
-    for said in (m.Vote("r", 1, "h2", 0), m.Done("r", 1, "h2"), m.Failed("r", "o", "because")):
+    for said in (m.Vote(R, 1, "h2", 0), m.Done(R, 1, "h2"), m.Failed(R, "o", "because")):
         book << got("h2", said) >> []
     assert state_of_runs(book) == before
 
@@ -302,22 +300,22 @@ def source_at_h1(make_book: Book, make_install: Make) -> Playbook:
     """A client that waits for the first partition of ``s`` on h1, for its own operator ``o``."""
     book = make_book("client")
     book << e.RunRequested(make_install({"o": "client"}, others=("h2", "h3"))) >> ANY
-    book << e.NextRequested("r") >> ANY
+    book << e.NextRequested(R) >> ANY
     return book
 
 
 def test_a_partition_of_a_source_comes_from_its_host(source_at_h1: Playbook) -> None:
-    forged = m.Partition("r", "s", "o", 0)
+    forged = m.Partition(R, "s", "o", 0)
     for sender in ("h2", "h9"):
         source_at_h1 << got(sender, forged, b"forged", 6) >> []
         assert source_at_h1.recorded() == ["unexpected"]
-    source_at_h1 << got("h1", forged, b"right", 5) >> [e.RunOperator("r", "o", 0, (b"right",))]
+    source_at_h1 << got("h1", forged, b"right", 5) >> [e.RunOperator(R, "o", 0, (b"right",))]
 
 
 def test_or_from_a_host_that_passes_it_on_to_an_operator(source_at_h1: Playbook) -> None:
-    passed_on = m.Partition("r", "s", "o", 0, forwards=1)
+    passed_on = m.Partition(R, "s", "o", 0, forwards=1)
     source_at_h1 << got("h9", passed_on, b"forged", 6) >> []
-    source_at_h1 << got("h2", passed_on, b"right", 5) >> [e.RunOperator("r", "o", 0, (b"right",))]
+    source_at_h1 << got("h2", passed_on, b"right", 5) >> [e.RunOperator(R, "o", 0, (b"right",))]
 
 
 def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Make) -> None:
@@ -326,9 +324,9 @@ def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Ma
     install = msgspec.structs.replace(plain, locations=tuple(each for each in plain.locations if each.node != "o"))
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
-    book << e.NextRequested("r") >> ANY
-    book << got("h3", m.Partition("r", "s", "t", 0, forwards=1), b"forged", 6) >> []
-    book << got("h1", m.Partition("r", "s", "t", 0), b"right", 5) >> [e.Deliver("r", 0, b"right", 5, sink="t")]
+    book << e.NextRequested(R) >> ANY
+    book << got("h3", m.Partition(R, "s", "t", 0, forwards=1), b"forged", 6) >> []
+    book << got("h1", m.Partition(R, "s", "t", 0), b"right", 5) >> [e.Deliver(R, 0, b"right", 5, sink="t")]
 
 
 # --- the end of a run -------------------------------------------------------------------------------
@@ -336,9 +334,9 @@ def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Ma
 
 def test_a_host_fails_only_for_a_node_of_the_run_and_as_text(hosts: dict[str, Playbook]) -> None:
     book = hosts["client"]
-    book << got("h2", m.Failed("r", "nobody", "because")) >> []
+    book << got("h2", m.Failed(R, "nobody", "because")) >> []
     cause = m.Cause(3, "Error\x1b[31m", "line one\nline \x1btwo")
-    book << got("h2", m.Failed("r", "o", "\x1b]0;owned\x07 line\nanother \u202e\x00.", cause)) >> ANY
+    book << got("h2", m.Failed(R, "o", "\x1b]0;owned\x07 line\nanother \u202e\x00.", cause)) >> ANY
     (fail,) = book.only(e.Fail)
     assert fail.reason == "node 'o' on host 'h2': ]0;owned line another ."
     assert fail.cause == m.Cause(3, "Error [31m", "line one\nline  two")
@@ -346,10 +344,10 @@ def test_a_host_fails_only_for_a_node_of_the_run_and_as_text(hosts: dict[str, Pl
 
 def test_no_word_comes_after_the_end_of_a_run(hosts: dict[str, Playbook]) -> None:
     book = hosts["client"]
-    book << e.RunAbandoned("r") >> ANY
-    book << got("h9", m.Removed("r", "h1")) >> []
-    book << got("h2", m.Failed("r", "o", "because")) >> []
-    assert "r" in book.core.coordinator.led
+    book << e.RunAbandoned(R) >> ANY
+    book << got("h9", m.Removed(R, "h1")) >> []
+    book << got("h2", m.Failed(R, "o", "because")) >> []
+    assert R in book.core.coordinator.led
 
 
 # --- who begins a run -------------------------------------------------------------------------------
@@ -388,8 +386,17 @@ NOT_OPENED = {
     "node twice": (with_locations(m.Location("o", "h1", 1)), "a node has two locations"),
     "unknown host": (with_locations(m.Location("o", "h7", 1)), "host 'h7' has a part in the run, and is not among"),
     "unknown node": (with_locations(m.Location("x", "h1", 1)), "a location for 'x', which is no node"),
-    "name": (changed(run="r\x1b[2J"), "the run's name 'r\\x1b[2J' has characters that are not printed"),
-    "words": (changed(run="r o"), "the run's name 'r o' has characters that are not printed, or a space"),
+    "name": (
+        changed(run=RunId("r\x1b[2J")),
+        "the run's name 'r\\x1b[2J' has characters that are not printed, or one of space",
+    ),
+    **{
+        text: (
+            changed(run=RunId(text)),
+            f"the run's name {text!r} has characters that are not printed, or one of space, / and ~",
+        )
+        for text in ("r o", "r/1", "r~2")
+    },
 }
 
 
@@ -417,12 +424,12 @@ def test_a_host_takes_a_limited_number_of_runs_and_of_nodes(make_book: Book, mak
     book << got("client", make_install({"p": "h1"}, dataflow=large)) >> ANY
     (answer,) = book.sent("client")
     assert answer.error == "the run has 4 nodes, and it takes 3; start it with --limit max_nodes=NUMBER"
-    for run in ("a", "b"):
+    for run in map(run_of, "ab"):
         book << got("client", make_install(run=run)) >> ANY
-    book << got("client", make_install(run="c")) >> ANY
+    book << got("client", make_install(run=run_of("c"))) >> ANY
     (answer,) = book.sent("client")
     assert answer.error == "it has 2 runs, and takes 2; end one, or start it with --limit max_runs=NUMBER"
-    assert book.core.runs.keys() == {"a", "b"}
+    assert book.core.runs.keys() == set(map(run_of, "ab"))
 
 
 # --- probes -----------------------------------------------------------------------------------------
@@ -430,14 +437,14 @@ def test_a_host_takes_a_limited_number_of_runs_and_of_nodes(make_book: Book, mak
 
 def test_probes_of_a_run_are_between_its_hosts_and_in_their_own_names(hosts: dict[str, Playbook]) -> None:
     book, evil = hosts["h1"], {name: m.Peer(name, "tcp://evil:1", "tcp://evil:2") for name in ("h2", "h7", "client")}
-    request = m.ProbeRequest("r", (evil["h7"], evil["h2"]), evil["client"])
+    request = m.ProbeRequest(R, (evil["h7"], evil["h2"]), evil["client"])
     book << got("client", request) >> ANY
     assert book.only(e.Meet) == []  # they are where the run's client said
     assert {send.to for send in book.only(e.Send)} == {"h2"}
-    book << got("h2", m.Probe("r", 1, evil["h2"], True)) >> []
-    book << got("h3", m.Probe("r", 1, evil["h2"], True)) >> []  # in another's name
+    book << got("h2", m.Probe(R, 1, evil["h2"], True)) >> []
+    book << got("h3", m.Probe(R, 1, evil["h2"], True)) >> []  # in another's name
     book << got("h3", request) >> []
-    book << got("h3", m.ProbeResult("r", m.Estimate("h1", "h2", 1, 0, 1, 0))) >> []  # of a link that is not its own
+    book << got("h3", m.ProbeResult(R, m.Estimate("h1", "h2", 1, 0, 1, 0))) >> []  # of a link that is not its own
 
 
 def test_a_late_commit_of_a_query_that_has_left_brings_no_nodes_back(make_book: Callable[..., Playbook]) -> None:
@@ -450,9 +457,9 @@ def test_a_late_commit_of_a_query_that_has_left_brings_no_nodes_back(make_book: 
     both = Dataflow((*flow.nodes, *query)).validate()
     locations = tuple([m.Location(name, host, 1) for name, host in where.items()])
     book = make_book("h2")
-    book << got("client", m.Install("r", both, locations, peers, "client")) >> ANY
-    book << got("client", m.Detach("r", 2, ("x", "y"))) >> [e.Send("r", "client", m.Detached("r", 2))]
+    book << got("client", m.Install(R, both, locations, peers, "client")) >> ANY
+    book << got("client", m.Detach(R, 2, ("x", "y"))) >> [e.Send(R, "client", m.Detached(R, 2))]
     grafts = m.Graft("x", ("s",), "h1", query[0]), m.Graft("y", ("x",), "client", query[1])
-    commit = m.Commit("r", 1, 5, (), "a query", m.Shape(grafts, ()))
-    book << got("client", commit) >> [e.Send("r", "client", m.Done("r", 1, "h2"))]
-    assert book.core.runs["r"].tree.dataflow == flow
+    commit = m.Commit(R, 1, 5, (), "a query", m.Shape(grafts, ()))
+    book << got("client", commit) >> [e.Send(R, "client", m.Done(R, 1, "h2"))]
+    assert book.core.runs[R].tree.dataflow == flow

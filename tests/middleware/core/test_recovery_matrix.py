@@ -35,6 +35,7 @@ import pytest
 from adversary import BEGINS_S, CLIENT, FREE, PADDING, SCRIPTED_DATAFLOW, Paced, Scripted, right
 from matrix import Then, When, cells, repeat, rows
 from msgspec import UNSET, UnsetType
+from run_ids import R
 
 from thalweg.emulation.virtual.faults import Crash, Stop
 from thalweg.emulation.virtual.faulty import FaultyWorld
@@ -49,9 +50,8 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import gaps_of, is_absent
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.middleware.protocol.generations import generation_of
 from thalweg.middleware.protocol.split_graph import PlacedGraph, parted, split_graph
-from thalweg.middleware.protocol.stripes import WINDOW, stripe_name, stripe_of
+from thalweg.middleware.protocol.stripes import WINDOW
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
 pytestmark = pytest.mark.matrix
@@ -145,13 +145,13 @@ class LastingStripes(Lasting):
                 continue
             locations = tuple(m.Location(node, host, 1) for node, host in where.items())
             install = msgspec.structs.replace(
-                self._install(), run=stripe_name("r", number), dataflow=dataflow, locations=locations, partitions=None
+                self._install(), run=R.of_stripe(number), dataflow=dataflow, locations=locations, partitions=None
             )
             requests.append(e.RunRequested(install))
         shares = (1 / len(requests),) * len(requests)
         self.open, self._sinks = {0}, {0: {*self.dataflow.sinks}}
         most, above = WINDOW * len(requests), self._above()
-        asks = e.StripesRequested("r", tuple(requests), shares, most, self.partitions, above=above)
+        asks = e.StripesRequested(R, tuple(requests), shares, most, self.partitions, above=above)
         self.at(0.0, CLIENT, asks)
         self._until(lambda: False)
         assert not self.stalled, f"no end after {self.events} events: delivered {len(self.delivered)}"
@@ -162,7 +162,7 @@ class LastingStripes(Lasting):
         return UNSET
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if isinstance(command, e.Forgotten) and command.run != "r":
+        if isinstance(command, e.Forgotten) and command.run != R:
             FaultyWorld._rare(self, host, command)
         else:
             super()._rare(host, command)
@@ -192,7 +192,7 @@ def newest(world: Scripted, host: str) -> RunCore | None:
     """The generation of the run that is there; of a stream the one above its trees, where there is something."""
     runs = world.cores[host].runs.values()
     above = isinstance(world, LastingAbove)
-    return next((run for run in runs if not above or stripe_of(run.id) is None), None)
+    return next((run for run in runs if not above or run.id.stripe is None), None)
 
 
 def keeper(world: Scripted) -> str:
@@ -249,7 +249,7 @@ STEPS: dict[str, When] = {"taken": taken, "sent": sent, "there": there, "known":
 
 def generation(world: Scripted, host: str) -> int:
     run = newest(world, host)
-    return -1 if run is None else generation_of(run.id)
+    return -1 if run is None else run.id.generation
 
 
 def silent(world: Scripted) -> bool:
@@ -546,7 +546,7 @@ def test_when_all_has_been_delivered_nothing_is_left(fails: str | None) -> None:
 @pytest.mark.parametrize("host", ["h3", "h4"])
 def test_when_code_fails_nothing_is_left(host: str) -> None:
     world = ending(10**6)
-    failed = e.OperatorFailed("r", "o" if host == "h3" else "r", "ValueError: it is odd")
+    failed = e.OperatorFailed(R, "o" if host == "h3" else "r", "ValueError: it is odd")
     world._schedule(KILLED_S, lambda _: world.ahead(host, failed), None)
     world.run_to_its_end()
     assert "it is odd" in (world.failed or "")

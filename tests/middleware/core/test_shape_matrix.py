@@ -25,6 +25,7 @@ from adversary import (
     right,
 )
 from matrix import FAULTS, SHAPE_STEPS, When, cells, check, losing, rows
+from run_ids import R
 
 from thalweg.middleware.core.reshaping.inheritance import Inheritance
 from thalweg.middleware.dataflow import Dataflow
@@ -155,7 +156,7 @@ def begin_shape(world: Scripted, target: str) -> Scripted:
     """Have ``n`` on ``target`` take the place of ``o`` and ``r``."""
     world.target = target
     tree = another_tree("n", world.dataflow.by_name["o"].code)
-    return world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"n": target}, "a test", tree, (FREE, MERGING)))
+    return world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": target}, "a test", tree, (FREE, MERGING)))
 
 
 def check_shape(world: Scripted, expected: str) -> None:

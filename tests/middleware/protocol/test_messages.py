@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_ids import R
 
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ProtocolError
@@ -18,6 +19,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves, SpaceMoves
 from thalweg.middleware.protocol.messages import BookState
+from thalweg.middleware.protocol.run_id import NO_RUN
 
 BIG = 2**40
 NETS = {"net": "tcp://h1:1"}
@@ -174,7 +176,7 @@ def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
 
 
 HOPS = m.LinkEnd("r", "fast"), m.LinkEnd("b", "fast")
-PART, PROBE = m.Partition("r", "s", "o", 1), m.Probe("r", 1, m.Peer("a", "tcp://a:1", "tcp://a:2"), True)
+PART, PROBE = m.Partition(R, "s", "o", 1), m.Probe(R, 1, m.Peer("a", "tcp://a:1", "tcp://a:2"), True)
 
 
 def test_what_goes_over_relays_says_where_from_and_where_to() -> None:
@@ -240,15 +242,15 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (frames.encode(m.Ping("r"), 1), "protocol version 1; this host speaks version 10$"),
+        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 10$"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
-        (frames.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
-        (frames.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),
-        (frames.encode(m.Demand("", "p", "c", 1)), "length >= 1"),
-        (frames.encode(m.Demand("r", "p", "c", -1)), ">= 0"),
-        (frames.encode(m.Demand("r", "p" * 129, "c", 1)), "length <= 128"),
-        (frames.encode(m.ProbeRequest("r", (), m.Peer("h", "ipc://@x", "tcp://h:1"))), "matching regex"),
-        (frames.encode(m.Partition("r", "p", "c", 7)), "came as control, without its bytes"),
+        (frames.encode(m.Ping(R))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
+        (frames.encode(m.Demand(R, "p", "c", 1, 65)), "<= 64"),
+        (frames.encode(m.Demand(NO_RUN, "p", "c", 1)), "length >= 1"),
+        (frames.encode(m.Demand(R, "p", "c", -1)), ">= 0"),
+        (frames.encode(m.Demand(R, "p" * 129, "c", 1)), "length <= 128"),
+        (frames.encode(m.ProbeRequest(R, (), m.Peer("h", "ipc://@x", "tcp://h:1"))), "matching regex"),
+        (frames.encode(m.Partition(R, "p", "c", 7)), "came as control, without its bytes"),
     ],
 )
 def test_the_error_says_what_is_wrong(frame: bytes, says: str) -> None:
@@ -265,23 +267,23 @@ def test_the_error_says_what_is_wrong(frame: bytes, says: str) -> None:
 )
 def test_an_endpoint_that_no_socket_can_dial_is_refused(endpoint: str) -> None:
     with pytest.raises(ProtocolError):
-        frames.decode_control(frames.encode(m.ProbeRequest("r", (m.Peer("h", "tcp://h:1", endpoint),), PEER)))
+        frames.decode_control(frames.encode(m.ProbeRequest(R, (m.Peer("h", "tcp://h:1", endpoint),), PEER)))
 
 
 PEER = m.Peer("h", "tcp://h:1", "tcp://h:2")
 
 
 def test_bulk_limits() -> None:
-    part = m.Partition("r", "p", "c", 7)
+    part = m.Partition(R, "p", "c", 7)
     with pytest.raises(ProtocolError, match="1073741824"):
         frames.decode_chunk(frames.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
     with pytest.raises(ProtocolError, match="a probe of 16385 bytes"):
-        frames.decode_chunk(frames.encode(m.Chunk(1, 16_385, 0, m.Probe("r", 1, PEER, True))))
+        frames.decode_chunk(frames.encode(m.Chunk(1, 16_385, 0, m.Probe(R, 1, PEER, True))))
     with pytest.raises(ProtocolError, match="the end of 'p' came as bulk"):
-        frames.decode_chunk(frames.encode(m.Chunk(1, 0, 0, m.Partition("r", "p", "c", 7, end=True))))
+        frames.decode_chunk(frames.encode(m.Chunk(1, 0, 0, m.Partition(R, "p", "c", 7, end=True))))
 
 
-STATE = m.State("r", "o", 1, 0, -1, 1, 8, "sha256:x")
+STATE = m.State(R, "o", 1, 0, -1, 1, 8, "sha256:x")
 DOUBLE = b"\xcb"  # msgpack's mark of one
 
 
@@ -304,7 +306,7 @@ def test_a_state_in_bulk_is_bytes_of_the_size_it_says(wrong: m.Chunk) -> None:
 @pytest.mark.parametrize("period_s", [0.0, 1e-300, 0.000999, -1.0, math.inf, math.nan])
 def test_a_period_in_which_a_host_would_do_nothing_but_decide_is_a_protocol_error(period_s: float) -> None:
     locations = (m.Location("s", "h1", 1),)
-    frame = frames.encode(m.Install("r", Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
+    frame = frames.encode(m.Install(R, Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
     assert frame.count(DOUBLE + struct.pack(">d", 0.125)) == 1
     shorter = frame.replace(struct.pack(">d", 0.125), struct.pack(">d", period_s))
     with pytest.raises(ProtocolError, match=r"period_s is .*; it must be at least 0\.001 seconds and finite"):
@@ -320,14 +322,14 @@ def test_nesting_without_end_is_a_protocol_error() -> None:
     text = msgspec.msgpack.encode
     code = b"\x82" + text("use") + text("u") + text("params") + b"\x81" + text("k") + b"\x91" * 100_000
     node = b"\x83" + text("name") + text("n") + text("kind") + text("source") + text("code") + code
-    frame = frames.MAGIC + VERSION + b"\x96" + text("Install") + text("r") + b"\x81" + text("nodes") + b"\x91" + node
+    frame = frames.MAGIC + VERSION + b"\x96" + text("Install") + text(R) + b"\x81" + text("nodes") + b"\x91" + node
     with pytest.raises(ProtocolError, match="recursion"):
         frames.decode_control(frame)
 
 
 def test_a_declared_length_takes_no_memory() -> None:
     text = msgspec.msgpack.encode
-    frame = frames.MAGIC + VERSION + b"\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
+    frame = frames.MAGIC + VERSION + b"\x93" + text("Located") + text(R) + b"\xdd\xff\xff\xff\xff"
     with pytest.raises(ProtocolError, match="truncated"):
         frames.decode_control(frame)
 
@@ -337,7 +339,7 @@ def test_whoever_speaks_another_version_is_greeted_and_told_which_are_spoken() -
     welcome = m.Welcome(me.name, me.control, me.bulk, speaks=(200, 201))
     for greeting in (m.Hello(), welcome):
         assert frames.decode_all(frames.encode(greeting, 201)) == (greeting,)
-    for message in (m.Ping("r"), m.Enlist(me)):
+    for message in (m.Ping(R), m.Enlist(me)):
         with pytest.raises(ProtocolError, match=r"version 200; this host speaks versions 8 to 9$"):
             frames.decode_all(frames.encode(message, 200), (8, 9))
         assert frames.decode_all(frames.encode(message, 9), (8, 9)) == (message,)
@@ -355,14 +357,15 @@ def test_a_run_speaks_the_newest_version_that_all_know(ranges: list[tuple[int, i
 @given(st.one_of(control_messages, chunks))
 def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_not(message: Any) -> None:
     about = message.message if isinstance(message, m.Chunk) else message
-    expected = m.tag_of(type(about)), about.run if isinstance(about, m.RunMessage) else ""
+    expected = m.tag_of(type(about)), about.run if isinstance(about, m.RunMessage) else NO_RUN
     frame = frames.encode(message)
     kind, run = frames.subject_of(frame)
-    assert (kind, run if expected[1] else "") == expected  # of no run: the first text that it holds
+    assert (kind, run if expected[1] else NO_RUN) == expected
     if not isinstance(message, m.Chunk):
         assert frames.subject_of(frames.encode_piggybacking(message, [CREDIT])) == (kind, run)
     if expected[1]:
-        at = frame.index(expected[1].encode()) + len(expected[1].encode())
+        text = msgspec.msgpack.encode(expected[1])
+        at = frame.index(text) + len(text)
         assert frames.subject_of(frame[:at] + b"\xc1" * 9) == expected
 
 
@@ -372,7 +375,7 @@ def test_what_names_nothing_names_nothing(noise: bytes) -> None:
         kind, run = frames.subject_of(magic + VERSION + noise)
         assert not kind or kind.isidentifier()
         assert len(kind) <= 64
-        assert len(run) <= 512
+        assert len(run.stream) <= 128
 
 
 @pytest.mark.parametrize("wrong", [ValueError, TypeError, OverflowError, KeyError, ZeroDivisionError, RecursionError])
@@ -385,4 +388,4 @@ def test_whatever_the_check_of_a_field_raises_is_a_protocol_error(
 
     monkeypatch.setattr(frames, "_control", Checks())
     with pytest.raises(ProtocolError, match=r"^a control frame does not decode: .*a defect of the check"):
-        frames.decode_control(frames.encode(m.Ping("r")))
+        frames.decode_control(frames.encode(m.Ping(R)))

@@ -19,6 +19,7 @@ from thalweg.middleware.client.cluster import LocalCluster, own_environment
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.platform.clocks import boot_s
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.awake import SLACK_S, Awake
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
@@ -89,4 +90,4 @@ def test_a_client_whose_machine_was_suspended_dials_anew_and_goes_on(
         assert "this process did not run for 3600 s (its machine was suspended); others may have" in caplog.text
         after = set(client.shell._sockets.dealers.values())
         assert after and not after & before
-        assert client.shell.core.coordinator.led[run.id].slept_s == pytest.approx(3600, rel=0.01)
+        assert client.shell.core.coordinator.led[RunId(run.id)].slept_s == pytest.approx(3600, rel=0.01)

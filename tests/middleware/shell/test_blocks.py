@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_ids import R
 
 from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.middleware.dataflow import Code, Node
@@ -25,7 +26,7 @@ def opened(state_bytes: int = SIZE) -> OwnCode:
 
 
 def taken(code: OwnCode, *, delta: bool, replica: bool = True) -> e.StateTaken:
-    answer = take_or_give(lambda: code, e.TakeState("r", "o", 1, replica=replica, delta=delta))
+    answer = take_or_give(lambda: code, e.TakeState(R, "o", 1, replica=replica, delta=delta))
     assert isinstance(answer, e.StateTaken)
     return answer
 
@@ -36,7 +37,7 @@ def make(code: OwnCode, index: int) -> bytes:
 
 def restored(code: OwnCode, first: e.StateTaken, *others: e.StateTaken) -> str:
     deltas = tuple([e.Inherited(each.state, each.digest, 1) for each in others])
-    answer = take_or_give(lambda: code, e.RestoreState("r", "o", 1, first.state, first.digest, 1, deltas))
+    answer = take_or_give(lambda: code, e.RestoreState(R, "o", 1, first.state, first.digest, 1, deltas))
     assert isinstance(answer, e.StateRestored)
     return answer.error
 
@@ -110,8 +111,8 @@ def test_a_change_of_another_state_is_refused() -> None:
 @pytest.mark.parametrize("delta", [b"", b"x" * 16, (99).to_bytes(8, "little") * 3, b"\xff" * 64, bytes(16)])
 def test_a_change_that_cannot_be_ends_nothing(delta: bytes) -> None:
     code, state = opened(), bytes(SIZE)
-    first = e.StateTaken("r", "o", 1, state, digest_of(state), 1)
-    assert restored(code, first, e.StateTaken("r", "o", 1, delta, digest_after(delta, first.digest), 1))
-    assert restored(code, first, e.StateTaken("r", "o", 1, delta, f"{SIGN}?", 1))
+    first = e.StateTaken(R, "o", 1, state, digest_of(state), 1)
+    assert restored(code, first, e.StateTaken(R, "o", 1, delta, digest_after(delta, first.digest), 1))
+    assert restored(code, first, e.StateTaken(R, "o", 1, delta, f"{SIGN}?", 1))
     with pytest.raises(OperatorError):
         patched(state, first.digest, [e.Inherited(delta, digest_of(delta), 1)])

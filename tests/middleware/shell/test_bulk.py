@@ -7,12 +7,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from run_ids import R, run_of
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.sockets import Listening, Sockets
 
@@ -27,7 +29,7 @@ class Teller:
 
     def tell(self, event: e.Event) -> None: ...
 
-    def break_run(self, run: str, about: object, error: Exception) -> None:
+    def break_run(self, run: RunId, about: object, error: Exception) -> None:
         self.broken.append((run, type(error).__name__))
 
 
@@ -36,7 +38,7 @@ def again_in_the_house(bulk: Bulk, now: float) -> None:
 
 
 def again_by_a_credit(bulk: Bulk, now: float) -> None:
-    (last,) = [number for number, out in bulk._outgoing.items() if out.message.run == "other"]
+    (last,) = [number for number, out in bulk._outgoing.items() if out.message.run == run_of("other")]
     bulk.credited("h2", m.Credit(last, 0, False, 0.0, 0.0, now), now)
 
 
@@ -48,12 +50,12 @@ def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Call
     try:
         bulk = Bulk(teller, sockets, HostCore(peers[0], limits), limits, 1.0)
         sockets.send_chunk = lambda *_: False  # type: ignore[method-assign]  # there is no room
-        for run in ("broken", "other"):
+        for run in (run_of("broken"), run_of("other")):
             sockets.meet(run, peers)
             bulk.send(e.Send(run, "h2", m.Partition(run, "s", "o", 0), b"body", bulk=True))
 
         def breaks(line: Any, chunk: m.Chunk, piece: memoryview) -> bool:
-            if line.run == "broken":
+            if line.run == run_of("broken"):
                 raise MemoryError
             sent.append(chunk.message.run)
             return True
@@ -62,8 +64,8 @@ def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Call
         again(bulk, 0.0)
     finally:
         sockets.destroy(0)
-    assert teller.broken == [("broken", "MemoryError")]
-    assert sent == ["other"]
+    assert teller.broken == [(run_of("broken"), "MemoryError")]
+    assert sent == [run_of("other")]
 
 
 class Hosts:
@@ -72,7 +74,7 @@ class Hosts:
     def __init__(self, limits: CoreConfig) -> None:
         peers = [m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2", "h3")]
         self.sockets = Sockets("h1", Listening("tcp://127.0.0.1:*", insecure=True), None)
-        self.sockets.meet("r", peers)
+        self.sockets.meet(R, peers)
         core = HostCore(peers[0], limits)
         core.wants = core.passes = lambda *_: True  # type: ignore[method-assign]
         self.answers: list[tuple[str, m.Credit]] = []
@@ -83,7 +85,7 @@ class Hosts:
         teller.handle = lambda event, now: self.told.append(event)  # type: ignore[method-assign]
         self.bulk = Bulk(teller, self.sockets, core, limits, 1.0)
 
-    def _post(self, run: str, host: str, message: Any, asker: bytes = b"") -> bool:
+    def _post(self, run: RunId, host: str, message: Any, asker: bytes = b"") -> bool:
         self.answers.append((host, message))
         return True
 
@@ -99,7 +101,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def part(index: int) -> m.Partition:
-    return m.Partition("r", "s", "o", index)
+    return m.Partition(R, "s", "o", index)
 
 
 def test_no_more_transfers_arrive_at_once_than_the_limit_says(hosts: Hosts) -> None:
@@ -131,14 +133,14 @@ def test_a_relay_adds_nothing_to_the_transfer_of_another_source(hosts: Hosts) ->
 def test_a_host_probes_in_its_own_name(hosts: Hosts) -> None:
     """A probe in the name of another host would make this host dial whatever address the probe gives."""
     for name in ("h2", "h3"):
-        probe = m.Probe("r", 1, m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
+        probe = m.Probe(R, 1, m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
         with nullcontext() if name == "h2" else pytest.raises(ProtocolError, match="a probe of 'h3' that came from"):
             hosts.comes(m.Chunk(1, 0, 0, probe), 0)
     assert [host for host, _ in hosts.answers] == ["h2"]
 
 
 def test_a_transfer_is_credited_by_the_host_that_it_goes_to_alone(hosts: Hosts) -> None:
-    hosts.bulk.send(e.Send("r", "h2", part(0), b"body", bulk=True))
+    hosts.bulk.send(e.Send(R, "h2", part(0), b"body", bulk=True))
     (number,) = hosts.bulk._outgoing
     hosts.bulk.credited("h3", m.Credit(number, 4, True), 1.0)
     assert (hosts.told, [*hosts.bulk._outgoing]) == ([], [number])
@@ -148,7 +150,7 @@ def test_a_transfer_is_credited_by_the_host_that_it_goes_to_alone(hosts: Hosts) 
 
 @pytest.mark.parametrize(("received", "event"), [(0, e.TransferFailed), (3, e.TransferFailed), (4, e.TransferMeasured)])
 def test_a_transfer_has_arrived_when_all_of_it_has(hosts: Hosts, received: int, event: type[e.Event]) -> None:
-    hosts.bulk.send(e.Send("r", "h2", part(0), b"body", bulk=True))
+    hosts.bulk.send(e.Send(R, "h2", part(0), b"body", bulk=True))
     (number,) = hosts.bulk._outgoing
     hosts.bulk.credited("h2", m.Credit(number, received, True), 1.0)
     assert [type(each) for each in hosts.told] == [event]

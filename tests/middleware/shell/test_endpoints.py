@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 from flows import chain
+from run_ids import R
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command
@@ -155,9 +156,9 @@ def test_no_message_makes_a_host_dial_another_programs_socket(folder: str) -> No
         for listen, may in ((f"ipc://{folder}/a", False), ("tcp://127.0.0.1:*", False), (f"ipc://{other}/a", True)):
             sockets = Sockets("a", Listening(listen, insecure=True), None)
             try:
-                sockets.meet("r", [m.Peer("x", f"ipc://{other}/theirs", f"ipc://{other}/theirs")])
-                assert (sockets.watch_process("r", "x") is not None) is may
-                sockets.post("r", "x", m.Hello())
+                sockets.meet(R, [m.Peer("x", f"ipc://{other}/theirs", f"ipc://{other}/theirs")])
+                assert (sockets.watch_process(R, "x") is not None) is may
+                sockets.post(R, "x", m.Hello())
                 assert (foreign.poll(2000 if may else 200) != 0) is may
             finally:
                 sockets.destroy(0)

@@ -22,6 +22,7 @@ from patience import patience
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol.run_id import NO_RUN
 from thalweg.middleware.shell import recorder as module
 from thalweg.middleware.shell.recorder import GAP_BYTES, Recorder
 from thalweg.middleware.shell.shell import Shell, ShellConfig
@@ -86,7 +87,7 @@ def test_rows_are_written_or_counted_whatever_room_there_is(
         for count, room in steps:
             disk.room = room
             for _ in range(count):
-                log.write("", "row", {"index": written, "node": "x" * width})
+                log.write(NO_RUN, "row", {"index": written, "node": "x" * width})
                 written += 1
             settle(log)
             rows_of(path)
@@ -107,7 +108,7 @@ def test_what_is_missing_is_told_once_and_the_log_goes_on(
     for room in (1 << 30, 5_000, 5_000, 1 << 30, 20_000, 1 << 30):
         disk.room = room
         for _ in range(100):
-            log.write("", "row", {})
+            log.write(NO_RUN, "row", {})
         settle(log)
     log.close()
     rows = rows_of(path)
@@ -147,10 +148,10 @@ def test_what_could_not_wait_when_the_end_came_is_counted(tmp_path: Path, monkey
     log = Recorder("h1", path)
     assert log._log is not None
     monkeypatch.setattr(log._log, "log_missing", lambda reason: ready.set())
-    log.write("", "row", {})
+    log.write(NO_RUN, "row", {})
     log.flush()
     for _ in range(20):
-        log.write("", "row", {})
+        log.write(NO_RUN, "row", {})
     log.close()
     rows = rows_of(path)
     assert [row["kind"] for row in rows] == ["row", "missing"]
@@ -162,7 +163,7 @@ def test_an_end_waits_for_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(module.os, "pwrite", lambda *_: hangs.wait(30) * 0 or 1_000_000)
     monkeypatch.setattr(module, "CLOSE_S", 0.1)
     log = Recorder("h1", tmp_path / "log")
-    log.write("", "row", {})
+    log.write(NO_RUN, "row", {})
     begun_s = time.monotonic()
     log.close()
     assert time.monotonic() - begun_s < 5
@@ -175,7 +176,7 @@ def test_a_process_that_may_have_no_more_threads_keeps_its_log(tmp_path: Path, m
 
     log = Recorder("h1", tmp_path / "log")
     monkeypatch.setattr(threading.Thread, "start", none)
-    log.write("", "row", {})
+    log.write(NO_RUN, "row", {})
     log.flush()
     log.close()
     assert [row["kind"] for row in rows_of(tmp_path / "log")] == ["row"]
@@ -195,6 +196,7 @@ def test_a_log_on_a_disk_that_takes_nothing_more_raises_nothing(how: str, tmp_pa
     code = f"""
 import logging, os, resource
 from pathlib import Path
+from thalweg.middleware.protocol.run_id import NO_RUN
 from thalweg.middleware.shell.recorder import Recorder
 logging.basicConfig(format="%(message)s")
 log = Recorder("h1", Path({str(path)!r}))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from run_ids import R
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError
@@ -49,7 +50,7 @@ class Relay:
         self.teller, core = Teller(), HostCore(m.Peer("h2", "tcp://h2:1", ends), limits)
         core.passes = lambda *_: True  # type: ignore[method-assign]
         self.bulk = Bulk(self.teller, self.sockets, core, limits or CoreConfig(), 1.0)
-        self.sockets.meet("r", [m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h3")])
+        self.sockets.meet(R, [m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h3")])
         self.on: deque[tuple[m.RelayedChunk, bytes]] = deque()
         self.credits: list[tuple[str, m.Credit]] = []
         self.room = True
@@ -76,7 +77,7 @@ class Relay:
 
     def held(self) -> list[tuple[int, int, float, float]]:
         """The last credits that wait for a message to h1."""
-        line = self.sockets.line("r", "h1")
+        line = self.sockets.line(R, "h1")
         assert line is not None
         return line.credits
 
@@ -90,7 +91,7 @@ def relay() -> Iterator[Relay]:
 
 def chunks(number: int = 7, index: int = 1, body: bytes = BODY) -> list[tuple[m.RelayedChunk, memoryview]]:
     """What h1 sends, all at once."""
-    out = Outgoing(number, None, m.Partition("r", "s", "t", index), body, 0.0, route=Route("h1", HOPS, None))
+    out = Outgoing(number, None, m.Partition(R, "s", "t", index), body, 0.0, route=Route("h1", HOPS, None))
     found: list[Any] = []
     while (following := out.next_chunk()) is not None:
         found.append(following)
@@ -191,7 +192,7 @@ def test_what_a_line_has_no_room_for_goes_on_later(relay: Relay) -> None:
 def test_a_run_that_is_over_takes_what_passes_with_it(relay: Relay) -> None:
     chunk, piece = chunks()[0]
     relay.comes(chunk, piece)
-    relay.bulk.forget("r")
+    relay.bulk.forget(R)
     assert not relay.bulk._passing and not relay.bulk._outgoing
 
 

@@ -17,6 +17,7 @@ import zmq
 import zmq.auth
 from flows import chain
 from patience import patience
+from run_ids import R, run_of
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.membership import hello
@@ -26,6 +27,7 @@ from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, Us
 from thalweg.middleware.platform import trust
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell import security
 from thalweg.middleware.shell import shell as shell_module
 from thalweg.middleware.shell.security import (
@@ -315,7 +317,7 @@ def test_a_member_cannot_speak_for_another(tmp_path: Path) -> None:
         run = client.run(FLOW, {"o": "h1"})
         next(run)
         with dialled(Keys.load(bob), "h1", first.me.control, new_identity("alice")) as forged:
-            forged.send(frames.encode(m.Remove(run.id)))
+            forged.send(frames.encode(m.Remove(RunId(run.id))))
             forged.send(frames.encode(m.Hello()))
             until(lambda: first.frames_rejected == 2)
             assert forged.poll(100) == 0
@@ -330,12 +332,12 @@ def test_a_host_leads_no_runs(tmp_path: Path, make_install: Callable[..., m.Inst
         next(run)
         with dialled(other, "h1", first.me.control, new_identity("h2")) as socket:
             socket.send(frames.encode(make_install()))
-            socket.send(frames.encode(m.Remove(run.id)))
+            socket.send(frames.encode(m.Remove(RunId(run.id))))
             socket.send(frames.encode(m.Hello()))
             while not isinstance(frames.decode_control(socket.recv()), m.Welcome):
                 continue
         assert first.frames_rejected == 2
-        assert list(first.core.runs) == [run.id]
+        assert list(first.core.runs) == [RunId(run.id)]
 
 
 def test_a_host_is_drained_by_a_client_or_by_its_own_certificate_and_by_no_other_host(tmp_path: Path) -> None:
@@ -402,11 +404,11 @@ def test_a_host_takes_part_with_those_alone_of_whom_it_has_a_certificate(
     keys = Keys.load(tmp_path / "h1.key_secret")
     leader = read_certificate(tmp_path / "client.key")[0]
     stranger, member = (m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2") for name in ("h9", "h2"))
-    check_leader(keys, leader, m.AddMember("r", 1, member))
+    check_leader(keys, leader, m.AddMember(R, 1, member))
     check_leader(keys, leader, make_install())
     for message in (
-        m.AddMember("r", 1, stranger),
-        m.AddMember("r", 1, stranger, host=True),
+        m.AddMember(R, 1, stranger),
+        m.AddMember(R, 1, stranger, host=True),
         make_install(others=("h9",)),
     ):
         with pytest.raises(ProtocolError, match=r"there is no valid certificate of 'h9' in .*; thalweg keys allow h9"):
@@ -475,16 +477,16 @@ def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_
     sockets = Sockets("h1", Listening("tcp://127.0.0.1:*"), Keys.load(make(tmp_path, "h1")))
     with host(tmp_path, "h2") as before, host(tmp_path, "h3") as third:
         try:
-            sockets.meet("r", [before.me, third.me])
+            sockets.meet(R, [before.me, third.me])
             for name in ("h2", "h3"):
-                sockets.post("r", name, m.Ping("r"))
+                sockets.post(R, name, m.Ping(R))
             dealers = dict(sockets.dealers)
             (tmp_path / MEMBERS / "h2.key").unlink()
             other, _, _ = new_certificate("h2", "host", tmp_path / "other")
             write_certificate(tmp_path / MEMBERS / "h2.key", other.text())
             sockets.check_members()
             assert {end: dealer for end, dealer in dealers.items() if end[1] == "h3"} == sockets.dealers
-            sockets.post("r", "h2", m.Ping("r"))
+            sockets.post(R, "h2", m.Ping(R))
             assert {key for end, key in sockets._dialled.items() if end[1] == "h2"} == {other.public}
         finally:
             sockets.destroy(0)
@@ -538,8 +540,8 @@ def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
         stranger.send(frames.encode(m.Hello()))
         assert isinstance(frames.decode_control(stranger.recv()), m.Welcome)
         for run in ("a", "b", "c"):  # answers meant for the true one
-            true.send(frames.encode(m.Ping(run)))
-            assert frames.decode_control(true.recv()) == m.Pong(run, False)
+            true.send(frames.encode(m.Ping(run_of(run))))
+            assert frames.decode_control(true.recv()) == m.Pong(run_of(run), False)
         assert stranger.poll(0) == 0
     shell.close()
 

@@ -21,6 +21,7 @@ import pytest
 import zmq
 from flows import chain
 from patience import patience
+from run_ids import R, fired, run_of
 from runtime_codes import ALLOW
 
 from thalweg import Failover
@@ -38,6 +39,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.rejections import ROWS
 from thalweg.middleware.shell.shell import Shell, ShellConfig
@@ -45,7 +47,7 @@ from thalweg.middleware.shell.sockets import Listening, Sockets
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
 SCENES = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
-PART = m.Partition("no-such-run", "p", "c", 0)
+PART = m.Partition(run_of("no-such-run"), "p", "c", 0)
 PEER = m.Peer("x", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
 
 
@@ -64,13 +66,13 @@ CONTROL_GARBAGE = [
     [b""],
     [b"garbage"],
     [b"GET / HTTP/1.1\r\n\r\n"],
-    [frames.encode(m.Ping("r"), frames.PROTOCOL_VERSION + 1)],
+    [frames.encode(m.Ping(R), frames.PROTOCOL_VERSION + 1)],
     [frames.MAGIC + bytes([frames.PROTOCOL_VERSION]) + b"\xff" * 100],
     [frames.encode(m.Hello())] * 2,
     [frames.encode_piggybacking(m.Hello(), [m.Credit(1, 1, True)] * (frames.MAX_PIGGYBACKED + 1))],
     [b"x" * 100_000],
     [frames.encode(m.Chunk(1, 1, 0, PART)), b"x"],
-    [frames.encode(m.ProbeRequest("r", (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],
+    [frames.encode(m.ProbeRequest(R, (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],
     [frames.encode(PART)],
 ]
 BULK_GARBAGE = [
@@ -82,7 +84,7 @@ BULK_GARBAGE = [
     [frames.encode(m.Chunk(1, 4, 0, PART, "<f4,(", (1,))), b"1234"],
     [frames.encode(m.Chunk(1, 4, 0, PART, "<f4", (9,))), b"1234"],
     [frames.encode(m.Chunk(1, m.MAX_PARTITION_BYTES, 0, PART)), b"1234"],
-    [frames.encode(m.Chunk(1, 2 * m.PROBE_BYTES, 0, m.Probe("r", 1, PEER, False))), b"1234"],
+    [frames.encode(m.Chunk(1, 2 * m.PROBE_BYTES, 0, m.Probe(R, 1, PEER, False))), b"1234"],
     [frames.encode(m.Chunk(1, 1, 0, PART)), b"1", b"2"],
 ]
 
@@ -149,20 +151,20 @@ def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[.
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
     for message in (
         m.Welcome("x", "tcp://x:1", "tcp://x:2"),
-        m.Pong(run.id, False),
-        m.Installed(run.id, "x", "an error of a stranger"),
-        m.Remove(run.id),
-        m.Removed(run.id, "x"),
-        m.Demand(run.id, "o", "t", 99),
-        m.Demand(run.id, "ghost", "t", 0),
-        m.Located(run.id, (m.Location("ghost", "x", 9),)),
-        m.ProbeResult("q", m.Estimate("a", "b", 1, 0, 1, 0)),
+        m.Pong(RunId(run.id), False),
+        m.Installed(RunId(run.id), "x", "an error of a stranger"),
+        m.Remove(RunId(run.id)),
+        m.Removed(RunId(run.id), "x"),
+        m.Demand(RunId(run.id), "o", "t", 99),
+        m.Demand(RunId(run.id), "ghost", "t", 0),
+        m.Located(RunId(run.id), (m.Location("ghost", "x", 9),)),
+        m.ProbeResult(run_of("q"), m.Estimate("a", "b", 1, 0, 1, 0)),
         m.Credit(12345, 10, True),
-        m.Partition(run.id, "o", "t", 99, True),
+        m.Partition(RunId(run.id), "o", "t", 99, True),
     ):
         control.send(frames.encode(message))
-    bulk.send_multipart([frames.encode(m.Chunk(1, 1, 0, m.Partition(run.id, "o", "t", 77))), b"x"])
-    bulk.send_multipart([frames.encode(m.Chunk(2, 9, 4, m.Partition(run.id, "o", "t", 1))), b"x"])
+    bulk.send_multipart([frames.encode(m.Chunk(1, 1, 0, m.Partition(RunId(run.id), "o", "t", 77))), b"x"])
+    bulk.send_multipart([frames.encode(m.Chunk(2, 9, 4, m.Partition(RunId(run.id), "o", "t", 1))), b"x"])
     control.send(frames.encode(m.Hello()))
     while not isinstance(frames.decode_control(control.recv()), m.Welcome):  # all before it has been handled
         continue
@@ -178,9 +180,9 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     run = client.run(BLOCKS, {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
-    control.send(frames.encode(m.Ping("")))  # makes the way back known
-    assert control.recv() == frames.encode(m.Pong(""))
-    bulk.send_multipart([frames.encode(m.Chunk(5, 10**8, 0, m.Partition(run.id, "s", "o", 10**6))), b"x"])
+    control.send(frames.encode(m.Ping(None)))  # makes the way back known
+    assert control.recv() == frames.encode(m.Pong(None))
+    bulk.send_multipart([frames.encode(m.Chunk(5, 10**8, 0, m.Partition(RunId(run.id), "s", "o", 10**6))), b"x"])
     credit = frames.decode_control(control.recv())
     assert isinstance(credit, m.Credit)
     assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
@@ -205,7 +207,7 @@ def test_what_comes_while_a_host_answers_on_the_same_router_is_not_overlooked(
         asker, bulk = dial(host.me.control), dial(host.me.bulk)
         asker.setsockopt(zmq.RCVTIMEO, round(patience(3) * 1000))
         for _ in range(20):
-            bulk.send_multipart([frames.encode(m.Chunk(5, 10, 0, m.Partition("r", "s", "o", 1))), b"x"])
+            bulk.send_multipart([frames.encode(m.Chunk(5, 10, 0, m.Partition(R, "s", "o", 1))), b"x"])
             assert came.wait(patience(5))
             came.clear()
             asker.send(frames.encode(m.Hello()))
@@ -226,7 +228,7 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
         assert isinstance(frames.decode_control(asker.recv()), m.Welcome)  # the run is known here
         sends = [("x", 0), ("h2", 0), ("h2", 0), *(("h2", index) for index in range(1, 200)), ("client", 0)]
         for number, (name, index) in enumerate(sends):
-            chunk = m.Chunk(number, 10**8, 0, m.Partition("r", "s", "o", index))
+            chunk = m.Chunk(number, 10**8, 0, m.Partition(R, "s", "o", index))
             bulk = bulks.get(name) or bulks.setdefault(name, dial(host.me.bulk, f"{name}/1".encode()))
             bulk.send_multipart([frames.encode(chunk), b"x"])
         for bulk in bulks.values():
@@ -243,7 +245,7 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
 def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]]) -> None:
     records = tmp_path / "log"
     with running(ShellConfig("h1", insecure=True, records=str(records))) as host:
-        host._recorder.open_run("r", "", 0.0)
+        host._recorder.open_run(R, "", 0.0)
         rude = dial(host.me.control)
         for _ in range(500):
             rude.send(b"garbage")
@@ -251,7 +253,7 @@ def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.
         while host.frames_rejected < 500:
             assert time.monotonic() < until_s
         host._housekeeping_s = host._due_s = 0.0
-        host.queue_event(e.TimerFired("retry"))
+        host.queue_event(fired("retry"))
         while host._rejections.before < 500:
             assert time.monotonic() < until_s
     rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
@@ -263,9 +265,9 @@ def test_what_does_not_decode_is_recorded_and_logged_with_its_type_and_its_sende
     tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
     records = tmp_path / "log"
-    bad = frames.encode(m.Demand("r7", "p", "c", 1, 65))
+    bad = frames.encode(m.Demand(run_of("r7"), "p", "c", 1, 65))
     with running(ShellConfig("h1", insecure=True, records=str(records))) as host, caplog.at_level("WARNING", "thalweg"):
-        host._recorder.open_run("r7", "", 0.0)
+        host._recorder.open_run(run_of("r7"), "", 0.0)
         rude = dial(host.me.control, b"h9/1")
         begun_s = time.monotonic()
         for _ in range(200):
@@ -296,7 +298,7 @@ def test_a_host_that_sends_garbage_is_out_of_its_run_and_of_no_other(
         other = client.run(BLOCKS, {"o": "h2"})
         came = [next(run).index, next(other).index]
         garbled = dial(client.shell.me.control, b"h2/1")
-        bad = frames.encode(m.Relocated(run.id, "", True, m.Location("o", "h2", 1)))
+        bad = frames.encode(m.Relocated(RunId(run.id), "", True, m.Location("o", "h2", 1)))
         for _ in range(3 * MOST_IN_A_ROW):  # answers of h2 itself may come in between
             garbled.send(bad)
         until_s = time.monotonic() + patience(10)
@@ -322,7 +324,7 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Call
         other._bulk.credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
         bulk = dial(host.me.bulk)
         for number in range(1, 21):
-            probe = m.Probe(f"over-{number}", 1, other.me, True, 0)
+            probe = m.Probe(run_of(f"over-{number}"), 1, other.me, True, 0)
             bulk.send_multipart([frames.encode(m.Chunk(number, 0, 0, probe)), b""])
         bulk.send(b"garbage")
         until_s = time.monotonic() + patience(10)
@@ -420,13 +422,13 @@ def test_a_transfer_to_a_host_that_listens_elsewhere_now_finds_no_closed_sockets
     chunk = m.Chunk(1, 1, 0, PART)
     sockets = Sockets("a", Listening("tcp://127.0.0.1:*", insecure=True), None)
     try:
-        sockets.meet("r", [other_peer("before", 1)])
-        line = sockets.line("r", "x")
+        sockets.meet(R, [other_peer("before", 1)])
+        line = sockets.line(R, "x")
         assert line is not None
         assert sockets.send_chunk(line, chunk, memoryview(b"1"))
-        sockets.meet("r", [other_peer("now", 3)])
-        sockets.meet("other", [other_peer("now", 3)])
-        sockets.forget("other")  # and with it every dealer that no line is for
+        sockets.meet(R, [other_peer("now", 3)])
+        sockets.meet(run_of("other"), [other_peer("now", 3)])
+        sockets.forget(run_of("other"))  # and with it every dealer that no line is for
         assert ("tcp://127.0.0.1:2", "x") not in sockets.dealers
         assert sockets.send_chunk(line, chunk, memoryview(b"1"))
     finally:
@@ -445,7 +447,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
     late: list[str] = []
 
     def tell(name: str) -> None:
-        message = m.ProbeResult("r", m.Estimate(name, "h1", 1, 0, 1, 0))
+        message = m.ProbeResult(R, m.Estimate(name, "h1", 1, 0, 1, 0))
         for _ in range(3000):
             heard[name].clear()
             shell.queue_event(e.MessageReceived(name, message))
@@ -558,7 +560,7 @@ def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
         for number in range(300):
             stranger = m.Peer(f"x{number}", f"tcp://127.0.0.1:{2 * number + 1}", f"tcp://127.0.0.1:{2 * number + 2}")
             client.shell.queue_event(
-                e.ProbesRequested("probe", client._registry.peers["h1"], (stranger,), client.shell.me)
+                e.ProbesRequested(run_of("probe"), client._registry.peers["h1"], (stranger,), client.shell.me)
             )
         for _ in range(50):
             next(run)
@@ -593,7 +595,9 @@ def test_answers_of_a_host_that_has_no_run_of_the_client_are_heard() -> None:
             assert [next(run).index for run in (first, second)] == [0, 0]
         begun_s = time.monotonic()
         with running(config) as again:
-            again.core.hosted.broken[second.id] = "a defect of another kind"  # as where it dropped the run unheard
+            again.core.hosted.broken[RunId(second.id)] = (
+                "a defect of another kind"  # as where it dropped the run unheard
+            )
             with pytest.raises(HostLostError, match=r"h1.*, no longer knows the run; was it restarted"):
                 list(first)
             with pytest.raises(RunError, match=r"^host 'h1': a defect of another kind$"):
@@ -620,7 +624,7 @@ def test_what_is_no_answer_is_refused_where_answers_come(
             until_s = time.monotonic() + patience(30)
             while host.frames_rejected < 2:
                 host._due_s = 0.0
-                host.queue_event(e.TimerFired("retry"))
+                host.queue_event(fired("retry"))
                 time.sleep(0.01)
                 assert time.monotonic() < until_s
         assert host.core.runs == {}

@@ -13,20 +13,22 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import zmq
 from patience import patience
+from run_ids import R, run_of
 
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell import sockets as module
 from thalweg.middleware.shell.bounds import ANSWER_BYTES, ANSWERS_UNREAD
 from thalweg.middleware.shell.endpoints import read_networks
 from thalweg.middleware.shell.sockets import HostConnections, Listening, Sockets
 
-PING = m.Ping("r")
-PROBE = m.Probe("r", 1, m.Peer("a", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
+PING = m.Ping(R)
+PROBE = m.Probe(R, 1, m.Peer("a", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
 
 
 def peer(number: int, name: str = "x") -> m.Peer:
@@ -43,7 +45,7 @@ def opened(**limits: float) -> Iterator[Sockets]:
         sockets.destroy(0)
 
 
-def lines_of(sockets: Sockets, run: str) -> dict[str, HostConnections]:
+def lines_of(sockets: Sockets, run: RunId) -> dict[str, HostConnections]:
     return sockets.lines.get(run, {})
 
 
@@ -62,43 +64,43 @@ def test_beyond_max_sockets_hosts_of_no_run_are_hung_up_on_first_and_then_idle_o
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with opened(max_sockets=6, idle_s=0) as sockets:
-        sockets.meet("r", [peer(number) for number in range(9)])
+        sockets.meet(R, [peer(number) for number in range(9)])
         sockets.meet(BEFORE_RUNS, [peer(number, "y") for number in (11, 12, 13)])
         for number in (11, 12, 13):
             assert sockets.post(BEFORE_RUNS, f"y{number}", PING)
         for number in (1, 2, 3):
-            assert sockets.post("r", f"x{number}", PING)
+            assert sockets.post(R, f"x{number}", PING)
         assert all(line.control is None for line in lines_of(sockets, BEFORE_RUNS).values())
         with caplog.at_level(logging.WARNING):
-            assert [sockets.post("r", "x4", PING) for _ in range(20)] == [False] * 20  # all are in use
+            assert [sockets.post(R, "x4", PING) for _ in range(20)] == [False] * 20  # all are in use
         assert [record.message.partition(";")[0] for record in caplog.records] == [
             "max_sockets=6 are in use: no further host is dialled",
             "'x4' cannot be dialled: Too many open files",
         ]
-        for line in lines_of(sockets, "r").values():
+        for line in lines_of(sockets, R).values():
             line.used = line.host == "x2"
-        assert sockets.post("r", "x4", PING)  # in place of one that was not used lately
-        dialled = {name for name, line in lines_of(sockets, "r").items() if line.control is not None}
+        assert sockets.post(R, "x4", PING)  # in place of one that was not used lately
+        dialled = {name for name, line in lines_of(sockets, R).items() if line.control is not None}
         assert dialled == {"x2", "x3", "x4"}
-        assert sockets.post("r", "x1", PING)  # and it is dialled anew when it is needed
+        assert sockets.post(R, "x1", PING)  # and it is dialled anew when it is needed
         assert len(sockets.dealers) == 6
 
 
 def test_idle_lines_are_hung_up_and_dialled_anew() -> None:
     with opened(idle_s=10) as sockets:
-        sockets.meet("r", [peer(1), peer(2)])
-        for run in ("r", "s"):
+        sockets.meet(R, [peer(1), peer(2)])
+        for run in (R, run_of("s")):
             sockets.meet(run, [peer(2)])
         now = time.monotonic()
-        assert sockets.post("r", "x1", PING)
-        assert sockets.post("r", "x2", PING)
+        assert sockets.post(R, "x1", PING)
+        assert sockets.post(R, "x2", PING)
         sockets.hang_up_idle(now + 1)
-        assert sockets.post("s", "x2", PING)
+        assert sockets.post(run_of("s"), "x2", PING)
         sockets.hang_up_idle(now + 10.5)
         assert len(sockets.dealers) == 4  # idle for 9.5 s
         sockets.hang_up_idle(now + 11.5)
         assert {end for end, _ in sockets.dealers} == {peer(2).control, peer(2).bulk}  # another run talks to it
-        assert sockets.post("r", "x1", PING)
+        assert sockets.post(R, "x1", PING)
         assert len(sockets.dealers) == 4
 
 
@@ -108,29 +110,29 @@ def test_a_socket_that_cannot_be_had_is_a_refused_send(failing: str, monkeypatch
         raise zmq.ZMQError(errno.EMFILE)
 
     with opened() as sockets:
-        sockets.meet("r", [peer(1)])
-        line = sockets.line("r", "x1")
+        sockets.meet(R, [peer(1)])
+        line = sockets.line(R, "x1")
         assert line is not None
         sockets.hold(line, (7, 1, 0.0, time.monotonic()))
         with monkeypatch.context() as patched:
             patched.setattr(zmq.Context if failing == "socket" else zmq.Socket, failing, refuse)
-            assert not sockets.post("r", "x1", PING)
-            assert not sockets.send_chunk(line, m.Chunk(1, 1, 0, m.Partition("r", "p", "c", 0)), memoryview(b"1"))
+            assert not sockets.post(R, "x1", PING)
+            assert not sockets.send_chunk(line, m.Chunk(1, 1, 0, m.Partition(R, "p", "c", 0)), memoryview(b"1"))
             assert not sockets.post_held(line)
         assert (sockets.dealers, sockets.holding) == ({}, {line})
-        assert sockets.post("r", "x1", PING)
+        assert sockets.post(R, "x1", PING)
         assert sockets.holding == set()
 
 
 def test_credits_that_rode_on_a_refused_message_go_on_waiting() -> None:
     with opened() as sockets:
-        sockets.meet("r", [peer(1)])
-        line = sockets.line("r", "x1")
+        sockets.meet(R, [peer(1)])
+        line = sockets.line(R, "x1")
         assert line is not None
-        assert sum(sockets.post("r", "x1", PING) for _ in range(1001)) == 1000  # nobody listens, so the line is full
+        assert sum(sockets.post(R, "x1", PING) for _ in range(1001)) == 1000  # nobody listens, so the line is full
         for transfer in range(3):
             sockets.hold(line, (transfer, 1, 0.0, time.monotonic()))
-        assert not sockets.post("r", "x1", PING)
+        assert not sockets.post(R, "x1", PING)
         assert not sockets.post_held(line)
         assert [credit[0] for credit in line.credits] == [0, 1, 2]
         assert sockets.holding == {line}
@@ -186,8 +188,8 @@ def test_a_message_has_as_many_frames_as_are_expected(dial: Callable[..., zmq.So
 def test_of_what_a_host_has_dialled_few_answers_of_a_bounded_size_are_taken_at_once() -> None:
     """Which hosts it dials before a run is chosen by others."""
     with opened() as sockets:
-        sockets.meet("r", [peer(1)])
-        assert sockets.post("r", "x1", PING)
+        sockets.meet(R, [peer(1)])
+        assert sockets.post(R, "x1", PING)
         bounds = {(each.getsockopt(zmq.MAXMSGSIZE), each.getsockopt(zmq.RCVHWM)) for each in sockets.dealers.values()}
         assert bounds == {(ANSWER_BYTES, ANSWERS_UNREAD)}
 
@@ -196,8 +198,8 @@ def test_what_waits_on_a_connection_that_is_made_anew_is_dropped(monkeypatch: py
     """It is sent again where it matters, and would come twice."""
     closed = list[tuple[zmq.Socket[bytes], int | None]]()
     with opened() as sockets:
-        sockets.meet("r", [peer(1)])
-        assert sockets.post("r", "x1", PING)
+        sockets.meet(R, [peer(1)])
+        assert sockets.post(R, "x1", PING)
         end = peer(1).control, "x1"
         dealer = sockets.dealers[end]
         with monkeypatch.context() as patched:
@@ -205,7 +207,7 @@ def test_what_waits_on_a_connection_that_is_made_anew_is_dropped(monkeypatch: py
             sockets.redial(end)
         dealer.close(0)
         assert closed == [(dealer, 0)]
-        assert sockets.post("r", "x1", PING)
+        assert sockets.post(R, "x1", PING)
         assert sockets.dealers[end] is not dealer
 
 
@@ -219,10 +221,10 @@ def test_an_answer_goes_to_whom_it_is_for_and_not_to_another_who_asked(dial: Cal
         assert taken is not None
         sender, identity, _ = taken
         assert sender == "bob"
-        assert not sockets.post("r", "alice", m.Pong("of alice"), identity)
-        assert not sockets.post("r", "bob", m.Pong("of nobody"))
-        assert sockets.post("r", "bob", m.Pong("of bob"), identity)
-        assert frames.decode_control(asker.recv()) == m.Pong("of bob")
+        assert not sockets.post(R, "alice", m.Pong(run_of("of alice")), identity)
+        assert not sockets.post(R, "bob", m.Pong(run_of("of nobody")))
+        assert sockets.post(R, "bob", m.Pong(run_of("of bob")), identity)
+        assert frames.decode_control(asker.recv()) == m.Pong(run_of("of bob"))
 
 
 def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
@@ -234,11 +236,11 @@ def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
         assert there.me.ends["fast"].startswith("tcp://127.0.0.2:") and there.me.ends["net"].startswith(
             "tcp://127.0.0.1"
         )
-        assert frames.decode_control(frames.encode(m.AddMember("r", 1, there.me))) == m.AddMember("r", 1, there.me)
-        here.meet("r", [there.me])
-        assert here.line("r", "b", "slow") is None
+        assert frames.decode_control(frames.encode(m.AddMember(R, 1, there.me))) == m.AddMember(R, 1, there.me)
+        here.meet(R, [there.me])
+        assert here.line(R, "b", "slow") is None
         for number, (via, router) in enumerate((("fast", there.others["fast"]), ("net", there.bulk))):
-            line = here.line("r", "b", via)
+            line = here.line(R, "b", via)
             assert line is not None and here.send_chunk(line, m.Chunk(number, 1, 0, PROBE), memoryview(b"x"))
             assert router.poll(round(patience(2) * 1000)), via
             taken = there.take(router, 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_ids import R
 
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.protocol.messages import Chunk, Credit, Partition
@@ -22,7 +23,7 @@ from thalweg.middleware.shell.transfers import (
 )
 from thalweg.middleware.shell.values import value_of
 
-PART = Partition("r", "p", "c", 0)
+PART = Partition(R, "p", "c", 0)
 # --- chunks -----------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from patience import patience
+from run_ids import R, run_of
 
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.errors import OperatorError
@@ -18,6 +19,7 @@ from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell import workers as shell_workers
 from thalweg.middleware.shell.node_code import digest_of
 from thalweg.middleware.shell.workers import GROW_S, NO_THREAD_S, Lane, Slot, Task, Workers
@@ -115,8 +117,8 @@ class Bench(Answers):
     def open(self, version: object) -> None:
         """A node ``o`` of run ``r`` whose state is of this version."""
         code = Code(f"{__name__}:Versioned", {"version": version})
-        self.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code)))
-        assert self.answer() == e.NodeOpened("r", "o")
+        self.workers.open_node(e.OpenNode(R, Node("o", "operator", ("s",), code)))
+        assert self.answer() == e.NodeOpened(R, "o")
 
 
 @pytest.fixture
@@ -131,14 +133,14 @@ def bench() -> Iterator[Bench]:
 def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: Bench, version: object) -> None:
     bench.open(version)
     for _ in range(2):  # the thread is there to make the second call
-        bench.submit(e.TakeState("r", "o", 7))
+        bench.submit(e.TakeState(R, "o", 7))
         taken = bench.answer()
         assert isinstance(taken, e.StateTaken)
-        assert (taken.run, taken.node, taken.version, taken.state) == ("r", "o", 7, b"")
+        assert (taken.run, taken.node, taken.version, taken.state) == (R, "o", 7, b"")
         assert "Error in snapshot(): " in taken.error
         assert "\n" not in taken.error
         taken.error.encode()
-    bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 1))
+    bench.submit(e.RestoreState(R, "o", 7, b"a state", digest_of(b"a state"), 1))
     restored = bench.answer()
     assert isinstance(restored, e.StateRestored)
     assert "Error in restore(): " in restored.error
@@ -146,18 +148,18 @@ def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: B
 
 def refusal(error: str) -> e.StateRestored:
     """What the runtime itself finds wrong with a state has no lines of the code."""
-    return e.StateRestored("r", "o", 7, error, m.Cause(None, "thalweg.middleware.errors.OperatorError"))
+    return e.StateRestored(R, "o", 7, error, m.Cause(None, "thalweg.middleware.errors.OperatorError"))
 
 
 def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
     bench.open("2")
-    bench.submit(e.TakeState("r", "o", 7))
-    assert bench.answer() == e.StateTaken("r", "o", 7, b"a state", digest_of(b"a state"), 2)
-    bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 2))
-    assert bench.answer() == e.StateRestored("r", "o", 7)
-    bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 3))
+    bench.submit(e.TakeState(R, "o", 7))
+    assert bench.answer() == e.StateTaken(R, "o", 7, b"a state", digest_of(b"a state"), 2)
+    bench.submit(e.RestoreState(R, "o", 7, b"a state", digest_of(b"a state"), 2))
+    assert bench.answer() == e.StateRestored(R, "o", 7)
+    bench.submit(e.RestoreState(R, "o", 7, b"a state", digest_of(b"a state"), 3))
     assert bench.answer() == refusal("its state is of version 3; the code here reads 2")
-    bench.submit(e.RestoreState("r", "o", 7, b"another", digest_of(b"a state"), 2))
+    bench.submit(e.RestoreState(R, "o", 7, b"another", digest_of(b"a state"), 2))
     assert bench.answer() == refusal("the 7 bytes that came do not have the state's digest")
 
 
@@ -173,8 +175,8 @@ def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
 )
 def test_what_may_appear_in_another_tree(bench: Bench, name: str, merging: bool, error: str) -> None:
     code = Code(f"{__name__}:{name}")
-    bench.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code), fresh=True, merging=merging))
-    assert bench.answer() == e.NodeOpened("r", "o", error.format(use=code.use))
+    bench.workers.open_node(e.OpenNode(R, Node("o", "operator", ("s",), code), fresh=True, merging=merging))
+    assert bench.answer() == e.NodeOpened(R, "o", error.format(use=code.use))
     found = reorderable([code], (__name__,))
     assert found.codes == ((code,) if name != "Forgets" else ())
     assert found.merging == ((code,) if name == "Sees" else ())
@@ -182,7 +184,7 @@ def test_what_may_appear_in_another_tree(bench: Bench, name: str, merging: bool,
 
 def merge(*states: bytes, digest: str = "", version: int = 1) -> e.MergeStates:
     taken = tuple(e.Inherited(state, digest or digest_of(state), version) for state in states)
-    return e.MergeStates("r", "o", 7, taken)
+    return e.MergeStates(R, "o", 7, taken)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +201,8 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
     bench: Bench, how: str, states: e.MergeStates, error: str
 ) -> None:
     node = Node("o", "operator", ("s",), Code(f"{__name__}:Sees", {"how": how}))
-    bench.workers.open_node(e.OpenNode("r", node, fresh=True, merging=True))
-    assert bench.answer() == e.NodeOpened("r", "o")
+    bench.workers.open_node(e.OpenNode(R, node, fresh=True, merging=True))
+    assert bench.answer() == e.NodeOpened(R, "o")
     slot = bench.workers.slot(states)
     assert slot is not None
     assert not slot.is_quick(states)
@@ -213,7 +215,7 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
         assert "in merge" in restored.cause.traceback
     elif error:
         assert restored == refusal(error)
-    bench.submit(e.TakeState("r", "o", 7))
+    bench.submit(e.TakeState(R, "o", 7))
     taken = bench.answer()
     assert isinstance(taken, e.StateTaken)
     assert taken.state == (b"" if error else b"abc")
@@ -221,11 +223,11 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
 
 def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
     bench.open(2)
-    slot = bench.workers.slot(e.TakeState("r", "o", 7))
-    bench.workers.close_node(e.CloseNode("r", "o"))
+    slot = bench.workers.slot(e.TakeState(R, "o", 7))
+    bench.workers.close_node(e.CloseNode(R, "o"))
     assert slot is not None
     assert slot.gone
-    assert bench.workers.slot(e.TakeState("r", "o", 7)) is None
+    assert bench.workers.slot(e.TakeState(R, "o", 7)) is None
 
 
 class Large(Operator):
@@ -244,8 +246,8 @@ def test_a_large_state_that_is_soon_taken_is_not_handed_to_another_thread(
 ) -> None:
     monkeypatch.setattr(shell_workers, "QUICK_S", quick_s)
     slot, take = (
-        Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Large")), Lane("r", None, (__name__,))),
-        e.TakeState("r", "o", 7),
+        Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Large")), Lane(R, None, (__name__,))),
+        e.TakeState(R, "o", 7),
     )
     slot.open()
     assert not slot.is_quick(take)
@@ -254,16 +256,16 @@ def test_a_large_state_that_is_soon_taken_is_not_handed_to_another_thread(
 
 
 def test_loading_is_no_part_of_the_first_calls_time() -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:LoadsSlowly")), Lane("r", None, (__name__,)))
-    finished = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:LoadsSlowly")), Lane(R, None, (__name__,)))
+    finished = slot.make(e.RunOperator(R, "o", 0, (b"value",)))
     assert isinstance(finished, e.OperatorFinished)
     assert finished.value == b"value"
     assert finished.duration_s < LOADING_S
 
 
 def test_a_first_call_says_why_its_code_cannot_be_loaded() -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Absent")), Lane("r", None, (__name__,)))
-    failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Absent")), Lane(R, None, (__name__,)))
+    failed = slot.make(e.RunOperator(R, "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     assert "Absent" in failed.reason
 
@@ -304,8 +306,8 @@ class Throws(Operator):
     ],
 )
 def test_a_traceback_fits_a_message_and_a_terminal(what: str, kind: str, says: str) -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Throws", {"what": what})), Lane("r", None, (__name__,)))
-    failed = slot.make(e.RunOperator("r", "o", 3, (b"value",)))
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Throws", {"what": what})), Lane(R, None, (__name__,)))
+    failed = slot.make(e.RunOperator(R, "o", 3, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     cause = failed.cause
     assert cause is not None
@@ -315,13 +317,13 @@ def test_a_traceback_fits_a_message_and_a_terminal(what: str, kind: str, says: s
     assert cause.traceback.replace("\n", "").isprintable()
     assert "node_code.py" not in cause.traceback
     assert "\n" not in failed.reason
-    sent = m.Failed("r", "o", failed.reason[:4000], cause)
+    sent = m.Failed(R, "o", failed.reason[:4000], cause)
     assert frames.decode_control(frames.encode(sent)) == sent
 
 
 def test_what_the_runtime_says_itself_has_no_lines_of_user_code() -> None:
-    slot = Slot(Node("o", "operator", ("s",), Code("nosuch")), Lane("r", None, ()))
-    failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
+    slot = Slot(Node("o", "operator", ("s",), Code("nosuch")), Lane(R, None, ()))
+    failed = slot.make(e.RunOperator(R, "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     assert failed.cause == m.Cause(None, "thalweg.middleware.errors.OperatorError")
 
@@ -364,11 +366,11 @@ class Hangs(Versioned):
 class Crowd(Answers):
     """Workers of code that may hang."""
 
-    def open(self, run: str, count: int = 1, how: str = "combine", timeout_s: float | None = None) -> None:
+    def open(self, run: RunId, count: int = 1, how: str = "combine", timeout_s: float | None = None) -> None:
         nodes = [Node(f"o{i}", "operator", ("s",), Code(f"{__name__}:Hangs", {"how": how})) for i in range(count)]
         self.workers.open(run, nodes, timeout_s)
 
-    def combine(self, run: str, *names: str, index: int = 0) -> None:
+    def combine(self, run: RunId, *names: str, index: int = 0) -> None:
         for name in names or ("o0",):
             self.submit(e.RunOperator(run, name, index, (b"value",)))
 
@@ -405,29 +407,29 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Crowd]]:
 def test_hung_calls_of_some_runs_never_take_the_last_thread(crowd: Callable[[int], Crowd]) -> None:
     one = crowd(8)
     for run, threads in (("a", 4), ("b", 2), ("c", 1)):  # half of what is left each
-        one.open(run, 8)
-        one.combine(run, *(f"o{i}" for i in range(8)))
+        one.open(run_of(run), 8)
+        one.combine(run_of(run), *(f"o{i}" for i in range(8)))
         one.entered(threads)
     assert ENTERED.empty()
-    one.open("d", 2, how="nothing")
-    one.combine("d", "o0", "o1")
+    one.open(run_of("d"), 2, how="nothing")
+    one.combine(run_of("d"), "o0", "o1")
     made = [one.answer() for _ in range(2)]
     assert {event.node for event in made if isinstance(event, e.OperatorFinished)} == {"o0", "o1"}
-    for run in ("a", "b", "c"):
+    for run in map(run_of, "abc"):
         one.workers.close(run)  # none is ended by that, but none of its calls that wait is begun
     LET_GO.set()
-    one.combine("d", index=1)
+    one.combine(run_of("d"), index=1)
     assert isinstance(one.answer(), e.OperatorFinished)
     assert one.events.empty()
 
 
 def test_a_call_for_which_there_is_no_thread_is_answered(crowd: Callable[[int], Crowd]) -> None:
     one = crowd(1)
-    one.open("a")
-    one.combine("a")
+    one.open(run_of("a"))
+    one.combine(run_of("a"))
     one.entered(1)
-    one.workers.close("a")
-    one.open("b")
+    one.workers.close(run_of("a"))
+    one.open(run_of("b"))
     waits_s = time.monotonic()
     assert one.workers.due_s <= waits_s + GROW_S
     assert one.workers.overdue(waits_s + 0.9 * NO_THREAD_S) == []
@@ -438,17 +440,17 @@ def test_a_call_for_which_there_is_no_thread_is_answered(crowd: Callable[[int], 
         "are over; wait for them, or start it with --limit max_threads=N"
     )
     LET_GO.set()
-    one.open("c")
-    one.combine("c")
+    one.open(run_of("c"))
+    one.combine(run_of("c"))
     assert isinstance(one.answer(), e.OperatorFinished)  # the thread came back
 
 
 def test_calls_of_one_node_are_made_one_after_the_other(crowd: Callable[[int], Crowd]) -> None:
     one = crowd(8)
-    one.open("r", how="snapshot")
-    one.submit(e.TakeState("r", "o0", 1))
+    one.open(R, how="snapshot")
+    one.submit(e.TakeState(R, "o0", 1))
     one.entered(1)
-    one.combine("r")
+    one.combine(R)
     one.workers.overdue(time.monotonic() + GROW_S)
     assert one.events.empty()
     LET_GO.set()
@@ -459,8 +461,8 @@ def test_calls_of_one_node_are_made_one_after_the_other(crowd: Callable[[int], C
 def test_threads_without_work_end(crowd: Callable[[int], Crowd], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_workers, "IDLE_S", 0.01)
     one = crowd(8)
-    one.open("r", 4)
-    one.combine("r", "o0", "o1", "o2", "o3")
+    one.open(R, 4)
+    one.combine(R, "o0", "o1", "o2", "o3")
     one.entered(4)
     threads = list(one.workers._threads)
     assert len(threads) == 4
@@ -468,17 +470,17 @@ def test_threads_without_work_end(crowd: Callable[[int], Crowd], monkeypatch: py
     for thread in threads:
         thread.join(patience(WAIT_S))
     assert not one.workers._threads
-    one.combine("r", index=1)
+    one.combine(R, index=1)
     assert sum(isinstance(one.answer(), e.OperatorFinished) for _ in range(5)) == 5
 
 
 @pytest.mark.parametrize(
     ("how", "command", "what"),
     [
-        ("combine", e.RunOperator("r", "o0", 7, (b"value",)), "combine() of partition 7"),
-        ("snapshot", e.TakeState("r", "o0", 1), "snapshot()"),
-        ("restore", e.RestoreState("r", "o0", 1, b"", digest_of(b""), 1), "restore()"),
-        ("merge", e.MergeStates("r", "o0", 1, (e.Inherited(b"", digest_of(b""), 1),)), "merge()"),
+        ("combine", e.RunOperator(R, "o0", 7, (b"value",)), "combine() of partition 7"),
+        ("snapshot", e.TakeState(R, "o0", 1), "snapshot()"),
+        ("restore", e.RestoreState(R, "o0", 1, b"", digest_of(b""), 1), "restore()"),
+        ("merge", e.MergeStates(R, "o0", 1, (e.Inherited(b"", digest_of(b""), 1),)), "merge()"),
         ("construct", None, "loading its code"),
     ],
 )
@@ -486,7 +488,7 @@ def test_a_call_that_takes_longer_than_its_run_allows_fails_once(
     crowd: Callable[[int], Crowd], how: str, command: Task | None, what: str
 ) -> None:
     one = crowd(4)
-    one.open("r", how=how, timeout_s=3.0)
+    one.open(R, how=how, timeout_s=3.0)
     if command is not None:
         one.submit(command)
     one.entered(1)
@@ -495,12 +497,12 @@ def test_a_call_that_takes_longer_than_its_run_allows_fails_once(
     assert one.workers.overdue(begun_s + 1.0) == []
     assert one.workers.due_s <= begun_s + 3.0
     cause = m.Cause(7 if how == "combine" else None, "TimeoutError")
-    failed = e.OperatorFailed("r", "o0", f"{what} has not returned within 3 s (call_timeout_s)", cause)
+    failed = e.OperatorFailed(R, "o0", f"{what} has not returned within 3 s (call_timeout_s)", cause)
     assert one.workers.overdue(begun_s + 3.0) == [failed]
     assert one.workers.overdue(begun_s + 9.0) == []
     LET_GO.set()
-    one.open("other", how="nothing")
-    one.combine("other")
+    one.open(run_of("other"), how="nothing")
+    one.combine(run_of("other"))
     assert isinstance(one.answer(), e.OperatorFinished)  # and nothing of the call that was given up
     assert one.events.empty()
 
@@ -509,22 +511,22 @@ def test_code_goes_on_in_the_next_generation_of_a_run_with_its_calls() -> None:
     answers = Answers(2)
     workers, code = answers.workers, Code(f"{__name__}:Sees")
     try:
-        workers.open("r", [Node(name, "operator", ("s",), code) for name in "op"], 60.0)
+        workers.open(R, [Node(name, "operator", ("s",), code) for name in "op"], 60.0)
         for name in "op":
-            answers.submit(e.RunOperator("r", name, 0, (b"a",)))
+            answers.submit(e.RunOperator(R, name, 0, (b"a",)))
         assert {answers.answer().node for _ in "op"} == {"o", "p"}  # type: ignore[attr-defined]
-        answers.submit(e.RunOperator("r", "o", 1, (b"b",)))
-        workers.pass_on("r", "r~1", ["o"])
-        workers.close("r", follows=True)
-        workers.open("r~1", [Node("p", "operator", ("s",), code)], 60.0)
-        assert workers.slot(e.TakeState("r", "o", 1)) is None
-        answers.submit(e.TakeState("r~1", "o", 1))
+        answers.submit(e.RunOperator(R, "o", 1, (b"b",)))
+        workers.pass_on(R, run_of("r~1"), ["o"])
+        workers.close(R, follows=True)
+        workers.open(run_of("r~1"), [Node("p", "operator", ("s",), code)], 60.0)
+        assert workers.slot(e.TakeState(R, "o", 1)) is None
+        answers.submit(e.TakeState(run_of("r~1"), "o", 1))
         finished, taken = answers.answer(), answers.answer()
         assert isinstance(finished, e.OperatorFinished)
-        assert (finished.run, finished.value) == ("r", b"ab")  # called before
+        assert (finished.run, finished.value) == (R, b"ab")  # called before
         assert isinstance(taken, e.StateTaken)
-        assert (taken.run, taken.state) == ("r~1", b"ab")
-        answers.submit(e.RunOperator("r~1", "p", 0, (b"c",)))
+        assert (taken.run, taken.state) == (run_of("r~1"), b"ab")
+        answers.submit(e.RunOperator(run_of("r~1"), "p", 0, (b"c",)))
         made = answers.answer()
         assert isinstance(made, e.OperatorFinished)
         assert made.value == b"c"  # its code was opened anew

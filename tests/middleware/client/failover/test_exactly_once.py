@@ -15,6 +15,7 @@ from adversary import CLIENT, FOREVER_S, FREE, MERGING, Mood, World, mixed_tree,
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from run_ids import R, fired
 
 from thalweg.emulation.virtual.faults import Crash, Cut, Fault, Outage
 from thalweg.emulation.virtual.world import VirtualHost
@@ -185,7 +186,7 @@ def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
     random = Random(mood.seed)
     for _ in range(6):
         flow, placement = shuffled(world.dataflow, world.placement, [FREE, MERGING], world.names, random.randrange)
-        wish = e.PlacementProposed("r", placement, "asked for", flow, (FREE, MERGING))
+        wish = e.PlacementProposed(R, placement, "asked for", flow, (FREE, MERGING))
         world.at(random.uniform(0, 100 * mood.delay_s), CLIENT, wish)
     check(world, 25)
 
@@ -319,7 +320,7 @@ def test_operators_that_move_need_no_repeats_where_nothing_is_lost(seed: int, dr
 
     def watch(host: VirtualHost, event: e.Event) -> None:
         nonlocal repeated
-        if event == e.TimerFired("retry"):
+        if event == fired("retry"):
             runs = host.core.runs.values()
             repeated += sum(pending.due_s <= world.now for run in runs for pending in run.flow.pending.values())
         handle(host, event)

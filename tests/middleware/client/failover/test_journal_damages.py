@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from flows import chain
+from run_ids import run_of
 from runtime_codes import ALLOW, blocks
 
 from thalweg import Failover
@@ -59,7 +60,7 @@ class Application:
         self.keep(0)
 
     def keep(self, known: int) -> None:
-        install = m.Install(RUN, FLOW, (), (), "client")
+        install = m.Install(run_of(RUN), FLOW, (), (), "client")
         self.book.keep(RUN, e.ResumableRun(install, {"o": {known: ("h1", "h2")}}, (), {"u": 0}))
 
     def work(self, count: int) -> None:

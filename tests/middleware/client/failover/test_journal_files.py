@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from flows import chain
 from patience import patience
+from run_ids import R, run_of
 from runtime_codes import blocks
 
 from thalweg.middleware.client.failover import journal
@@ -30,7 +31,7 @@ FLOW = chain(blocks()["h1"], Code("running"))
 
 def test_of_runs_that_are_over_the_journal_keeps_that_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MOST_OVER", 5)
-    kept = e.ResumableRun(m.Install("r0", FLOW, (), (), "client"), {}, (), {})
+    kept = e.ResumableRun(m.Install(run_of("r0"), FLOW, (), (), "client"), {}, (), {})
     book = Journal(tmp_path)
     for number in range(40):
         run = f"r{number}"
@@ -224,7 +225,7 @@ def test_a_locked_journal_does_not_slow_down_the_application(book: Journal) -> N
 
 def test_an_entry_about_replicas_alone_does_not_wait_for_a_commit(book: Journal) -> None:
     """As when a commit is synced by another thread: a socket's thread goes on, and the commit writes the entry."""
-    kept = e.ResumableRun(m.Install("s", FLOW, (), (), "c"), {}, (), {})
+    kept = e.ResumableRun(m.Install(run_of("s"), FLOW, (), (), "c"), {}, (), {})
     book.keep("s", kept)
     with ThreadPoolExecutor(1) as pool, book._news:
         pool.submit(book.keep, "s", kept).result(patience(10))
@@ -263,7 +264,7 @@ def test_the_mark_is_made_anew_where_it_is_removed(book: Journal) -> None:
 
 def test_what_was_committed_is_on_the_disk_and_what_is_of_replicas_alone_need_not_be(tmp_path: Path) -> None:
     book, synced = Journal(tmp_path), list[int]()
-    kept = e.ResumableRun(m.Install("r", FLOW, (), (), "c"), {}, (), {})
+    kept = e.ResumableRun(m.Install(R, FLOW, (), (), "c"), {}, (), {})
 
     def write(what: Callable[[], None]) -> int:
         what()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flows import chain
 from patience import patience
+from run_ids import R, run_of
 from runtime_codes import ALLOW, MIX, blocks
 from test_docs import ROOT, python_blocks
 
@@ -23,6 +24,7 @@ from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.protocol.run_id import RunId
 
 HOSTS = ("h1", "h2", "h3")
 FLOW = chain(blocks()["h1"], MIX)
@@ -125,7 +127,7 @@ def test_what_a_host_refuses_says_why_and_nothing_moves() -> None:
                 ({"o": "h9"}, "host 'h9' has no part in the run"),  # as if it went after it was looked for
                 ({"x": "h1"}, "there is no operator 'x' in the run any more"),
             ):
-                assert refusal_of(run, run._request_moves(placement, {run.id: placement})).reason == why
+                assert refusal_of(run, run._request_moves(placement, {RunId(run.id): placement})).reason == why
 
 
 def test_a_host_that_is_lost_meanwhile_refuses_the_move() -> None:
@@ -198,11 +200,11 @@ def test_another_tree_has_a_handle_too(client: Client) -> None:
 def test_answers_that_come_twice_or_of_nobody_change_nothing() -> None:
     told: list[Any] = []
     moves = Moves(told.append)
-    moves.request(handle := MoveHandle("it", 2), e.PlacementProposed("r", {}))
-    moves.request(handle, e.PlacementProposed("r/1", {}))
+    moves.request(handle := MoveHandle("it", 2), e.PlacementProposed(R, {}))
+    moves.request(handle, e.PlacementProposed(run_of("r/1"), {}))
     assert [each.number for each in told] == [0, 1]
     for number in (0, 0, 7):
-        moves.ended(e.MoveEnded("r", number, 3, {"a": "h1"}))
+        moves.ended(e.MoveEnded(R, number, 3, {"a": "h1"}))
     assert not handle.done()
     moves.failed("another", "x")
     moves.failed("r", "broken")

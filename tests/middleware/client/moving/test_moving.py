@@ -28,6 +28,7 @@ from thalweg.middleware.errors import MoveRefused, PlacementError, RunError, Usa
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.daemon import main as host_main
 
 HOSTS = ("h1", "h2", "h3")
@@ -297,7 +298,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(tmp_path: Path) -> No
             taken.move({"op0": "h3"})
             taken.move({"op0": "h1"})
             taken.until(
-                lambda: client.shell.core.runs[run.id].parts.get(Proposer).proposal is None
+                lambda: client.shell.core.runs[RunId(run.id)].parts.get(Proposer).proposal is None
             )  # or the next one waits
             cluster.kill("h3")
             run.move({"op0": "h3"})

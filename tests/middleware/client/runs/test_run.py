@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from flows import chain
 from patience import patience
+from run_ids import R
 from runtime_codes import ALLOW, MIX, blocks
 
 from thalweg.middleware.client.client import Client
@@ -44,16 +45,16 @@ class Core:
         """The next partition, or the end, which has been demanded."""
         assert self._demands.acquire(timeout=patience(WAIT_S))
         index = self.asked - 1
-        self.run.take(e.Deliver("r", index, index, 8) if index < self.length else self.last)
+        self.run.take(e.Deliver(R, index, index, 8) if index < self.length else self.last)
 
     def _answer(self) -> None:
-        self.run.take(e.Ready("r"))
+        self.run.take(e.Ready(R))
         for _ in range(self.length + 1):
             self.deliver()
 
 
-END = e.Deliver("r", 0, None, 0, True)
-FAIL = e.Fail("r", "node 'o' on host 'h1': no")
+END = e.Deliver(R, 0, None, 0, True)
+FAIL = e.Fail(R, "node 'o' on host 'h1': no")
 
 
 async def _take_all(run: Run) -> list[int]:
@@ -104,7 +105,7 @@ def test_a_task_that_is_cancelled_as_a_partition_arrives_takes_none(how: str) ->
     core = Core(40, END)
 
     async def drive() -> list[int]:
-        core.run.take(e.Ready("r"))
+        core.run.take(e.Ready(R))
         taken: list[int] = []
         for number in range(40):
             waiting = asyncio.ensure_future(anext(core.run))
@@ -130,7 +131,7 @@ def test_a_task_that_is_cancelled_as_a_partition_arrives_takes_none(how: str) ->
 
 def test_an_event_loop_that_was_closed_or_stands_still_takes_no_partition_from_others() -> None:
     core = Core(2, END)
-    core.run.take(e.Ready("r"))
+    core.run.take(e.Ready(R))
     loops = [asyncio.new_event_loop() for _ in range(2)]
     waiting = [loop.create_task(_take_all(core.run)) for loop in loops]
     for loop in loops:

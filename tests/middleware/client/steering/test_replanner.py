@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
+from run_ids import R
 
 from thalweg.middleware.client.steering.replanning import MEASURED, TYPICAL_BYTES, Replanner, hints_of_code
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
@@ -47,7 +48,7 @@ def view(**slow: bool) -> dict[Link, LinkEstimate]:
 
 
 def plan(known: Mapping[Link, LinkEstimate], state_bytes: int = 0) -> e.RequestPlan:
-    return e.RequestPlan("r", HERE, dict(known), {"op0": state_bytes})
+    return e.RequestPlan(R, HERE, dict(known), {"op0": state_bytes})
 
 
 def test_what_a_search_finds_is_told_with_what_it_predicts() -> None:
@@ -64,7 +65,7 @@ def test_a_query_of_which_nothing_was_said_is_planned_with_as_well() -> None:
     hints = search().of(grown).task.hints
     assert (hints.output_bytes["s~1"], hints.output_bytes["o~1"]) == (TYPICAL_BYTES, 1e6)
     where = {**HERE, "s~1": "h2", "o~1": "h1", "t~1": "client"}
-    assert search().answer(e.RequestPlan("r", where, view(), {}, dataflow=grown)).failed == ""
+    assert search().answer(e.RequestPlan(R, where, view(), {}, dataflow=grown)).failed == ""
 
 
 def test_links_that_are_needed_are_asked_for_all_that_may_decide_at_once() -> None:
@@ -144,7 +145,7 @@ def test_a_planner_that_errs_is_told_of_and_moves_nothing(gives: object, why: st
     if isinstance(gives, dict):
         gives = PlanResult(gives, DATAFLOW)
     answer = msgspec.structs.replace(search(), planner=Errs(gives)).answer(plan(view()))
-    assert answer == e.PlanReady("r", detail={"planner": "global", "why": why}, failed=why)
+    assert answer == e.PlanReady(R, detail={"planner": "global", "why": why}, failed=why)
 
 
 def test_code_that_can_be_loaded_tells_its_sizes() -> None:
@@ -166,7 +167,7 @@ def test_forecasts_that_a_decision_rested_on_are_told_where_there_are_records(re
     history.add(("h1", "client"), LinkEstimate(8e4, 1, 0.0, 130.0))
     past = PlanningHistory(history.samples(), 140.0, frozenset({("client", "h1")}))
     ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
-    found = ahead.answer(e.RequestPlan("r", HERE, {}, past=past, recording=recording))
+    found = ahead.answer(e.RequestPlan(R, HERE, {}, past=past, recording=recording))
     assert found.placement == {**HERE, "op0": "h2"}
     assert "weather" in found.detail
     if not recording:
@@ -190,6 +191,6 @@ def test_a_plan_that_looks_ahead_takes_the_networks_by_what_links_carry_now() ->
     ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
     ahead = msgspec.structs.replace(ahead, task=ahead.task.but(networks=networks))
     past = PlanningHistory(history.samples(), 140.0, latest=history.latest())
-    found = ahead.answer(e.RequestPlan("r", HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=past))
+    found = ahead.answer(e.RequestPlan(R, HERE, {rented: LinkEstimate(4e6, 1, 0.0, 135.0)}, past=past))
     assert found.worth and found.placement == {**HERE, "op0": "h2"}
     assert found.ways == (m.RoutePreference("h1", "h2", ("net", "fast"), (8_000_000, 4_000_000)),)

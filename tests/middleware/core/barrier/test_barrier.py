@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
 from playbook import ANY, Playbook, got
+from run_ids import R, alarm, fired, run_of
 
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.barrier.proposal import (
@@ -36,7 +37,7 @@ def at(part: MemberState, host: str, then: Callable[[Scripted], None] | None = N
         run = world.run_at(host)
         return run is not None and (run.parts.get(Member).number, run.parts.get(Member).state) == (1, part)
 
-    return Scripted(reached, then).at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
+    return Scripted(reached, then).at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"o": "h4"}, "a test"))
 
 
 def plain() -> Scripted:
@@ -60,7 +61,7 @@ def gone() -> Scripted:
 
 
 def called_off() -> Scripted:
-    return at(MemberState.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
+    return at(MemberState.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort(R, 1)))
 
 
 CHANGE_SCENES: dict[tuple[ProposalState, ProposalEvent], tuple[Scene, str]] = {
@@ -167,13 +168,13 @@ def test_a_member_takes_no_other_turn(part: MemberState, word: MemberEvent) -> N
 # --- conversations ----------------------------------------------------------------------------------
 
 MOVE = m.Move("o", "h2", "h3", 1)
-PROPOSE = m.Propose("r", 1, (MOVE,))
-COMMIT = m.Commit("r", 1, 4, (MOVE,), "a test")
-ABORT = m.Abort("r", 1)
+PROPOSE = m.Propose(R, 1, (MOVE,))
+COMMIT = m.Commit(R, 1, 4, (MOVE,), "a test")
+ABORT = m.Abort(R, 1)
 
 
 def vote(host: str, iteration: int = -1, error: str = "") -> m.Vote:
-    return m.Vote("r", 1, host, iteration, error)
+    return m.Vote(R, 1, host, iteration, error)
 
 
 @pytest.fixture
@@ -191,9 +192,9 @@ def client(make_book: Book, install: m.Install) -> Playbook:
     """The client, which has proposed that ``o`` goes from h2 to h3."""
     book = make_book(CLIENT, CoreConfig(barrier_s=2.0))
     book << e.RunRequested(install) >> ANY
-    book.at(1.0) << e.PlacementProposed("r", {"o": "h3", "s": "h1"}, "a test") >> ANY
+    book.at(1.0) << e.PlacementProposed(R, {"o": "h3", "s": "h1"}, "a test") >> ANY
     assert {(each.to, each.message) for each in book.only(e.Send)} == {(name, PROPOSE) for name in ("h1", "h2", "h3")}
-    assert book.only(e.SetTimer) == [e.SetTimer("barrier r", 1.5)]
+    assert book.only(e.SetTimer) == [alarm("barrier r", 1.5)]
     return book
 
 
@@ -203,71 +204,71 @@ def test_the_client_takes_the_last_iteration_of_all_and_waits_for_everyone(clien
     client << got("h1", vote("h1", 4)) >> []  # repeated
     client << got("h3", vote("h3")) >> ANY
     assert {(each.to, each.message) for each in client.only(e.Send)} == {(h, COMMIT) for h in ("h1", "h2", "h3")}
-    client.at(1.5) << e.TimerFired("barrier r") >> ANY
+    client.at(1.5) << fired("barrier r") >> ANY
     assert {each.to for each in client.only(e.Send)} == {"h1", "h2", "h3"}
-    client << got("h1", m.Done("r", 1, "h1")) >> []
-    client << got("h3", m.Done("r", 1, "h3")) >> []
-    client << got("h2", m.Done("r", 1, "h2", (m.Location("o", "h3", 2),))) >> [e.OperatorMoved("r", "o", "h3")]
+    client << got("h1", m.Done(R, 1, "h1")) >> []
+    client << got("h3", m.Done(R, 1, "h3")) >> []
+    client << got("h2", m.Done(R, 1, "h2", (m.Location("o", "h3", 2),))) >> [e.OperatorMoved(R, "o", "h3")]
     assert client.recorded() == ["proposal"]
-    client.at(2.0) << e.TimerFired("barrier r") >> []
+    client.at(2.0) << fired("barrier r") >> []
 
 
 def test_one_vote_against_it_is_the_end(client: Playbook) -> None:
     client << got("h3", vote("h3", error="no room")) >> ANY
     assert set(client.sent()) == {ABORT}
-    client << got("h1", vote("h1", 4)) >> [e.Send("r", "h1", ABORT)]  # it has not heard
+    client << got("h1", vote("h1", 4)) >> [e.Send(R, "h1", ABORT)]  # it has not heard
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Done("r", 1, name)) >> ANY
+        client << got(name, m.Done(R, 1, name)) >> ANY
     assert client.recorded() == ["proposal"]
-    client << got("h1", vote("h1", 4)) >> [e.Send("r", "h1", ABORT)]  # long over
-    client << got("h1", m.Done("r", 1, "h1")) >> []
+    client << got("h1", vote("h1", 4)) >> [e.Send(R, "h1", ABORT)]  # long over
+    client << got("h1", m.Done(R, 1, "h1")) >> []
 
 
 def test_a_vote_that_does_not_come_in_time_is_the_end(client: Playbook) -> None:
     client << got("h1", vote("h1", 4)) >> []
-    client.at(1.5) << e.TimerFired("barrier r") >> ANY
+    client.at(1.5) << fired("barrier r") >> ANY
     assert {(each.to, each.message) for each in client.only(e.Send)} == {("h2", PROPOSE), ("h3", PROPOSE)}
-    client.at(3.0) << e.TimerFired("barrier r") >> ANY
+    client.at(3.0) << fired("barrier r") >> ANY
     assert set(client.sent()) == {ABORT}
 
 
 def test_a_later_proposal_waits_and_takes_the_place_of_another_that_waits(client: Playbook) -> None:
-    client << e.PlacementProposed("r", {"o": "client"}, "second") >> []
-    client << e.PlacementProposed("r", {"o": "h1"}, "third") >> ANY
+    client << e.PlacementProposed(R, {"o": "client"}, "second") >> []
+    client << e.PlacementProposed(R, {"o": "h1"}, "third") >> ANY
     (superseded,) = (each.fields["detail"] for each in client.only(e.Record))
     assert (superseded["outcome"], superseded["reason"]) == ("superseded", "second")
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Done("r", 1, name)) >> ANY
-    assert set(client.sent()) == {m.Propose("r", 2, (m.Move("o", "h2", "h1", 1),))}
+        client << got(name, m.Done(R, 1, name)) >> ANY
+    assert set(client.sent()) == {m.Propose(R, 2, (m.Move("o", "h2", "h1", 1),))}
 
 
 def test_each_request_is_answered_once_whether_it_is_proposed_or_not(client: Playbook) -> None:
     """The one under way was not asked for by number; two wait, one after the other, until the run is over."""
-    client << e.PlacementProposed("r", {"o": "client"}, "second", number=2) >> []
-    client << e.PlacementProposed("r", {"o": "h1"}, "third", number=3) >> ANY
-    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 2, why="a later proposal took its place")]
-    client << e.RunAbandoned("r") >> ANY
-    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, why="the run ended before")]
-    client << e.PlacementProposed("r", {"o": "h3"}, "fourth", number=4) >> [e.MoveEnded("r", 4, why="the run is over")]
+    client << e.PlacementProposed(R, {"o": "client"}, "second", number=2) >> []
+    client << e.PlacementProposed(R, {"o": "h1"}, "third", number=3) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 2, why="a later proposal took its place")]
+    client << e.RunAbandoned(R) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 3, why="the run ended before")]
+    client << e.PlacementProposed(R, {"o": "h3"}, "fourth", number=4) >> [e.MoveEnded(R, 4, why="the run is over")]
 
 
 def test_a_request_is_answered_by_what_hosts_say(client: Playbook) -> None:
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Done("r", 1, name)) >> ANY
-    client << e.PlacementProposed("r", {"o": "h2"}, "there", number=1) >> [e.MoveEnded("r", 1)]
-    client << e.PlacementProposed("r", {"o": "h9"}, "nowhere", number=2) >> ANY
-    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 2, why="host 'h9' has no part in the run")]
-    client << e.PlacementProposed("r", {"o": "h3"}, "asked for", number=3) >> ANY
+        client << got(name, m.Done(R, 1, name)) >> ANY
+    client << e.PlacementProposed(R, {"o": "h2"}, "there", number=1) >> [e.MoveEnded(R, 1)]
+    client << e.PlacementProposed(R, {"o": "h9"}, "nowhere", number=2) >> ANY
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 2, why="host 'h9' has no part in the run")]
+    client << e.PlacementProposed(R, {"o": "h3"}, "asked for", number=3) >> ANY
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Vote("r", 2, name, 4)) >> ANY
+        client << got(name, m.Vote(R, 2, name, 4)) >> ANY
     here = m.Location("o", "h2", 2)
-    client << got("h2", m.Relocated("r", "o", False, here, "too large")) >> ANY
+    client << got("h2", m.Relocated(R, "o", False, here, "too large")) >> ANY
     for name in ("h1", "h3", "client", "h2"):
-        client << got(name, m.Done("r", 2, name, (here,) if name == "h2" else ())) >> ANY
+        client << got(name, m.Done(R, 2, name, (here,) if name == "h2" else ())) >> ANY
     stayed = {"o": "it stays on host 'h2': too large"}
-    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 3, 5, {}, stayed)]
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 3, 5, {}, stayed)]
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -276,145 +277,145 @@ def test_a_request_is_answered_by_what_is_known_if_the_run_ends_before_all_hosts
 ) -> None:
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Done("r", 1, name)) >> ANY
-    client << e.PlacementProposed("r", {"o": "h3"}, "asked for", number=1) >> ANY
+        client << got(name, m.Done(R, 1, name)) >> ANY
+    client << e.PlacementProposed(R, {"o": "h3"}, "asked for", number=1) >> ANY
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Vote("r", 2, name, 4)) >> ANY
+        client << got(name, m.Vote(R, 2, name, 4)) >> ANY
     there = m.Location("o", "h3", 2)
     if heard:
-        client << got("h3", m.Done("r", 2, "h3", (there,))) >> ANY
-    client << e.RunAbandoned("r") >> ANY
+        client << got("h3", m.Done(R, 2, "h3", (there,))) >> ANY
+    client << e.RunAbandoned(R) >> ANY
     moved, stayed = ({"o": "h3"}, {}) if heard else ({}, {"o": "the run ended before"})
-    assert list(client.only(e.MoveEnded)) == [e.MoveEnded("r", 1, 5, moved, stayed)]
+    assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 1, 5, moved, stayed)]
 
 
 def test_what_would_move_nothing_is_not_proposed(client: Playbook) -> None:
-    client << e.PlacementProposed("r", {"o": "h2"}, "as it is") >> []
+    client << e.PlacementProposed(R, {"o": "h2"}, "as it is") >> []
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
-        client << got(name, m.Done("r", 1, name)) >> ANY
+        client << got(name, m.Done(R, 1, name)) >> ANY
     assert client.sent() == []
 
 
 def test_a_source_suspends_votes_and_resumes_with_the_commit(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
-    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> [e.RunOperator("r", "s", 0)]
-    output = e.Send("r", "h2", m.Partition("r", "s", "o", 0), b"s0", 2, bulk=True)
-    book << e.OperatorFinished("r", "s", 0, b"s0", 2) >> [output, e.RunOperator("r", "s", 1)]
-    book << got(CLIENT, PROPOSE) >> [e.Send("r", CLIENT, vote("h1", 0))]
-    book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1", 0))]  # again: the first may have been lost
-    book << e.OperatorFinished("r", "s", 1, b"s1", 2) >> []
-    book << got("h2", m.Demand("r", "s", "o", 1, 0, 1)) >> []  # suspended
-    commit = m.Commit("r", 1, 0, (MOVE,))
+    book << got("h2", m.Demand(R, "s", "o", 0, 0, 1)) >> [e.RunOperator(R, "s", 0)]
+    output = e.Send(R, "h2", m.Partition(R, "s", "o", 0), b"s0", 2, bulk=True)
+    book << e.OperatorFinished(R, "s", 0, b"s0", 2) >> [output, e.RunOperator(R, "s", 1)]
+    book << got(CLIENT, PROPOSE) >> [e.Send(R, CLIENT, vote("h1", 0))]
+    book << got("h2", PROPOSE) >> [e.Send(R, CLIENT, vote("h1", 0))]  # again: the first may have been lost
+    book << e.OperatorFinished(R, "s", 1, b"s1", 2) >> []
+    book << got("h2", m.Demand(R, "s", "o", 1, 0, 1)) >> []  # suspended
+    commit = m.Commit(R, 1, 0, (MOVE,))
     book << got(CLIENT, commit) >> ANY
     (part,) = book.sent("h3")  # the first after the change-over, to the new place, with the word that it is that
     assert (part.index, part.commit) == (1, commit)
-    assert book.sent(CLIENT) == [m.Done("r", 1, "h1")]
-    book << got(CLIENT, commit) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
-    book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    assert book.sent(CLIENT) == [m.Done(R, 1, "h1")]
+    book << got(CLIENT, commit) >> [e.Send(R, CLIENT, m.Done(R, 1, "h1"))]
+    book << got(CLIENT, ABORT) >> [e.Send(R, CLIENT, m.Done(R, 1, "h1"))]
     book << got("h2", PROPOSE) >> []
     book << got(CLIENT, PROPOSE) >> []  # late
 
 
 def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], Playbook], install: m.Install) -> None:
     source, target = host("h1"), host("h3")
-    source << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
+    source << got("h2", m.Demand(R, "s", "o", 0, 0, 1)) >> ANY
     source << got(CLIENT, PROPOSE) >> ANY
-    source << e.OperatorFinished("r", "s", 0, b"s0", 2) >> []
+    source << e.OperatorFinished(R, "s", 0, b"s0", 2) >> []
     source << got(CLIENT, ABORT) >> ANY
     assert [type(message) for message in source.sent("h2")] == [m.Partition]
-    opened = e.OpenNode("r", install.dataflow.by_name["o"])
-    target << got(CLIENT, PROPOSE) >> [e.SetTimer("move r", 8.0), opened]  # no vote before it has it
-    target << e.NodeOpened("r", "o") >> [e.Send("r", CLIENT, vote("h3"))]
-    target << got(CLIENT, ABORT) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, m.Done("r", 1, "h3"))]
+    opened = e.OpenNode(R, install.dataflow.by_name["o"])
+    target << got(CLIENT, PROPOSE) >> [alarm("move r", 8.0), opened]  # no vote before it has it
+    target << e.NodeOpened(R, "o") >> [e.Send(R, CLIENT, vote("h3"))]
+    target << got(CLIENT, ABORT) >> [e.CloseNode(R, "o"), e.Send(R, CLIENT, m.Done(R, 1, "h3"))]
     target << got("h2", PROPOSE) >> []  # late
     target << got(CLIENT, PROPOSE) >> []
-    target << got(CLIENT, COMMIT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # cannot be, and changes nothing
-    assert target.core.runs["r"].directory.switch is None
+    target << got(CLIENT, COMMIT) >> [e.Send(R, CLIENT, m.Done(R, 1, "h3"))]  # cannot be, and changes nothing
+    assert target.core.runs[R].directory.switch is None
 
 
 def test_a_proposal_that_comes_after_its_own_end_is_none(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
-    book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got(CLIENT, ABORT) >> [e.Send(R, CLIENT, m.Done(R, 1, "h1"))]
     book << got(CLIENT, PROPOSE) >> []
 
 
 def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str], Playbook]) -> None:
     book = host("h2")
-    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
+    book << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1)) >> ANY
     book << got(CLIENT, PROPOSE) >> ANY
     assert {(each.to, each.message) for each in book.only(e.Send)} == {(CLIENT, vote("h2")), ("h1", PROPOSE)}
-    book << got(CLIENT, m.Commit("r", 1, 0, (MOVE,), "a test")) >> []
-    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
-    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    assert book.only(e.TakeState) == [e.TakeState("r", "o", 1)]
+    book << got(CLIENT, m.Commit(R, 1, 0, (MOVE,), "a test")) >> []
+    book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
+    book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    assert book.only(e.TakeState) == [e.TakeState(R, "o", 1)]
     assert book.sent("h1") == []  # its next inputs are not demanded here
-    book << e.StateTaken("r", "o", 1, b"one", "sha") >> ANY
-    book << got("h3", m.Restored("r", "o", 1)) >> ANY
-    book << got("h3", m.Resumed("r", "o", 1)) >> ANY
-    assert m.Done("r", 1, "h2", (m.Location("o", "h3", 2),)) in book.sent(CLIENT)
+    book << e.StateTaken(R, "o", 1, b"one", "sha") >> ANY
+    book << got("h3", m.Restored(R, "o", 1)) >> ANY
+    book << got("h3", m.Resumed(R, "o", 1)) >> ANY
+    assert m.Done(R, 1, "h2", (m.Location("o", "h3", 2),)) in book.sent(CLIENT)
 
 
 def test_a_host_that_has_not_heard_the_commit_sends_nobody_away_who_has(host: Callable[[str], Playbook]) -> None:
     """A Withdraw now could arrive when the operator's state is there, and the operator would be nowhere."""
     book = host("h2")
     book << got(CLIENT, PROPOSE) >> ANY
-    book << got("h3", m.Accept("r", "o", 1)) >> []
+    book << got("h3", m.Accept(R, "o", 1)) >> []
     book << got(CLIENT, ABORT) >> ANY
-    book << got("h3", m.Accept("r", "o", 1)) >> []  # it is told of the end by the client
+    book << got("h3", m.Accept(R, "o", 1)) >> []  # it is told of the end by the client
 
 
 def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY
-    book << e.NodeOpened("r", "o") >> ANY
-    commit = m.Commit("r", 1, 0, (MOVE,))
-    part = m.Partition("r", "s", "o", 1, commit=commit)
-    book << got("h1", part, b"s1", 2) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # its commit is the first it hears
-    book << got("h2", m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
-    book << e.StateRestored("r", "o", 1) >> ANY
-    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
-    assert book.only(e.RunOperator) == [e.RunOperator("r", "o", 1, (b"s1",))]
+    book << e.NodeOpened(R, "o") >> ANY
+    commit = m.Commit(R, 1, 0, (MOVE,))
+    part = m.Partition(R, "s", "o", 1, commit=commit)
+    book << got("h1", part, b"s1", 2) >> [e.Send(R, CLIENT, m.Done(R, 1, "h3"))]  # its commit is the first it hears
+    book << got("h2", m.State(R, "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
+    book << e.StateRestored(R, "o", 1) >> ANY
+    book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
+    assert book.only(e.RunOperator) == [e.RunOperator(R, "o", 1, (b"s1",))]
 
 
 def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY
-    book << e.NodeOpened("r", "o") >> ANY
-    book << got(CLIENT, m.Commit("r", 1, 0, (MOVE,))) >> ANY
+    book << e.NodeOpened(R, "o") >> ANY
+    book << got(CLIENT, m.Commit(R, 1, 0, (MOVE,))) >> ANY
     for producer in ("t", "o", "stranger"):
-        book << got("h1", m.Partition("r", producer, "o", 1), b"x", 1) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 2), b"s2", 2) >> ANY  # not what it begins with
-    assert book.core.runs["r"].flow.expected["o"].early == {}
-    book << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> []
-    assert book.core.runs["r"].flow.expected["o"].early.keys() == {1}
-    assert set(book.core.runs["r"].flow.expected["o"].early[1]) == {"s"}
+        book << got("h1", m.Partition(R, producer, "o", 1), b"x", 1) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 2), b"s2", 2) >> ANY  # not what it begins with
+    assert book.core.runs[R].flow.expected["o"].early == {}
+    book << got("h1", m.Partition(R, "s", "o", 1), b"s1", 2) >> []
+    assert book.core.runs[R].flow.expected["o"].early.keys() == {1}
+    assert set(book.core.runs[R].flow.expected["o"].early[1]) == {"s"}
 
 
 def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
-    member = book.core.runs["r"].parts.get(Member)
+    member = book.core.runs[R].parts.get(Member)
     for number in (2, 99):
-        book << got("h2", m.Propose("r", number, (MOVE,))) >> []
+        book << got("h2", m.Propose(R, number, (MOVE,))) >> []
     assert (member.number, member.state) == (0, MemberState.FREE)
-    book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1"))]
+    book << got("h2", PROPOSE) >> [e.Send(R, CLIENT, vote("h1"))]
     book << got(CLIENT, ABORT) >> ANY
-    second = m.Propose("r", 3, (MOVE,))
+    second = m.Propose(R, 3, (MOVE,))
     book << got("h2", second) >> []
-    book << got(CLIENT, second) >> [e.Send("r", CLIENT, m.Vote("r", 3, "h1", -1))]  # the client may have made one more
+    book << got(CLIENT, second) >> [e.Send(R, CLIENT, m.Vote(R, 3, "h1", -1))]  # the client may have made one more
 
 
 def test_a_proposal_with_a_number_of_its_own_does_not_make_hosts_deaf_for_the_clients() -> None:
     world = Scripted(lambda world: bool(world.proposals))
-    world.at(BEGINS_S - 0.2, "h1", e.MessageReceived("h6", m.Propose("r", 99, ())))
-    world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
+    world.at(BEGINS_S - 0.2, "h1", e.MessageReceived("h6", m.Propose(R, 99, ())))
+    world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"o": "h4"}, "a test"))
     world.run()
     assert [each["outcome"] for each in world.proposals] == ["committed"]
     assert world.on("o") == {"h4"}
 
 
 def test_a_run_that_ends_in_the_middle_of_a_proposal_leaves_its_row(client: Playbook) -> None:
-    client.at(1.25) << e.RunAbandoned("r") >> ANY
+    client.at(1.25) << e.RunAbandoned(R) >> ANY
     (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
     assert row == {
         "index": None,
@@ -442,7 +443,7 @@ def test_a_run_that_ends_before_all_are_done_leaves_the_row_of_what_was_decided(
 ) -> None:
     for each in votes:
         client << got(each.host, each) >> ANY
-    client.at(1.25) << e.RunAbandoned("r") >> ANY
+    client.at(1.25) << e.RunAbandoned(R) >> ANY
     (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
     assert (row["index"], row["detail"]["outcome"], row["detail"]["why"]) == (index, outcome, why)
 
@@ -453,14 +454,14 @@ def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], send
     book << got(CLIENT, PROPOSE) >> ANY
     book << got(sender, ABORT) >> []
     book << got(sender, COMMIT) >> []
-    book << got(CLIENT, m.Commit("old", 1, 4, (MOVE,))) >> []
-    book << got("h9", m.Propose("r", 9, (MOVE,))) >> []  # of no part in the run
-    assert book.core.runs["r"].parts.get(Member).state is MemberState.VOTED
+    book << got(CLIENT, m.Commit(run_of("old"), 1, 4, (MOVE,))) >> []
+    book << got("h9", m.Propose(R, 9, (MOVE,))) >> []  # of no part in the run
+    assert book.core.runs[R].parts.get(Member).state is MemberState.VOTED
 
 
 def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
-    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
+    book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> []
     book << got(CLIENT, PROPOSE) >> ANY
     assert book.sent(CLIENT) == [vote("h1", -1, "'o' has moved to host 'h3' meanwhile")]
-    assert not book.core.runs["r"].flow.nodes["s"].suspended
+    assert not book.core.runs[R].flow.nodes["s"].suspended

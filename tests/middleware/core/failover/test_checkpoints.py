@@ -8,6 +8,7 @@ import pytest
 from flows import chain
 from msgspec.structs import replace
 from playbook import ANY, Playbook, got
+from run_ids import R, run_of
 
 from thalweg.middleware.core.failover.checkpoints import MOST, Checkpoints
 from thalweg.middleware.core.failover.recovery import FURTHER
@@ -28,12 +29,12 @@ class Origin:
         """One more partition, and a replica if one is due; those that go to ``h3``."""
         book, index = self.book, self.made
         self.made += 1
-        book << got("client", m.Demand("r", "o", "t", index, version=1)) >> ANY
-        book << got("h1", m.Partition("r", "s", "o", index), b"x", 1) >> ANY
-        book << e.OperatorFinished("r", "o", index, b"y", 1) >> ANY
+        book << got("client", m.Demand(R, "o", "t", index, version=1)) >> ANY
+        book << got("h1", m.Partition(R, "s", "o", index), b"x", 1) >> ANY
+        book << e.OperatorFinished(R, "o", index, b"y", 1) >> ANY
         sent = self._sent()
         if book.only(e.TakeState):
-            book << e.StateTaken("r", "o", 1, state, "", 1) >> ANY
+            book << e.StateTaken(R, "o", 1, state, "", 1) >> ANY
             sent += self._sent()
         return sent
 
@@ -47,7 +48,7 @@ def test_replicas_of_which_no_word_comes_are_sent_again_instead_of_others(make_b
     origin = Origin(make_book, install)
     indices = [[each.index for each in origin.make(bytes([number]))] for number in range(MOST + 3)]
     assert indices == [[number + 1] for number in range(MOST)] + [[MOST]] * 3
-    origin.book << got("client", m.CheckpointsObsolete("r", (Start("o", MOST),))) >> ANY
+    origin.book << got("client", m.CheckpointsObsolete(R, (Start("o", MOST),))) >> ANY
     assert [each.index for each in origin.make(b"z")] == [MOST + 4]
 
 
@@ -55,8 +56,8 @@ def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: A
     book = make_book("h3")
     book << got("client", replace(make_install(others=("h3",)), failover=Failover())) >> ANY
     for payload in (b"xy", None):  # the second time it is not let in, as it is there
-        book << got("h2", m.Checkpoint("r", "o", 1, 4, 1, 2, ""), payload) >> ANY
-        assert book.sent("client") == [m.CheckpointStored("r", "o", 4, ("h3", "h2"))]
+        book << got("h2", m.Checkpoint(R, "o", 1, 4, 1, 2, ""), payload) >> ANY
+        assert book.sent("client") == [m.CheckpointStored(R, "o", 4, ("h3", "h2"))]
 
 
 @pytest.mark.parametrize(("last", "told"), [("some", [1]), ("other", [1, 4, 8])])
@@ -69,12 +70,12 @@ def test_of_operators_without_state_that_follow_each_other_one_says_what_can_be_
     book, said = make_book("h2"), list[int]()
     book << got("client", install) >> ANY
     for index in range(8):
-        book << got("h3", m.Demand("r", "o", "p", index, version=1)) >> ANY
-        book << got("h1", m.Partition("r", "s", "o", index), b"x", 1) >> ANY
-        book << e.OperatorFinished("r", "o", index, b"y", 1) >> ANY
+        book << got("h3", m.Demand(R, "o", "p", index, version=1)) >> ANY
+        book << got("h1", m.Partition(R, "s", "o", index), b"x", 1) >> ANY
+        book << e.OperatorFinished(R, "o", index, b"y", 1) >> ANY
         said += [each.index for each in book.sent("client") if isinstance(each, m.CheckpointStored)]
         if book.only(e.TakeState):
-            book << e.StateTaken("r", "o", 1, keeps=False) >> ANY
+            book << e.StateTaken(R, "o", 1, keeps=False) >> ANY
             said += [each.index for each in book.sent("client") if isinstance(each, m.CheckpointStored)]
     assert said == told
 
@@ -87,13 +88,13 @@ def test_an_operator_without_state_says_no_more_often_that_it_has_none_when_a_ho
     origin, said = Origin(make_book, install), list[int]()
     for index in range(12):
         if index == 5:
-            origin.book << got("client", m.Lost("r", "h4", ())) >> ANY
-        origin.book << got("client", m.Demand("r", "o", "t", index, version=1)) >> ANY
-        origin.book << got("h1", m.Partition("r", "s", "o", index), b"x", 1) >> ANY
-        origin.book << e.OperatorFinished("r", "o", index, b"y", 1) >> ANY
+            origin.book << got("client", m.Lost(R, "h4", ())) >> ANY
+        origin.book << got("client", m.Demand(R, "o", "t", index, version=1)) >> ANY
+        origin.book << got("h1", m.Partition(R, "s", "o", index), b"x", 1) >> ANY
+        origin.book << e.OperatorFinished(R, "o", index, b"y", 1) >> ANY
         said += [each.index for each in origin.book.sent("client") if isinstance(each, m.CheckpointStored)]
         if origin.book.only(e.TakeState):
-            origin.book << e.StateTaken("r", "o", 1, keeps=False) >> ANY
+            origin.book << e.StateTaken(R, "o", 1, keeps=False) >> ANY
             said += [each.index for each in origin.book.sent("client") if isinstance(each, m.CheckpointStored)]
     assert said == [1, 4, 6, 8, 12]
 
@@ -105,7 +106,7 @@ def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_par
     origin = Origin(make_book, install)
     for number in range(14):
         origin.make(bytes([number]))
-    assert sorted(origin.book.core.runs["r"].parts.get(Checkpoints).replicas["o"]) == [1, 6, 8, 13]
+    assert sorted(origin.book.core.runs[R].parts.get(Checkpoints).replicas["o"]) == [1, 6, 8, 13]
 
 
 def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any, make_install: Any) -> None:
@@ -118,15 +119,15 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
         >> ANY
     )
     for host in ("h1", "h2", "h3"):
-        client << got(host, m.Installed("r", host)) >> ANY
-    client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
-    client << got("h3", m.CheckpointStored("r", "p", 16)) >> ANY
+        client << got(host, m.Installed(R, host)) >> ANY
+    client.core.runs[R].flow.nodes["t"].index = 18  # as if 17 had been given to it
+    client << got("h3", m.CheckpointStored(R, "p", 16)) >> ANY
     words = {
         host: [each for each in client.sent(host) if isinstance(each, m.CheckpointsObsolete)]
         for host in ("h1", "h2", "h3")
     }
     ops = Start("o", 18), Start("p", 18)
-    assert words == {"h1": [], "h2": [m.CheckpointsObsolete("r", ops)], "h3": [m.CheckpointsObsolete("r", ops[1:])]}
+    assert words == {"h1": [], "h2": [m.CheckpointsObsolete(R, ops)], "h3": [m.CheckpointsObsolete(R, ops[1:])]}
 
 
 # --- whose replicas count, and who gets them ----------------------------------------------------------------
@@ -137,16 +138,16 @@ def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tup
     book: Playbook = make_book("h3")
     install = replace(make_install(others=("h3",)), failover=Failover())
     book << got("client", install) >> ANY
-    book << got("h2", m.Checkpoint("r", "o", 1, 4, 1, 2, ""), b"xy") >> ANY
+    book << got("h2", m.Checkpoint(R, "o", 1, 4, 1, 2, ""), b"xy") >> ANY
     if settled:
-        book << got("client", m.CheckpointsObsolete("r", settled)) >> ANY
+        book << got("client", m.CheckpointsObsolete(R, settled)) >> ANY
     starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
-    book << got("client", replace(install, run="r~1", starts=starts, history_gaps=history_gaps)) >> ANY
+    book << got("client", replace(install, run=run_of("r~1"), starts=starts, history_gaps=history_gaps)) >> ANY
     return book
 
 
 def test_the_host_of_an_operator_alone_is_given_its_replica(make_book: Any, make_install: Any) -> None:
-    book, claim = keeper(make_book, make_install), m.CheckpointRequest("r~1", "o")
+    book, claim = keeper(make_book, make_install), m.CheckpointRequest(run_of("r~1"), "o")
     book << got("h1", claim) >> []
     book << got("h2", claim) >> ANY
     assert [(each.node, each.index) for each in book.sent("h2")] == [("o", 4)]
@@ -158,18 +159,18 @@ def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
     """What comes late is of a generation before, or of another partition."""
     book, install = make_book("h2"), replace(make_install(others=("h3", "h4")), failover=Failover())
     starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
-    book << got("client", replace(install, run="r~1", starts=starts)) >> ANY
-    book << got("h3", m.StateMissing("r~1", "o", 3, "it says")) >> []
-    book << got("h4", m.StateMissing("r~1", "o", 4, "it says")) >> []
-    book << got("h3", m.StateMissing("r~1", "o", 4, "it is gone")) >> ANY
-    assert book.sent("client") == [m.StateMissing("r~1", "o", 4, "it is gone")]
+    book << got("client", replace(install, run=run_of("r~1"), starts=starts)) >> ANY
+    book << got("h3", m.StateMissing(run_of("r~1"), "o", 3, "it says")) >> []
+    book << got("h4", m.StateMissing(run_of("r~1"), "o", 4, "it says")) >> []
+    book << got("h3", m.StateMissing(run_of("r~1"), "o", 4, "it is gone")) >> ANY
+    assert book.sent("client") == [m.StateMissing(run_of("r~1"), "o", 4, "it is gone")]
 
 
 @pytest.mark.parametrize(("cut", "right"), [(3, False), (4, True)])
 def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
     """From partition ``cut`` on, sources give something else than they gave to the replica."""
     book = keeper(make_book, make_install, history_gaps=(m.HistoryGap("o", cut, 1, 0, cut),))
-    book << got("h2", m.CheckpointRequest("r~1", "o")) >> ANY
+    book << got("h2", m.CheckpointRequest(run_of("r~1"), "o")) >> ANY
     assert [type(each) for each in book.sent()] == [m.Checkpoint if right else m.StateMissing]
 
 
@@ -178,7 +179,7 @@ def test_a_host_keeps_the_replica_at_the_line_at_which_a_restart_would_begin(
     make_book: Any, make_install: Any, line: int, there: bool
 ) -> None:
     book = keeper(make_book, make_install, Start("o", line))
-    book << got("h2", m.CheckpointRequest("r~1", "o")) >> ANY
+    book << got("h2", m.CheckpointRequest(run_of("r~1"), "o")) >> ANY
     assert [type(each) for each in book.sent()] == [m.Checkpoint if there else m.StateMissing]
 
 
@@ -200,11 +201,11 @@ def starts_of(client: Playbook, host: str) -> dict[str, Start]:
 
 def test_a_run_begins_anew_from_the_replica_at_the_line_whoever_keeps_it(make_book: Any, make_install: Any) -> None:
     client = begun(make_book, replace(make_install(others=("h3", "h4")), failover=Failover(every=4)), 18)
-    client << got("h3", m.CheckpointStored("r", "o", 16, ("h3", "h2"))) >> ANY
+    client << got("h3", m.CheckpointStored(R, "o", 16, ("h3", "h2"))) >> ANY
     assert [each.lines for each in client.sent("h3")] == [(Start("o", 16),)]
-    client << got("h4", m.CheckpointStored("r", "o", 16, ("h4", "h2"))) >> ANY  # its word comes later, and counts
-    client << e.PeerLost("r", "h3", "is gone") >> ANY
-    client << e.PeerLost("r", "h2", "is gone") >> ANY
+    client << got("h4", m.CheckpointStored(R, "o", 16, ("h4", "h2"))) >> ANY  # its word comes later, and counts
+    client << e.PeerLost(R, "h3", "is gone") >> ANY
+    client << e.PeerLost(R, "h2", "is gone") >> ANY
     assert starts_of(client, "h4")["o"] == Start("o", 16, "h4")
 
 
@@ -216,20 +217,20 @@ def test_a_run_that_has_gone_on_without_a_source_starts_with_no_replica_from_bef
     where = {"near": "h1", "far": "h2", "o": "h3", "t": "client"}
     peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2", "h3", "h4")])
     locations = tuple([m.Location(name, host, 1) for name, host in where.items()])
-    client = begun(make_book, replace(m.Install("r", flow, locations, peers, "client"), failover=Failover(every=4)), 6)
+    client = begun(make_book, replace(m.Install(R, flow, locations, peers, "client"), failover=Failover(every=4)), 6)
     for index in (4, 8):
-        client << got("h4", m.CheckpointStored("r", "o", index, ("h4", "h3"))) >> ANY
-    client << e.PeerLost("r", "h2", "is gone") >> ANY
+        client << got("h4", m.CheckpointStored(R, "o", index, ("h4", "h3"))) >> ANY
+    client << e.PeerLost(R, "h2", "is gone") >> ANY
     assert starts_of(client, "h4")["o"] == Start("o", 4, "h3")
-    client.core.runs["r~1"].flow.nodes["t"].index = 10
-    client << e.PeerLost("r~1", "h3", "is gone") >> ANY
+    client.core.runs[run_of("r~1")].flow.nodes["t"].index = 10
+    client << e.PeerLost(run_of("r~1"), "h3", "is gone") >> ANY
     assert starts_of(client, "h4")["o"] == Start("o", 4, "h4")
 
 
 def test_a_host_that_says_that_it_is_far_ahead_is_believed_within_a_bound(make_book: Any, make_install: Any) -> None:
     """Else a query that is attached would begin with a partition that never comes."""
-    client = begun(make_book, replace(replace(make_install(), failover=Failover()), run="r~1"), 0)
-    flow = client.core.runs["r~1"].flow
+    client = begun(make_book, replace(replace(make_install(), failover=Failover()), run=run_of("r~1")), 0)
+    flow = client.core.runs[run_of("r~1")].flow
     for claimed, believed in ((5, 5), (10**12, FURTHER * len("sot"))):
-        client << got("h2", m.Installed("r~1", "h2", carried_over=(Start("o", claimed),))) >> ANY
+        client << got("h2", m.Installed(run_of("r~1"), "h2", carried_over=(Start("o", claimed),))) >> ANY
         assert flow.ahead == believed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from run_ids import run_of
 
 from thalweg.middleware.core.context.machine import InvalidTransition
 from thalweg.middleware.core.failover.generation_states import (
@@ -18,7 +19,7 @@ from thalweg.middleware.core.failover.generation_states import (
 
 @pytest.mark.parametrize("events", [("started", "delivered"), ("delivered", "delivered", "started"), ("closed",)])
 def test_a_generation_is_whole_when_all_have_it_and_something_has_come(events: tuple[str, ...]) -> None:
-    renewal = RunGeneration("r~1")
+    renewal = RunGeneration(run_of("r~1"))
     renewal.to(RecoveryEvent.LOST)
     for event in events:
         assert renewal.state is not RecoveryPhase.WHOLE
@@ -27,7 +28,7 @@ def test_a_generation_is_whole_when_all_have_it_and_something_has_come(events: t
 
 
 def test_a_generation_loses_hosts_once() -> None:
-    renewal = RunGeneration("r~1")
+    renewal = RunGeneration(run_of("r~1"))
     renewal.to(RecoveryEvent.LOST)
     with pytest.raises(InvalidTransition, match="run r~1 is decided: lost"):
         renewal.to(RecoveryEvent.LOST)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from playbook import ANY, got
+from run_ids import R, run_of
 
 from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.experiments.bench.workload import Told
@@ -23,6 +24,7 @@ from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.messages import Failover, Start
+from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.node_code import OwnCode, digest_of, take_or_give
 from thalweg.operators import Operator
 from thalweg.operators.reference import digest, reference_run
@@ -70,7 +72,7 @@ def opened(how: str = "") -> OwnCode:
 
 
 def taken(code: OwnCode, **what: bool) -> e.StateTaken:
-    answer = take_or_give(lambda: code, e.TakeState("r", "o", 1, **what))
+    answer = take_or_give(lambda: code, e.TakeState(R, "o", 1, **what))
     assert isinstance(answer, e.StateTaken)
     return answer
 
@@ -100,8 +102,8 @@ def test_what_is_restored_is_what_was_there(steps: list[bytes | str]) -> None:
             first, *others = chain
             deltas = tuple([e.Inherited(each.state, each.digest, 1) for each in others])
             whole = first.state, first.digest, 1
-            there, answer = restored(e.RestoreState("r", "o", 1, *whole, deltas))
-            assert answer == e.StateRestored("r", "o", 1)
+            there, answer = restored(e.RestoreState(R, "o", 1, *whole, deltas))
+            assert answer == e.StateRestored(R, "o", 1)
             assert there.make(99, (b"",)).value == code.make(99, (b"",)).value
 
 
@@ -141,7 +143,7 @@ def test_code_that_tells_no_change_is_asked_for_all(how: str, error: str) -> Non
     ],
 )
 def test_a_change_that_came_wrong_is_not_taken_over(change: e.Inherited, error: str) -> None:
-    _, answer = restored(e.RestoreState("r", "o", 1, b"", digest_of(b""), 1, (change,)))
+    _, answer = restored(e.RestoreState(R, "o", 1, b"", digest_of(b""), 1, (change,)))
     assert isinstance(answer, e.StateRestored)
     assert answer.error == error
 
@@ -150,11 +152,11 @@ def test_a_change_that_came_wrong_is_not_taken_over(change: e.Inherited, error: 
 
 
 def lasting(install: Any, number: int, *starts: Start, **options: Any) -> m.Install:
-    named = replace(install, run=install.run + (f"~{number}" if number else ""))
+    named = replace(install, run=RunId(install.run.stream, generation=number))
     return replace(replace(named, failover=Failover(**options)), starts=starts)
 
 
-def state(index: int, since: int = -1, what: bytes = b"xy", run: str = "r") -> m.Checkpoint:
+def state(index: int, since: int = -1, what: bytes = b"xy", run: RunId = R) -> m.Checkpoint:
     return m.Checkpoint(run, "o", 1, index, 1, len(what), "", what, since)
 
 
@@ -175,11 +177,11 @@ def test_a_change_counts_when_all_is_there_that_it_follows_on(make_book: Any, ma
     ]:
         book << got("h2", message) >> ANY
         assert stable(book) == told, message
-    book << got("client", m.CheckpointsObsolete("r", (Start("o", 6),))) >> ANY
+    book << got("client", m.CheckpointsObsolete(R, (Start("o", 6),))) >> ANY
     (kept,) = book.core.hosted.failover_runs.replicas.values()
     assert sorted(kept["o"]) == [2, 4, 6, 8]  # on what 6 follows
     book << got("h2", state(10)) >> ANY
-    book << got("client", m.CheckpointsObsolete("r", (Start("o", 10),))) >> ANY
+    book << got("client", m.CheckpointsObsolete(R, (Start("o", 10),))) >> ANY
     assert sorted(kept["o"]) == [10]
 
 
@@ -201,11 +203,11 @@ def test_who_starts_with_changes_gets_all_that_they_follow_on(make_book: Any, ma
     anew = lasting(install, 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
     for book in (keeper, other):
         book << got("client", anew) >> ANY
-    keeper << got("h2", m.CheckpointRequest("r~1", "o")) >> ANY
+    keeper << got("h2", m.CheckpointRequest(run_of("r~1"), "o")) >> ANY
     sent = [each for each in keeper.sent("h2") if isinstance(each, m.Checkpoint)]
-    assert sent == [state(2, run="r~1"), state(4, since=2, what=b"z", run="r~1")]
+    assert sent == [state(2, run=run_of("r~1")), state(4, since=2, what=b"z", run=run_of("r~1"))]
     other << got("h3", sent[1]) >> []
-    restore = e.RestoreState("r~1", "o", 1, b"xy", "", 1, (e.Inherited(b"z", "", 1),))
+    restore = e.RestoreState(run_of("r~1"), "o", 1, b"xy", "", 1, (e.Inherited(b"z", "", 1),))
     other << got("h3", sent[0]) >> [restore]
     other << got("h3", sent[0]) >> []
 
@@ -219,9 +221,9 @@ def test_a_change_that_follows_on_nothing_gives_way_to_another_replica_of_the_sa
     for message in (state(4, since=2), state(5, since=4, what=b"z")):
         book << got("h2", message) >> ANY
     book << got("client", lasting(install, 1, Start("s", 5), Start("o", 5, "h3"), Start("t", 5))) >> ANY
-    whole = state(4, what=b"all", run="r~1")
+    whole = state(4, what=b"all", run=run_of("r~1"))
     assert book.core.wants("h3", whole)
-    restore = e.RestoreState("r~1", "o", 1, b"all", "", 1, (e.Inherited(b"z", "", 1),))
+    restore = e.RestoreState(run_of("r~1"), "o", 1, b"all", "", 1, (e.Inherited(b"z", "", 1),))
     book << got("h3", whole) >> [restore]
     assert not book.core.wants("h3", whole)
 
@@ -235,14 +237,14 @@ def asked(make_book: Any, make_install: Any) -> Iterator[Any]:
 
     def step(answer: bytes | str, *, delta: bool, now: float = 0.0) -> list[m.Checkpoint]:
         nonlocal index
-        book.at(now) << got("client", m.Demand("r", "o", "t", index)) >> ANY
-        book << got("h1", m.Partition("r", "s", "o", index), b"p", 1) >> ANY
-        book << e.OperatorFinished("r", "o", index, b"q", 1) >> ANY
+        book.at(now) << got("client", m.Demand(R, "o", "t", index)) >> ANY
+        book << got("h1", m.Partition(R, "s", "o", index), b"p", 1) >> ANY
+        book << e.OperatorFinished(R, "o", index, b"q", 1) >> ANY
         index += 1
         (take,) = book.only(e.TakeState)
         assert (take.replica, take.delta) == (True, delta)
         told = {"error": answer} if isinstance(answer, str) else {"state": answer, "digest": ""}
-        book << e.StateTaken("r", "o", 1, **told, **({"delta": True} if delta else {})) >> ANY
+        book << e.StateTaken(R, "o", 1, **told, **({"delta": True} if delta else {})) >> ANY
         return [each.message for each in book.only(e.Send) if isinstance(each.message, m.Checkpoint)]
 
     return step, book
@@ -256,7 +258,7 @@ def test_the_next_is_whole_again_after_so_many_or_so_large_changes(asked: Any) -
     assert [each.since for each in step(b"123456", delta=False)] == [-1]  # after three
     assert [each.since for each in step(b"1234", delta=True)] == [5]
     assert [each.since for each in step(b"56", delta=True)] == [6]
-    book << got("client", m.CheckpointsObsolete("r", (Start("o", 7),))) >> ANY
+    book << got("client", m.CheckpointsObsolete(R, (Start("o", 7),))) >> ANY
     step(b"123456", delta=False)  # six bytes of changes on a state of six
 
 
@@ -270,17 +272,17 @@ def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book:
         nonlocal index
         took.clear()
         while index < until:
-            book.at(at) << got("client", m.Demand("r", "o", "t", index)) >> ANY
-            book << got("h1", m.Partition("r", "s", "o", index), b"p", size_bytes) >> ANY
-            book << e.OperatorFinished("r", "o", index, b"q", 1) >> ANY
+            book.at(at) << got("client", m.Demand(R, "o", "t", index)) >> ANY
+            book << got("h1", m.Partition(R, "s", "o", index), b"p", size_bytes) >> ANY
+            book << e.OperatorFinished(R, "o", index, b"q", 1) >> ANY
             index += 1
             if takes := book.only(e.TakeState):
                 took.append(index)
                 asked.append(takes[0].delta)
-                book << e.StateTaken("r", "o", 1, answer, "", 1, **more) >> ANY
+                book << e.StateTaken(R, "o", 1, answer, "", 1, **more) >> ANY
                 for send in [each for each in book.only(e.Send) if isinstance(each.message, m.Checkpoint)]:
                     book << e.TransferMeasured(send.to, send.message, len(answer), 1.0) >> ANY
-                book << got("client", m.CheckpointsObsolete("r", (Start("o", index),))) >> ANY
+                book << got("client", m.CheckpointsObsolete(R, (Start("o", index),))) >> ANY
         return [*took]
 
     assert make(5, 1, large) == [1, 2], "the first, which nothing was before, and one that went whole again"
@@ -299,11 +301,11 @@ def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what
     (sent,) = step(b"x" * (1 + m.INLINE_STATE_BYTES), delta=False)
     holder = next(each.to for each in book.only(e.Send) if each.message == sent)
     if what == "lost":
-        book << got("client", m.Lost("r", holder, ())) >> ANY
+        book << got("client", m.Lost(R, holder, ())) >> ANY
     elif what == "failed":
         book << e.TransferFailed(holder, sent) >> ANY
     elif what == "let go":  # there are later ones, of before it began anew
-        book << got("client", m.CheckpointsObsolete("r", (Start("o", 9),))) >> ANY
+        book << got("client", m.CheckpointsObsolete(R, (Start("o", 9),))) >> ANY
     else:
         step("it raised", delta=True)
     step(b"123", delta=False)
@@ -321,7 +323,7 @@ def test_a_killed_operator_goes_on_with_all_that_had_changed(use: str, state_byt
         for partition in run:
             assert digest(partition.value) == digest(next(expected))
             if partition.index == 41:
-                replicas = client.shell.core.runs[run.id].parts.get(Recovery).known["o"]
+                replicas = client.shell.core.runs[RunId(run.id)].parts.get(Recovery).known["o"]
                 said = {*replicas}
                 cluster.kill("h3")
     assert said, "no replica was told of"

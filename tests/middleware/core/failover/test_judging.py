@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from playbook import ANY, Playbook, got
+from run_ids import R, fired
 
 from thalweg.emulation.virtual.faults import Crash, FaultPlan
 from thalweg.emulation.virtual.faulty import FaultyWorld
@@ -20,8 +21,8 @@ from thalweg.middleware.core.failover.rejoin_policy import MOST_IN_VAIN, MOST_LA
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.generations import following, generation_of, taken_over
 from thalweg.middleware.protocol.messages import Start
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 HOSTS = ("h1", "h2", "h3", "h4")  # with ``s``, with ``o``, and two with nothing
 
@@ -35,12 +36,12 @@ class Client:
         self._answer()
 
     @property
-    def run(self) -> str:
-        return next(iter(self.book.core.runs), "")
+    def run(self) -> RunId:
+        return next(iter(self.book.core.runs), NO_RUN)
 
     @property
     def generation(self) -> int:
-        return generation_of(self.run)
+        return self.run.generation
 
     @property
     def recovery(self) -> Recovery:
@@ -222,15 +223,15 @@ def test_a_host_names_the_process_that_leads_a_run_to_another_that_asks_after_it
     host, first = make_book("h2"), replace(make_install(), failover=m.Failover())
     named = {"client": "ab process 7 on there"}
     peers = tuple([replace(peer, instance=named.get(peer.name, "")) for peer in first.peers])
-    mine, other = taken_over("r", 5), taken_over("r", 6)
+    mine, other = R.taken_over(5), R.taken_over(6)
     host << got("client", replace(first, run=mine)) >> ANY
     host << got("client", replace(first, run=other, peers=peers)) >> ANY
     why = "client 'client' leads the run from another process, process 7 on there; take its partitions there"
-    for asks in (m.Ping(mine), m.Ping(mine, ()), replace(first, run=following(mine))):
+    for asks in (m.Ping(mine), m.Ping(mine, ()), replace(first, run=mine.next_generation)):
         host << got("client", asks) >> ANY
         (failed,) = [each for each in host.sent("client") if isinstance(each, m.Failed)]
-        assert failed == m.Failed(asks.run, "", why, led=generation_of(other))
-    host << got("client", replace(first, run=following(other), peers=peers)) >> ANY
+        assert failed == m.Failed(asks.run, "", why, led=other.generation)
+    host << got("client", replace(first, run=other.next_generation, peers=peers)) >> ANY
     host << got("client", m.Ping(other)) >> ANY
     assert [each for each in host.sent("client") if isinstance(each, m.Pong)] == [m.Pong(other, False)]
     host << got("h1", m.Ping(mine)) >> ANY
@@ -274,8 +275,8 @@ def test_a_host_that_comes_back_speaks_the_version_of_the_run(
     install = replace(make_install(others=("h3",)), failover=m.Failover())
     book << e.RunRequested(msgspec.structs.replace(install, version=9)) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book << e.PeerLost("r", "h3", "is gone") >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
+    book << e.PeerLost(R, "h3", "is gone") >> ANY
     told: list[str] = []
     asked: list[Any] = []
     for _ in range(3):
@@ -402,7 +403,7 @@ def test_a_run_begins_anew_as_its_client_misses_an_output_of_a_host_that_it_has_
         client.book.at(client.book.now + client.book.core.config.ping_s)
         for host in ("h1", "h2", "h3"):
             client.book << got(host, m.Pong(client.run)) >> ANY
-        client.book << e.TimerFired(f"ping {client.run}") >> ANY
+        client.book << fired(f"ping {client.run}") >> ANY
         assert client.book.now < before + 60.0
     assert client.generation == 0
     client.hear("client", m.Failed, "t", "its partition 4 was on host 'h4', which went away", lost="h4")

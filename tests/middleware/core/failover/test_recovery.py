@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from playbook import ANY, got
+from run_ids import R, run_of
 
 from thalweg.emulation.virtual.config import WorldConfig
 from thalweg.emulation.virtual.faults import Crash, Fault, FaultPlan
@@ -29,6 +30,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.messages import Failover, Start
+from thalweg.middleware.protocol.run_id import RunId
 
 
 def chain() -> Dataflow:
@@ -185,7 +187,7 @@ def test_a_killed_process_costs_the_application_nothing(use: str) -> None:
 
 def lasting(install: Any, number: int, *starts: Start) -> m.Install:
     """A run as its ``number``-th generation."""
-    named = replace(install, run=install.run + (f"~{number}" if number else ""))
+    named = replace(install, run=RunId(install.run.stream, generation=number))
     return replace(replace(named, failover=Failover()), starts=starts)
 
 
@@ -198,8 +200,8 @@ def test_a_host_that_is_full_or_leaves_takes_part_in_the_next_generation(
     if drains:
         book << e.DrainRequested() >> ANY
     book << got("client", lasting(make_install(), 1, *starts)) >> ANY
-    assert book.sent("client") == [m.Installed("r~1", "h1")]
-    book << got("client", make_install(run="other")) >> ANY
+    assert book.sent("client") == [m.Installed(run_of("r~1"), "h1")]
+    book << got("client", make_install(run=run_of("other"))) >> ANY
     assert book.sent("client")[0].error
 
 
@@ -207,13 +209,13 @@ def test_a_query_that_has_left_claims_and_restores_nothing(make_book: Any) -> No
     flow = chain()
     where = dict.fromkeys(flow.by_name, "h1") | {"t": "client", "u": "client", "above": "h2", "plain": "h2"}
     peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2")])
-    install = m.Install("r", flow, tuple([m.Location(name, host, 1) for name, host in where.items()]), peers, "client")
+    install = m.Install(R, flow, tuple([m.Location(name, host, 1) for name, host in where.items()]), peers, "client")
     starts = [Start(name, 4, "h1" if name in ("above", "below") else "") for name in flow.by_name]
-    state = m.Checkpoint("r~1", "above", 1, 4, 1, 2, "", b"xy")
-    for host, word in (("h1", m.CheckpointRequest("r~1", "above")), ("h2", state)):
+    state = m.Checkpoint(run_of("r~1"), "above", 1, 4, 1, 2, "", b"xy")
+    for host, word in (("h1", m.CheckpointRequest(run_of("r~1"), "above")), ("h2", state)):
         book = make_book(host)
         book << got("client", lasting(install, 1, *starts)) >> ANY
-        book << got("client", m.Detach("r~1", 1, ("above", "plain", "t"))) >> ANY
+        book << got("client", m.Detach(run_of("r~1"), 1, ("above", "plain", "t"))) >> ANY
         book << got("h2" if host == "h1" else "h1", word) >> []
 
 
@@ -222,14 +224,14 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     install = lasting(make_install(others=("h3",)), 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
     host, client = make_book("h2"), make_book("client")
     host << got("client", install) >> ANY
-    state = m.Checkpoint("r~1", "o", 1, 4, 1, 2, "")
+    state = m.Checkpoint(run_of("r~1"), "o", 1, 4, 1, 2, "")
     host << got("h3", replace(state, inline=b"longer than that")) >> []
-    host << got("h3", replace(state, inline=b"xy")) >> [e.RestoreState("r~1", "o", 1, b"xy", "", 1)]
-    host << e.StateRestored("r~1", "o", 1, "not its digest", m.Cause(None, "Odd", trace)) >> ANY
+    host << got("h3", replace(state, inline=b"xy")) >> [e.RestoreState(run_of("r~1"), "o", 1, b"xy", "", 1)]
+    host << e.StateRestored(run_of("r~1"), "o", 1, "not its digest", m.Cause(None, "Odd", trace)) >> ANY
     (said,) = host.sent("client")
     assert type(said) is (m.Failed if trace else m.StateMissing)
     client << e.RunRequested(install, None) >> ANY
-    recovery = client.core.runs["r~1"].parts.get(Recovery)
+    recovery = client.core.runs[run_of("r~1")].parts.get(Recovery)
     recovery.known, recovery.bases = {"o": {4: {"h3"}}}, dict.fromkeys("sot", 0)
     client << got("h2", said) >> ANY
     began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.Install)]
@@ -240,18 +242,18 @@ def test_the_client_keeps_account_of_no_more_replicas_than_there_may_be(make_boo
     client = make_book("client")
     client << e.RunRequested(lasting(make_install(), 0), None) >> ANY
     for index in range(1000):
-        client << got("h1", m.CheckpointStored("r", "o", index + 1, ("h1",))) >> ANY
-    assert len(client.core.runs["r"].parts.get(Recovery).known["o"]) < 100
+        client << got("h1", m.CheckpointStored(R, "o", index + 1, ("h1",))) >> ANY
+    assert len(client.core.runs[R].parts.get(Recovery).known["o"]) < 100
 
 
 @pytest.mark.parametrize("where", ["begin", "follow", "plan"])
 def test_a_run_that_breaks_as_it_begins_anew_ends(
     make_book: Any, make_install: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    client, event = make_book("client"), e.PeerLost("r", "h2", "is gone")
+    client, event = make_book("client"), e.PeerLost(R, "h2", "is gone")
     client << e.RunRequested(lasting(make_install(others=("h3",)), 0), None) >> ANY
     for host in ("h1", "h2", "h3"):
-        client << got(host, m.Installed("r", host)) >> ANY
+        client << got(host, m.Installed(R, host)) >> ANY
 
     def defect(*_: Any) -> None:
         raise AssertionError(where)
@@ -272,13 +274,13 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
     client = make_book("client")
     client << e.RunRequested(replace(make_install(), failover=Failover(every=4)), None, journaled=True) >> ANY
     for host in ("h1", "h2"):
-        client << got(host, m.Installed("r", host)) >> ANY
-    client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
+        client << got(host, m.Installed(R, host)) >> ANY
+    client.core.runs[R].flow.nodes["t"].index = 18  # as if 17 had been given to it
     if done is not None:
-        client << e.OutputCommitted("r", "t", done) >> ANY
+        client << e.OutputCommitted(R, "t", done) >> ANY
     told = 0
     for index in (20, 4, 8, 12, 16):  # one that is ahead of all is for later
-        client << got("h1", m.CheckpointStored("r", "o", index, ("h1",))) >> ANY
+        client << got("h1", m.CheckpointStored(R, "o", index, ("h1",))) >> ANY
         told = max(
             [
                 told,
@@ -298,18 +300,18 @@ def test_the_loss_of_an_operator_with_its_last_replica_takes_it_back_by_one(make
     client = make_book("client")
     client << e.RunRequested(replace(make_install(others=("h3", "h4")), failover=Failover(every=4)), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
-        client << got(host, m.Installed("r", host)) >> ANY
-    client.core.runs["r"].flow.nodes["t"].index = 18  # as if 17 had been given to it
+        client << got(host, m.Installed(R, host)) >> ANY
+    client.core.runs[R].flow.nodes["t"].index = 18  # as if 17 had been given to it
     told = []
     for index, holder in ((4, "h3"), (8, "h4"), (12, "h3"), (16, "h3")):
-        client << got(holder, m.CheckpointStored("r", "o", index, (holder, "h2"))) >> ANY
+        client << got(holder, m.CheckpointStored(R, "o", index, (holder, "h2"))) >> ANY
         told += [
             line.index for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete) for line in each.lines
         ]
     assert told == [4, 8, 16]
-    client << got("h4", m.CheckpointStored("r", "o", 17, ("h4", "h2"))) >> ANY
+    client << got("h4", m.CheckpointStored(R, "o", 17, ("h4", "h2"))) >> ANY
     assert not [each for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete)]
     for host in ("h4", "h2"):
-        client << e.PeerLost("r", host, "is gone") >> ANY
+        client << e.PeerLost(R, host, "is gone") >> ANY
     (install,) = [each for each in client.sent("h3") if isinstance(each, m.Install)]
     assert [start for start in install.starts if start.node == "o"] == [Start("o", 16, "h3")]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from playbook import ANY, got
+from run_ids import R, fired
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
@@ -102,7 +103,7 @@ def test_every_planner_can_be_asked(name: str) -> None:
     pinned = [replace(n, pinned=where[n.name]) if n.name == "high" else n for n in flow().nodes]
     there = tuple(host for host in HOSTS if host != "h3")
     known = {Link(a, b): Latency(0.01, 3) for a in there for b in there if a != b}
-    command = e.RequestRecoveryPlan("r", where, {}, dataflow=Dataflow(tuple(pinned)), latencies=known, there=there)
+    command = e.RequestRecoveryPlan(R, where, {}, dataflow=Dataflow(tuple(pinned)), latencies=known, there=there)
     answer = search(get_strategy(name).again if name != "cost-space" else get_strategy(name).initial).answer(command)
     assert isinstance(answer, e.RecoveryPlanReady)
     assert answer.failed == ""
@@ -116,13 +117,13 @@ def test_a_planner_that_does_not_answer_is_not_waited_for(make_book: Any, make_i
     install = replace(make_install(others=("h3",)), failover=Failover())
     client << e.RunRequested(install, GlobalMoves()) >> ANY
     for host in ("h1", "h2", "h3"):
-        client << got(host, m.Installed("r", host)) >> ANY
-    client.at(1.0) << e.PeerLost("r", "h2", "is gone") >> ANY
+        client << got(host, m.Installed(R, host)) >> ANY
+    client.at(1.0) << e.PeerLost(R, "h2", "is gone") >> ANY
     (asked,) = client.only(e.RequestRecoveryPlan)
     assert {*asked.there} == {"client", "h1", "h3"}
-    client << e.PeerLost("r", "h3", "is gone, too") >> ANY
-    assert list(client.core.runs) == ["r"]
-    client.at(2.5) << e.TimerFired("place r") >> ANY
+    client << e.PeerLost(R, "h3", "is gone, too") >> ANY
+    assert list(client.core.runs) == [R]
+    client.at(2.5) << fired("place r") >> ANY
     (began,) = [each for each in client.sent("h1") if isinstance(each, m.Install)]
     assert {entry.node: entry.host for entry in began.locations}["o"] not in ("h2", "h3")
-    client << e.RecoveryPlanReady("r", {"o": "h1"}) >> []
+    client << e.RecoveryPlanReady(R, {"o": "h1"}) >> []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from playbook import ANY, Playbook, got
+from run_ids import R
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
@@ -22,7 +23,7 @@ FORK = Dataflow(
 
 
 def demand(consumer: str, index: int) -> m.Demand:
-    return m.Demand("r", "s", consumer, index)
+    return m.Demand(R, "s", consumer, index)
 
 
 def test_a_consumer_that_is_behind_another_is_lagging_until_it_has_caught_up(
@@ -33,7 +34,7 @@ def test_a_consumer_that_is_behind_another_is_lagging_until_it_has_caught_up(
     assert list(book.core.lagging()) == []
     book << got("h2", demand("o", 0)) >> ANY
     assert list(book.core.lagging()) == [("r", "s", "p", "h3", 0)]
-    book << e.OperatorFinished("r", "s", 0, b"0", 1) >> ANY
+    book << e.OperatorFinished(R, "s", 0, b"0", 1) >> ANY
     book << got("h3", demand("p", 0)) >> ANY
     assert list(book.core.lagging()) == []
     book << got("h3", demand("p", 1)) >> ANY
@@ -46,11 +47,11 @@ def test_an_application_that_has_not_taken_what_was_delivered_is_lagging(
     book = make_book("client")
     book << e.RunRequested(make_install()) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Installed("r", host)) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
     assert list(book.core.lagging()) == [], "it has not begun"
-    book << e.NextRequested("r") >> ANY
+    book << e.NextRequested(R) >> ANY
     assert list(book.core.lagging()) == [], "it waits itself"
-    book << got("h2", m.Partition("r", "o", "t", 0), b"0", 1) >> ANY
+    book << got("h2", m.Partition(R, "o", "t", 0), b"0", 1) >> ANY
     assert list(book.core.lagging()) == [("r", "t", "", "client", 0)]
-    book << e.NextRequested("r") >> ANY
+    book << e.NextRequested(R) >> ANY
     assert list(book.core.lagging()) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from run_ids import R
 
 from thalweg.middleware.core.flow.output_schedule import OutputSchedule, ReportDue
 from thalweg.middleware.protocol import events as e
 
 
 def made(index: int) -> e.OperatorFinished:
-    return e.OperatorFinished("r", "o", index)
+    return e.OperatorFinished(R, "o", index)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, alarm, fired, run_of
 
 from thalweg.middleware.core.hosting.coordinator import REMOVE_TRIES
 from thalweg.middleware.protocol import events as e
@@ -21,11 +22,11 @@ CONFIG = CoreConfig(retry_s=0.5, retry_max_s=8.0, ping_s=2.0, liveness_s=5.0)
 
 
 def lost(host: str, why: str) -> e.Fail:
-    return e.Fail("r", why, host=host, lost=True)
+    return e.Fail(R, why, host=host, lost=True)
 
 
 def pings(*hosts: str) -> list[e.Command]:
-    return [e.Send("r", host, m.Ping("r")) for host in hosts]
+    return [e.Send(R, host, m.Ping(R)) for host in hosts]
 
 
 @pytest.fixture
@@ -37,12 +38,12 @@ def asked(make_book: Book, make_install: Make) -> Playbook:
         book
         << e.RunRequested(install)
         >> [
-            e.Meet("r", install.peers),
+            e.Meet(R, install.peers),
             e.OpenRun(install, ("t",)),
-            e.Send("r", "h1", install),
-            e.Send("r", "h2", install),
-            e.SetTimer("install r", 0.5),
-            e.SetTimer("ping r", 2.0),
+            e.Send(R, "h1", install),
+            e.Send(R, "h2", install),
+            alarm("install r", 0.5),
+            alarm("ping r", 2.0),
         ]
     )
     return book
@@ -51,111 +52,111 @@ def asked(make_book: Book, make_install: Make) -> Playbook:
 @pytest.fixture
 def ready(asked: Playbook) -> Playbook:
     """The same client when both have."""
-    asked << got("h1", m.Installed("r", "h1")) >> []
-    asked << got("h2", m.Installed("r", "h2")) >> [e.Ready("r")]
+    asked << got("h1", m.Installed(R, "h1")) >> []
+    asked << got("h2", m.Installed(R, "h2")) >> [e.Ready(R)]
     return asked
 
 
 def test_a_run_on_the_client_alone_is_ready_at_once(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install({"s": "client", "o": "client"})) >> ANY
-    assert book.only(e.Ready) == [e.Ready("r")]
-    book << e.RunAbandoned("r") >> [e.CloseRun("r"), e.Forgotten("r")]
+    assert book.only(e.Ready) == [e.Ready(R)]
+    book << e.RunAbandoned(R) >> [e.CloseRun(R), e.Forgotten(R)]
 
 
 def test_install_is_repeated_to_those_that_have_not_answered(asked: Playbook, make_install: Make) -> None:
     install = make_install()
     (
         asked.at(0.5)
-        << e.TimerFired("install r")
+        << fired("install r")
         >> [
-            e.Send("r", "h1", install),
-            e.Send("r", "h2", install),
-            e.SetTimer("install r", 2.5),
+            e.Send(R, "h1", install),
+            e.Send(R, "h2", install),
+            alarm("install r", 2.5),
         ]
     )
-    asked << got("h2", m.Installed("r", "h2")) >> []
-    asked.at(2.5) << e.TimerFired("install r") >> [e.Send("r", "h1", install), e.SetTimer("install r", 4.5)]
-    asked << got("h2", m.Installed("r", "h2")) >> []  # repeated
-    asked << got("h9", m.Installed("r", "h9")) >> []  # a stranger
-    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
-    asked << got("h1", m.Installed("r", "h1")) >> []
-    asked.at(4.5) << e.TimerFired("install r") >> []
+    asked << got("h2", m.Installed(R, "h2")) >> []
+    (asked.at(2.5) << fired("install r") >> [e.Send(R, "h1", install), alarm("install r", 4.5)])
+    asked << got("h2", m.Installed(R, "h2")) >> []  # repeated
+    asked << got("h9", m.Installed(R, "h9")) >> []  # a stranger
+    asked << got("h1", m.Installed(R, "h1")) >> [e.Ready(R)]
+    asked << got("h1", m.Installed(R, "h1")) >> []
+    asked.at(4.5) << fired("install r") >> []
 
 
 def test_a_host_that_cannot_take_part_ends_the_run(asked: Playbook) -> None:
-    refusal = m.Installed("r", "h2", "no location for node 'o'")
+    refusal = m.Installed(R, "h2", "no location for node 'o'")
     why = "host 'h2', which holds o, cannot take part: no location for node 'o'"
-    asked << got("h2", refusal) >> [e.Fail("r", why, host="h2")]
-    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked << got("h2", refusal) >> [e.Fail(R, why, host="h2")]
+    asked << got("h1", m.Installed(R, "h1")) >> []
     asked << got("h2", refusal) >> []  # one failure is enough
 
 
 def test_a_host_that_never_installs_ends_the_run_though_it_answers(asked: Playbook) -> None:
-    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked << got("h1", m.Installed(R, "h1")) >> []
     for now in (2.0, 4.0):
-        asked.at(now) << e.TimerFired("ping r") >> [*pings("h1"), e.SetTimer("ping r", now + 2)]
-        asked << got("h1", m.Pong("r")) >> []
+        asked.at(now) << fired("ping r") >> [*pings("h1"), alarm("ping r", now + 2)]
+        asked << got("h1", m.Pong(R)) >> []
         asked << got("h2", m.Welcome("h2", "tcp://h2:1", "tcp://h2:2")) >> []
     reason = "host 'h2', which holds o, did not install the run within 5 s"
-    asked.at(6.0) << e.TimerFired("ping r") >> [*pings("h1"), lost("h2", reason)]
+    asked.at(6.0) << fired("ping r") >> [*pings("h1"), lost("h2", reason)]
 
 
 def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
     for now in (2.0, 4.0):
-        ready.at(now) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", now + 2)]
-        ready << got("h2", m.Pong("r")) >> []
-    ready.at(6.0) << e.TimerFired("ping r") >> [lost("h1", "host 'h1', which holds s, has been silent for 5 s")]
-    ready.at(8.0) << e.TimerFired("ping r") >> []
+        (ready.at(now) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", now + 2)])
+        ready << got("h2", m.Pong(R)) >> []
+    (ready.at(6.0) << fired("ping r") >> [lost("h1", "host 'h1', which holds s, has been silent for 5 s")])
+    ready.at(8.0) << fired("ping r") >> []
 
 
 def test_patience_lengthens_what_a_host_may_be_silent(make_book: Book, make_install: Make) -> None:
     book = make_book("client", msgspec.structs.replace(CONFIG, patience=2.0))
     book << e.RunRequested(make_install()) >> ANY
     for now in (2.0, 4.0, 6.0, 8.0, 10.0):
-        book.at(now) << e.TimerFired("ping r") >> [e.SetTimer("ping r", now + 2)]
+        book.at(now) << fired("ping r") >> [alarm("ping r", now + 2)]
     reason = "host 'h1', which holds s, did not install the run within 10 s"
-    book.at(11.0) << e.TimerFired("ping r") >> [lost("h1", reason)]
+    book.at(11.0) << fired("ping r") >> [lost("h1", reason)]
 
 
 def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
-    ready.at(4.0) << got("h1", m.Demand("another", "a", "b", 0)) >> []
-    ready << got("h2", m.Pong("r")) >> []
-    ready.at(8.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 10.0)]
+    ready.at(4.0) << got("h1", m.Demand(run_of("another"), "a", "b", 0)) >> []
+    ready << got("h2", m.Pong(R)) >> []
+    ready.at(8.0) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 10.0)]
 
 
 def test_a_client_that_did_not_run_gives_its_hosts_a_fresh_period_once(ready: Playbook) -> None:
     ready.at(22.0) << e.Woke(21.0) >> []
-    ready << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 24.0)]
-    ready.at(24.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 26.0)]
+    ready << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 24.0)]
+    ready.at(24.0) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 26.0)]
     ready.at(26.0) << e.Woke(1.0) >> []  # so soon again: the period of 5 s goes on
-    ready << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 28.0)]
+    ready << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 28.0)]
     reason = "host 'h1', which holds s, has been silent for 5 s"
-    ready.at(28.0) << e.TimerFired("ping r") >> [lost("h1", reason)]
+    ready.at(28.0) << fired("ping r") >> [lost("h1", reason)]
 
 
 def test_a_ping_that_is_late_before_any_other_counts_for_nobody(ready: Playbook) -> None:
-    ready.at(22.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 24.0)]
+    ready.at(22.0) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 24.0)]
 
 
 def test_a_client_that_slept_and_does_not_know_how_long_hosts_wait_names_both_reasons(ready: Playbook) -> None:
     ready.at(20.0) << e.Woke(19.0) >> []
     why = "was it restarted, or did its lease_s end, as this client did not run for 19 s?"
     reason = f"host 'h2', which holds o, no longer knows the run; {why}"
-    ready << got("h2", m.Pong("r", False)) >> [lost("h2", reason)]
+    ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
 
 def test_a_client_that_slept_for_longer_than_hosts_wait_says_so(ready: Playbook) -> None:
     ready.at(70.0) << e.Woke(69.0) >> []
     slept = "this client did not run for 69 s, and a host waits for 60 s (lease_s)"
     reason = f"host 'h2', which holds o, has dropped the run, as {slept}"
-    ready << got("h2", m.Pong("r", False)) >> [lost("h2", reason)]
+    ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
 
 def test_a_host_that_lost_the_run_ends_it(ready: Playbook) -> None:
-    ready << got("h9", m.Pong("r", False)) >> []
+    ready << got("h9", m.Pong(R, False)) >> []
     reason = "host 'h2', which holds o, no longer knows the run; was it restarted?"
-    ready << got("h2", m.Pong("r", False)) >> [lost("h2", reason)]
+    ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
 
 def welcome(host: str, instance: str) -> m.Welcome:
@@ -168,11 +169,11 @@ def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
     install = make_install()
     now = tuple(msgspec.structs.replace(p, instance="again") if p.name == "h2" else p for p in install.peers)
     renewed = msgspec.structs.replace(install, peers=now)
-    asked << got("h2", welcome("h2", "again")) >> [e.Send("r", "h2", renewed)]
+    asked << got("h2", welcome("h2", "again")) >> [e.Send(R, "h2", renewed)]
     asked << got("h2", welcome("h2", "again")) >> []  # it has been asked already
     asked << got("h9", welcome("h9", "again")) >> []
-    asked << got("h2", m.Installed("r", "h2")) >> []
-    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
+    asked << got("h2", m.Installed(R, "h2")) >> []
+    asked << got("h1", m.Installed(R, "h1")) >> [e.Ready(R)]
 
 
 def test_a_host_that_takes_less_once_it_was_restarted_is_told_of_to_all(asked: Playbook, make_install: Make) -> None:
@@ -181,12 +182,12 @@ def test_a_host_that_takes_less_once_it_was_restarted_is_told_of_to_all(asked: P
     changed = {"instance": "again", "max_partition_bytes": 1000}
     now = tuple(msgspec.structs.replace(p, **changed) if p.name == "h2" else p for p in install.peers)
     renewed = msgspec.structs.replace(install, peers=now)
-    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked << got("h1", m.Installed(R, "h1")) >> []
     told = msgspec.structs.replace(welcome("h2", "again"), max_partition_bytes=1000)
-    sends = [e.Send("r", host, renewed) for host in ("h1", "h2")]
-    asked << got("h2", told) >> [*sends, e.Meet("r", install.peers)]
-    asked << got("h2", m.Installed("r", "h2")) >> []
-    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
+    sends = [e.Send(R, host, renewed) for host in ("h1", "h2")]
+    asked << got("h2", told) >> [*sends, e.Meet(R, install.peers)]
+    asked << got("h2", m.Installed(R, "h2")) >> []
+    asked << got("h1", m.Installed(R, "h1")) >> [e.Ready(R)]
 
 
 def test_a_host_makes_nothing_that_another_does_not_take_any_more(make_book: Book, make_install: Make) -> None:
@@ -194,8 +195,8 @@ def test_a_host_makes_nothing_that_another_does_not_take_any_more(make_book: Boo
     less = tuple(msgspec.structs.replace(peer, max_partition_bytes=1000) for peer in install.peers)
     for each in (install, msgspec.structs.replace(install, peers=less), install):  # the last one comes late
         book << got("client", each) >> ANY
-    book << got("h2", m.Demand("r", "s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
-    book << e.OperatorFinished("r", "s", 0, bytes(1001), 1001) >> ANY
+    book << got("h2", m.Demand(R, "s", "o", 0)) >> [e.RunOperator(R, "s", 0)]
+    book << e.OperatorFinished(R, "s", 0, bytes(1001), 1001) >> ANY
     (failed,) = book.sent("client")
     assert "1001 bytes; host 'client' takes at most 1000 (its limit max_partition_bytes)" in failed.reason
 
@@ -206,87 +207,87 @@ def test_a_host_that_was_restarted_once_it_had_its_part_is_lost(ready: Playbook)
 
 
 def test_not_knowing_the_run_is_no_failure_before_it_is_installed_or_once_it_is_removed(ready: Playbook) -> None:
-    ready << e.RunAbandoned("r") >> ANY
-    ready << got("h2", m.Pong("r", False)) >> []
+    ready << e.RunAbandoned(R) >> ANY
+    ready << got("h2", m.Pong(R, False)) >> []
 
 
 def test_a_lost_peer_ends_the_run_at_once(ready: Playbook) -> None:
-    ready << e.PeerLost("r", "h9") >> []
-    ready << e.PeerLost("r", "h2") >> [lost("h2", "host 'h2', which holds o, went away")]
-    ready << e.PeerLost("r", "h1") >> []
+    ready << e.PeerLost(R, "h9") >> []
+    ready << e.PeerLost(R, "h2") >> [lost("h2", "host 'h2', which holds o, went away")]
+    ready << e.PeerLost(R, "h1") >> []
 
 
 def test_failing_code_ends_the_run_with_its_node_and_host(make_book: Book, make_install: Make) -> None:
     client, host = make_book("client"), make_book("h2")
     client << e.RunRequested(make_install()) >> ANY
     host << got("client", make_install()) >> ANY
-    host << got("client", m.Demand("r", "o", "t", 0)) >> ANY
+    host << got("client", m.Demand(R, "o", "t", 0)) >> ANY
     cause = m.Cause(3, "ValueError", "Traceback …")
-    failed = m.Failed("r", "o", "ValueError at partition 3: no", cause)
-    host << e.OperatorFailed("r", "o", "ValueError at partition 3: no", cause) >> [e.Send("r", "client", failed)]
+    failed = m.Failed(R, "o", "ValueError at partition 3: no", cause)
+    host << e.OperatorFailed(R, "o", "ValueError at partition 3: no", cause) >> [e.Send(R, "client", failed)]
     reason = "node 'o' on host 'h2': ValueError at partition 3: no"
-    again = m.Demand("r", "o", "t", 0, again=True)
-    host << got("client", again) >> [e.Send("r", "client", failed)]  # the first was lost
-    client << got("h2", failed) >> [e.Fail("r", reason, "o", "h2", cause=cause)]
+    again = m.Demand(R, "o", "t", 0, again=True)
+    host << got("client", again) >> [e.Send(R, "client", failed)]  # the first was lost
+    client << got("h2", failed) >> [e.Fail(R, reason, "o", "h2", cause=cause)]
     client << got("h2", failed) >> []
 
 
 def test_what_another_host_says_of_a_lost_one_is_that_ones_loss(ready: Playbook) -> None:
     why = "node 'o' on host 'h2': host 'h1', which holds s, has not answered it for 60 s; is a way cut?"
-    said = m.Failed("r", "o", why.partition(": ")[2], lost="h1")
-    ready << got("h2", said) >> [e.Fail("r", why, "o", "h1", lost=True)]
+    said = m.Failed(R, "o", why.partition(": ")[2], lost="h1")
+    ready << got("h2", said) >> [e.Fail(R, why, "o", "h1", lost=True)]
 
 
 def test_failing_code_on_the_client_itself(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install({"o": "client"})) >> ANY
-    book << e.OperatorFailed("r", "o", "no") >> [e.Fail("r", "node 'o' on host 'client': no", "o", "client")]
+    book << e.OperatorFailed(R, "o", "no") >> [e.Fail(R, "node 'o' on host 'client': no", "o", "client")]
 
 
 def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_install: Make) -> None:
     host = make_book("h2")
     host << got("client", make_install()) >> ANY
-    host << e.OperatorFailed("r", "o", "é" * 10_000) >> ANY
+    host << e.OperatorFailed(R, "o", "é" * 10_000) >> ANY
     (failed,) = host.sent("client")
     assert frames.decode_control(frames.encode(failed)) == failed
 
 
 def test_remove_is_repeated_until_all_have_answered(ready: Playbook) -> None:
-    remove = m.Remove("r")
+    remove = m.Remove(R)
     (
         ready
-        << e.RunAbandoned("r")
+        << e.RunAbandoned(R)
         >> [
-            e.CloseRun("r"),
-            e.Send("r", "h1", remove),
-            e.Send("r", "h2", remove),
-            e.SetTimer("remove r", 0.5),
+            e.CloseRun(R),
+            e.Send(R, "h1", remove),
+            e.Send(R, "h2", remove),
+            alarm("remove r", 0.5),
         ]
     )
-    ready << e.RunAbandoned("r") >> []
-    ready << got("h1", m.Removed("r", "h1")) >> []
-    ready.at(0.5) << e.TimerFired("remove r") >> [e.Send("r", "h2", remove), e.SetTimer("remove r", 1.0)]
-    ready << e.TimerFired("ping r") >> []
-    ready << got("h2", m.Removed("r", "h2")) >> [e.Forgotten("r")]
-    ready << got("h2", m.Removed("r", "h2")) >> []
-    ready.at(1.0) << e.TimerFired("remove r") >> []
+    ready << e.RunAbandoned(R) >> []
+    ready << got("h1", m.Removed(R, "h1")) >> []
+    (ready.at(0.5) << fired("remove r") >> [e.Send(R, "h2", remove), alarm("remove r", 1.0)])
+    ready << fired("ping r") >> []
+    ready << got("h2", m.Removed(R, "h2")) >> [e.Forgotten(R)]
+    ready << got("h2", m.Removed(R, "h2")) >> []
+    ready.at(1.0) << fired("remove r") >> []
 
 
 def test_remove_is_given_up_after_some_tries(ready: Playbook) -> None:
-    ready << e.RunAbandoned("r") >> ANY
+    ready << e.RunAbandoned(R) >> ANY
     tries = 1
-    while e.Forgotten("r") not in ready.commands:
-        ready.at(ready.now + 0.5) << e.TimerFired("remove r") >> ANY
+    while e.Forgotten(R) not in ready.commands:
+        ready.at(ready.now + 0.5) << fired("remove r") >> ANY
         tries += len(ready.sent("h1"))
     assert tries == REMOVE_TRIES
 
 
 def test_a_run_closed_while_it_is_being_installed_is_removed(asked: Playbook) -> None:
-    asked << e.RunAbandoned("r") >> ANY
-    assert asked.sent() == [m.Remove("r"), m.Remove("r")]
-    asked << got("h1", m.Installed("r", "h1")) >> []
-    asked << got("h2", m.Installed("r", "h2", "too late")) >> []
-    asked.at(0.5) << e.TimerFired("install r") >> []
+    asked << e.RunAbandoned(R) >> ANY
+    assert asked.sent() == [m.Remove(R), m.Remove(R)]
+    asked << got("h1", m.Installed(R, "h1")) >> []
+    asked << got("h2", m.Installed(R, "h2", "too late")) >> []
+    asked.at(0.5) << fired("install r") >> []
 
 
 @pytest.fixture
@@ -297,53 +298,53 @@ def spare(make_book: Book, make_install: Make) -> Playbook:
     book = make_book("client", CONFIG)
     book << e.RunRequested(install) >> ANY
     assert len(book.sent("h3")) == 1
-    book << got("h1", m.Installed("r", "h1")) >> []
-    book << got("h2", m.Installed("r", "h2")) >> [e.Ready("r")]  # h3 is not waited for
+    book << got("h1", m.Installed(R, "h1")) >> []
+    book << got("h2", m.Installed(R, "h2")) >> [e.Ready(R)]  # h3 is not waited for
     return book
 
 
 def test_a_lost_host_that_holds_nothing_does_not_end_the_run(spare: Playbook) -> None:
-    spare << got("h3", m.Installed("r", "h3")) >> []
-    lost = m.Lost("r", "h3", ())
-    spare << got("h3", m.Pong("r", False)) >> [e.Send("r", "h1", lost), e.Send("r", "h2", lost)]
+    spare << got("h3", m.Installed(R, "h3")) >> []
+    lost = m.Lost(R, "h3", ())
+    spare << got("h3", m.Pong(R, False)) >> [e.Send(R, "h1", lost), e.Send(R, "h2", lost)]
     assert spare.recorded() == ["fault"]
-    assert spare.core.runs["r"].directory.hosts == {"client", "h1", "h2"}
-    spare << e.PeerLost("r", "h3") >> []
-    spare.at(2.0) << e.TimerFired("ping r") >> ANY  # again: it may have been lost, and has no answer
-    assert spare.sent("h1") == [m.Ping("r"), lost]
+    assert spare.core.runs[R].directory.hosts == {"client", "h1", "h2"}
+    spare << e.PeerLost(R, "h3") >> []
+    spare.at(2.0) << fired("ping r") >> ANY  # again: it may have been lost, and has no answer
+    assert spare.sent("h1") == [m.Ping(R), lost]
     assert spare.sent("h3") == []
 
 
 def test_a_host_that_cannot_take_part_and_holds_nothing_is_left_out(spare: Playbook) -> None:
-    spare << got("h3", m.Installed("r", "h3", "no disk")) >> ANY
-    assert spare.core.runs["r"].directory.hosts == {"client", "h1", "h2"}
-    spare.at(0.5) << e.TimerFired("install r") >> []
+    spare << got("h3", m.Installed(R, "h3", "no disk")) >> ANY
+    assert spare.core.runs[R].directory.hosts == {"client", "h1", "h2"}
+    spare.at(0.5) << fired("install r") >> []
 
 
 def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spare: Playbook) -> None:
-    spare << e.PeerLost("r", "h3") >> ANY
-    commit = m.Located("r", (m.Location("o", "h3", 2),))
+    spare << e.PeerLost(R, "h3") >> ANY
+    commit = m.Located(R, (m.Location("o", "h3", 2),))
     reason = "host 'h3', which holds o, went away"
-    spare << got("h2", commit) >> [e.OperatorMoved("r", "o", "h3"), lost("h3", reason)]
+    spare << got("h2", commit) >> [e.OperatorMoved(R, "o", "h3"), lost("h3", reason)]
     spare << got("h2", commit) >> []
 
 
 def test_hosts_tell_what_is_on_a_lost_host(make_book: Book, make_install: Make) -> None:
     book = make_book("h1")
     book << got("client", make_install(others=("h3",))) >> ANY
-    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
-    told = e.Send("r", "client", m.Located("r", (m.Location("o", "h3", 2),)))
+    book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> []
+    told = e.Send(R, "client", m.Located(R, (m.Location("o", "h3", 2),)))
     for _ in range(2):
-        book << got("client", m.Lost("r", "h3", ())) >> [told]
-    book << got("h9", m.Lost("r", "h2", ())) >> []  # only the client's word counts
-    book << got("client", m.Lost("r", "h3", (m.Location("o", "h2", 3),))) >> []
+        book << got("client", m.Lost(R, "h3", ())) >> [told]
+    book << got("h9", m.Lost(R, "h2", ())) >> []  # only the client's word counts
+    book << got("client", m.Lost(R, "h3", (m.Location("o", "h2", 3),))) >> []
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        e.PeerLost("r", "h2"),
-        got("h2", m.Pong("r", False)),
+        e.PeerLost(R, "h2"),
+        got("h2", m.Pong(R, False)),
         got("h2", m.Welcome("h2", "tcp://h2:1", "tcp://h2:2", (), "another")),
     ],
     ids=lambda event: type(getattr(event, "message", event)).__name__,
@@ -356,15 +357,15 @@ def test_a_stranger_of_the_clients_name_cannot_end_the_client(
     install = msgspec.structs.replace(make_install({"o": "h1"}), peers=peers)
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book << got("client", m.Remove("r")) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
+    book << got("client", m.Remove(R)) >> ANY
     book << event >> ANY
 
 
 # --- stripes of a stream ------------------------------------------------------------------------------
 
-FOUR = tuple(f"r/{number}" for number in range(4))
-TOGETHER = m.Ping("r/0", ("r/1", "r/2", "r/3"))
+FOUR = tuple(map(R.of_stripe, range(4)))
+TOGETHER = m.Ping(run_of("r/0"), (run_of("r/1"), run_of("r/2"), run_of("r/3")))
 
 
 @pytest.fixture
@@ -372,7 +373,7 @@ def striped(make_book: Book, make_install: Make) -> Playbook:
     """A client whose stream goes over four times the same chain, which all hosts have installed."""
     book = make_book("client", CONFIG)
     requests = tuple(e.RunRequested(msgspec.structs.replace(make_install(), run=run)) for run in FOUR)
-    book << e.StripesRequested("r", requests, (0.25,) * 4, 8, 10) >> ANY
+    book << e.StripesRequested(R, requests, (0.25,) * 4, 8, 10) >> ANY
     for run in FOUR:
         book << got("h1", m.Installed(run, "h1")) >> ANY
         book << got("h2", m.Installed(run, "h2")) >> ANY
@@ -382,29 +383,29 @@ def striped(make_book: Book, make_install: Make) -> Playbook:
 def test_the_stripes_of_a_stream_are_asked_after_together(striped: Playbook) -> None:
     """As many messages as of one run, whatever the number of stripes; the answer to it counts for all of them."""
     for now in (2.0, 4.0, 6.0, 8.0):
-        striped.at(now) << e.TimerFired("ping r") >> ANY
-        assert striped.only(e.Send) == [e.Send("r/0", host, TOGETHER) for host in ("h1", "h2")]
-        assert e.SetTimer("ping r", now + 2) in striped.commands
+        striped.at(now) << fired("ping r") >> ANY
+        assert striped.only(e.Send) == [e.Send(run_of("r/0"), host, TOGETHER) for host in ("h1", "h2")]
+        assert alarm("ping r", now + 2) in striped.commands
         for host in ("h1", "h2"):
-            striped << got(host, m.Pong("r/0")) >> []
-    assert striped.core.coordinator.goes_on("r/3")
+            striped << got(host, m.Pong(run_of("r/0"))) >> []
+    assert striped.core.coordinator.goes_on(run_of("r/3"))
 
 
 def test_a_host_that_is_silent_is_lost_to_every_stripe(striped: Playbook) -> None:
     for now in (2.0, 4.0):
-        striped.at(now) << e.TimerFired("ping r") >> ANY
-        striped << got("h2", m.Pong("r/0")) >> []
-    striped.at(6.0) << e.TimerFired("ping r") >> ANY
+        striped.at(now) << fired("ping r") >> ANY
+        striped << got("h2", m.Pong(run_of("r/0"))) >> []
+    striped.at(6.0) << fired("ping r") >> ANY
     (failed,) = striped.only(e.Fail)
-    assert (failed.run, failed.host, failed.lost) == ("r", "h1", True)
+    assert (failed.run, failed.host, failed.lost) == (R, "h1", True)
 
 
 def test_a_stripe_that_a_host_does_not_know_is_that_one_alone(striped: Playbook) -> None:
-    striped << got("h2", m.Pong("r/1", False)) >> ANY
+    striped << got("h2", m.Pong(run_of("r/1"), False)) >> ANY
     assert not striped.only(e.Fail), "the others carry what it had"
-    striped.at(2.0) << e.TimerFired("ping r") >> ANY
+    striped.at(2.0) << fired("ping r") >> ANY
     pings = [send.message for send in striped.only(e.Send) if isinstance(send.message, m.Ping)]
-    assert pings == [m.Ping("r/0", ("r/2", "r/3"))] * 2
+    assert pings == [m.Ping(run_of("r/0"), (run_of("r/2"), run_of("r/3")))] * 2
 
 
 def test_a_host_answers_for_all_stripes_at_once_and_keeps_them(make_book: Book, make_install: Make) -> None:
@@ -412,13 +413,13 @@ def test_a_host_answers_for_all_stripes_at_once_and_keeps_them(make_book: Book, 
     for run in FOUR:
         book << got("client", msgspec.structs.replace(make_install(), run=run)) >> ANY
     for now in (3.0, 6.0, 9.0):
-        book.at(now) << got("client", TOGETHER) >> [e.Send("r/0", "client", m.Pong("r/0"))]
-        book << e.TimerFired("lease") >> ANY
-    assert sorted(book.core.runs) == list(FOUR)
-    book << got("client", m.Remove("r/0")) >> ANY
-    no, yes = (e.Send(run, "client", m.Pong(run, known)) for run, known in (("r/0", False), ("r/1", True)))
+        book.at(now) << got("client", TOGETHER) >> [e.Send(run_of("r/0"), "client", m.Pong(run_of("r/0")))]
+        book << fired("lease") >> ANY
+    assert sorted(book.core.runs, key=str) == list(FOUR)
+    book << got("client", m.Remove(run_of("r/0"))) >> ANY
+    no, yes = (e.Send(run, "client", m.Pong(run, known)) for run, known in ((FOUR[0], False), (FOUR[1], True)))
     book << got("client", TOGETHER) >> [no, yes]
-    book.at(16.0) << e.TimerFired("lease") >> ANY
+    book.at(16.0) << fired("lease") >> ANY
     assert not book.core.runs
 
 
@@ -426,12 +427,12 @@ def test_who_is_lost_to_stripes_that_go_on_is_said_with_the_question(make_book: 
     book = make_book("client", CONFIG)
     install = make_install(others=("h3",))
     requests = tuple(e.RunRequested(msgspec.structs.replace(install, run=run)) for run in FOUR)
-    book << e.StripesRequested("r", requests, (0.25,) * 4, 8, 10) >> ANY
+    book << e.StripesRequested(R, requests, (0.25,) * 4, 8, 10) >> ANY
     for run in FOUR:
         for host in ("h1", "h2", "h3"):
             book << got(host, m.Installed(run, host)) >> ANY
         book << got("h3", m.Pong(run, False)) >> ANY
-    book.at(2.0) << e.TimerFired("ping r") >> ANY
+    book.at(2.0) << fired("ping r") >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h1", "h2"]
     said = book.only(e.Send)[0].message
     assert [(each.run, each.host) for each in said.lost] == [(run, "h3") for run in FOUR]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, fired, run_of
 
 from thalweg.middleware.core.hosting.ended_runs import EndedRuns
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -19,7 +21,7 @@ Book = Callable[..., Playbook]
 LIMITS = CoreConfig(lease_s=10.0, late_s=20.0, max_past_runs=100)
 
 
-def install(make_install: Make, run: str, client: str = "client") -> m.Install:
+def install(make_install: Make, run: RunId, client: str = "client") -> m.Install:
     return msgspec.structs.replace(make_install(others=(client,)), run=run, client=client)
 
 
@@ -35,108 +37,110 @@ def test_a_removed_run_stays_removed_until_all_that_is_late_has_come(
     between: int, make_book: Book, make_install: Make
 ) -> None:
     book = make_book("h1", msgspec.structs.replace(LIMITS, max_past_runs=5000))
-    assert answer(book, install(make_install, "r")) == ""
-    book << got("client", m.Remove("r")) >> ANY
+    assert answer(book, install(make_install, R)) == ""
+    book << got("client", m.Remove(R)) >> ANY
     for number in range(between):
-        assert answer(book, install(make_install, f"r{number}")) == ""
-        book << got("client", m.Remove(f"r{number}")) >> ANY
+        assert answer(book, install(make_install, run_of(f"r{number}"))) == ""
+        book << got("client", m.Remove(run_of(f"r{number}"))) >> ANY
     for at_s in (0.0, 5.0, 29.9):
-        assert answer(book.at(at_s), install(make_install, "r")) is None
-    assert answer(book.at(30.1), install(make_install, "r")) == ""
+        assert answer(book.at(at_s), install(make_install, R)) is None
+    assert answer(book.at(30.1), install(make_install, R)) == ""
     assert not book.core.ended_runs.until_s
 
 
 def test_a_run_whose_lease_is_over_stays_so(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
-    assert answer(book, install(make_install, "r")) == ""
+    assert answer(book, install(make_install, R)) == ""
     for at_s in (5.0, 10.0, 15.0):
-        book.at(at_s) << e.TimerFired("lease") >> ANY
+        book.at(at_s) << fired("lease") >> ANY
     assert not book.core.runs
-    assert answer(book.at(44.0), install(make_install, "r")) is None
-    assert answer(book.at(46.0), install(make_install, "r")) == ""
+    assert answer(book.at(44.0), install(make_install, R)) is None
+    assert answer(book.at(46.0), install(make_install, R)) == ""
 
 
 def test_a_run_whose_lease_is_over_opens_for_who_lets_the_host_join_later(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
-    first, later, last = (msgspec.structs.replace(install(make_install, "r~2"), number=number) for number in (3, 4, 5))
+    first, later, last = (
+        msgspec.structs.replace(install(make_install, run_of("r~2")), number=number) for number in (3, 4, 5)
+    )
     assert answer(book, first) == ""
     for at_s in (5.0, 10.0, 15.0):
-        book.at(at_s) << e.TimerFired("lease") >> ANY
+        book.at(at_s) << fired("lease") >> ANY
     assert not book.core.runs
     assert answer(book, first) is None
-    assert answer(book, msgspec.structs.replace(last, run="r~1")) is None
+    assert answer(book, msgspec.structs.replace(last, run=run_of("r~1"))) is None
     assert answer(book.at(16.0), later) == ""
-    assert list(book.core.runs) == ["r~2"]
-    book << got("client", m.Remove("r~2")) >> ANY
+    assert list(book.core.runs) == [run_of("r~2")]
+    book << got("client", m.Remove(run_of("r~2"))) >> ANY
     assert answer(book, last) is None
 
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_what_is_removed_after_its_lease_was_over_stays_so(number: int, make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
-    assert answer(book, msgspec.structs.replace(install(make_install, "r"), number=number)) == ""
+    assert answer(book, msgspec.structs.replace(install(make_install, R), number=number)) == ""
     for at_s in (5.0, 10.0, 15.0):
-        book.at(at_s) << e.TimerFired("lease") >> ANY
-    book << got("client", m.Remove("r")) >> [e.Send("r", "client", m.Removed("r", "h1"))]
-    assert answer(book.at(44.0), msgspec.structs.replace(install(make_install, "r"), number=9)) is None
-    assert answer(book.at(46.0), msgspec.structs.replace(install(make_install, "r"), number=9)) == ""
+        book.at(at_s) << fired("lease") >> ANY
+    book << got("client", m.Remove(R)) >> [e.Send(R, "client", m.Removed(R, "h1"))]
+    assert answer(book.at(44.0), msgspec.structs.replace(install(make_install, R), number=9)) is None
+    assert answer(book.at(46.0), msgspec.structs.replace(install(make_install, R), number=9)) == ""
 
 
 def test_a_run_that_was_removed_before_it_came_does_not_come(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
-    book << got("stranger", m.Remove("r")) >> [e.Send("r", "stranger", m.Removed("r", "h1"))]
-    assert answer(book, install(make_install, "r")) == ""  # it is another's
-    book << got("client", m.Remove("q")) >> [e.Send("q", "client", m.Removed("q", "h1"))]
-    assert answer(book.at(19.0), install(make_install, "q")) is None
+    book << got("stranger", m.Remove(R)) >> [e.Send(R, "stranger", m.Removed(R, "h1"))]
+    assert answer(book, install(make_install, R)) == ""  # it is another's
+    book << got("client", m.Remove(run_of("q"))) >> [e.Send(run_of("q"), "client", m.Removed(run_of("q"), "h1"))]
+    assert answer(book.at(19.0), install(make_install, run_of("q"))) is None
 
 
 def test_a_run_that_the_client_has_abandoned_is_over_for_it_too(make_book: Book, make_install: Make) -> None:
     book = make_book("client", LIMITS)
     book << e.RunRequested(make_install()) >> ANY
-    book << e.RunAbandoned("r") >> ANY
-    assert book.core.ended_runs.knows("client", "r", 29.0)
+    book << e.RunAbandoned(R) >> ANY
+    assert book.core.ended_runs.knows("client", R, 29.0)
 
 
 def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
-    assert answer(book, install(make_install, "mine")) == ""
-    assert answer(book, install(make_install, "over")) == ""
-    book << got("client", m.Remove("over")) >> ANY
+    assert answer(book, install(make_install, run_of("mine"))) == ""
+    assert answer(book, install(make_install, run_of("over"))) == ""
+    book << got("client", m.Remove(run_of("over"))) >> ANY
     for number in range(1000):
-        book.at(number * 0.001) << got("stranger", m.Remove(f"r{number}")) >> ANY
+        book.at(number * 0.001) << got("stranger", m.Remove(run_of(f"r{number}"))) >> ANY
         assert len(book.core.ended_runs.until_s) <= LIMITS.max_past_runs
-    assert answer(book, install(make_install, "over")) is None
-    assert answer(book, install(make_install, "next")) == ""
-    error = answer(book, install(make_install, "any", "stranger"))
+    assert answer(book, install(make_install, run_of("over"))) is None
+    assert answer(book, install(make_install, run_of("next"))) == ""
+    error = answer(book, install(make_install, run_of("any"), "stranger"))
     assert error is not None
     assert "than the 100 that are known one by one; begin another after 30 s, or raise the limit max_past_" in error
-    assert answer(book.at(30.5), install(make_install, "any", "stranger")) == ""
+    assert answer(book.at(30.5), install(make_install, run_of("any"), "stranger")) == ""
 
 
 def test_a_refused_client_that_removes_what_was_refused_is_not_refused_for_longer() -> None:
     past = EndedRuns(LIMITS)
     for number in range(200):
-        past.add("client", str(number), 0.0)
+        past.add("client", RunId(f"run-{number}"), 0.0)
     for at_s in range(30):
         assert past.full("client")
-        past.add("client", "refused", float(at_s), opened=False)
-    past.add("another", "r", 30.0)
+        past.add("client", run_of("refused"), float(at_s), opened=False)
+    past.add("another", R, 30.0)
     assert not past.full("client")
 
 
 def test_very_many_names_take_no_more_room_and_bring_no_run_back() -> None:
     past = EndedRuns(LIMITS)
-    past.add("client", "r", 0.0)
+    past.add("client", R, 0.0)
     for number in range(1000):
-        past.add(f"name {number}", "r", 1.0)
+        past.add(f"name {number}", R, 1.0)
         assert len(past.until_s) <= LIMITS.max_past_runs
-    assert past.knows("client", "r", 29.0) or past.full("client")
+    assert past.knows("client", R, 29.0) or past.full("client")
 
 
 def test_ten_thousand_runs_are_forgotten_one_by_one() -> None:
     past = EndedRuns(CoreConfig())
     for number in range(10_000):
-        past.add("client", str(number), number * 0.01)
-    assert [past.knows("client", str(number), 119.0) for number in (0, 5000, 9999)] == [True] * 3
-    assert [past.knows("client", str(number), 150.0) for number in (2999, 3001)] == [False, True]
+        past.add("client", RunId(f"run-{number}"), number * 0.01)
+    assert [past.knows("client", RunId(f"run-{number}"), 119.0) for number in (0, 5000, 9999)] == [True] * 3
+    assert [past.knows("client", RunId(f"run-{number}"), 150.0) for number in (2999, 3001)] == [False, True]
     assert len(past.until_s) == 7000 - 1

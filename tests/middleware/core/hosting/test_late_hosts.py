@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, fired
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
@@ -101,7 +102,7 @@ def test_replicas_of_a_host_that_is_late_count_again_when_it_is_back(
 ) -> None:
     book = _begun(make_book, make_install)
     _lose(book, how)
-    assert "h3" not in book.core.runs["r"].directory.hosts
+    assert "h3" not in book.core.runs[R].directory.hosts
     assert told(book)["o"][4] == ({"h3", "h2"} if kept else {"h2"})
     _back(book, "1")
     assert told(book)["o"][4] == ({"h3", "h2"} if kept else {"h2"})
@@ -122,31 +123,31 @@ def _begun(make_book: Any, make_install: Any) -> Playbook:
     install = msgspec.structs.replace(msgspec.structs.replace(install, peers=tuple(peers)), failover=m.Failover())
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book.core.runs["r"].flow.nodes["t"].index = 10
-    book << got("h3", m.CheckpointStored("r", "o", 4, ("h3", "h2"))) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
+    book.core.runs[R].flow.nodes["t"].index = 10
+    book << got("h3", m.CheckpointStored(R, "o", 4, ("h3", "h2"))) >> ANY
     return book
 
 
 def _lose(book: Playbook, how: str) -> None:
     if how == "ended":
-        book << e.PeerLost("r", "h3", "is gone") >> ANY
+        book << e.PeerLost(R, "h3", "is gone") >> ANY
         return
     limits = book.core.config
     for tick in range(1, 40):
         book.at(limits.ping_s * tick)
         for host in ("h1", "h2"):
-            book << got(host, m.Pong("r")) >> ANY
-        book << e.TimerFired("ping r") >> ANY
+            book << got(host, m.Pong(R)) >> ANY
+        book << fired("ping r") >> ANY
 
 
 def _back(book: Playbook, instance: str) -> None:
-    book << e.PeerJoined("r", m.Peer("h3", "tcp://h3:1", "tcp://h3:2", instance)) >> ANY
+    book << e.PeerJoined(R, m.Peer("h3", "tcp://h3:1", "tcp://h3:2", instance)) >> ANY
     for host in ("client", "h1", "h2"):
-        book << got(host, m.Detached("r", 1)) >> ANY
-    book << got("h3", m.Installed("r", "h3", number=1)) >> ANY
+        book << got(host, m.Detached(R, 1)) >> ANY
+    book << got("h3", m.Installed(R, "h3", number=1)) >> ANY
     core: HostCore = book.core
-    assert "h3" in core.runs["r"].directory.hosts
+    assert "h3" in core.runs[R].directory.hosts
 
 
 def test_a_host_that_was_cut_off_for_longer_than_its_lease_joins_as_soon_as_it_is_heard() -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, run_of
 
 from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, REMEMBERED
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 HOW = "has sent 16 messages in a row that do not decode; does it run another version?"
 
@@ -20,20 +22,20 @@ def client(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     for name in ("h1", "h2", "h3"):
-        book << got(name, m.Installed("r", name)) >> ANY
+        book << got(name, m.Installed(R, name)) >> ANY
     return book
 
 
-def garble(book: Playbook, sender: str, count: int, run: str = "r") -> None:
+def garble(book: Playbook, sender: str, count: int, run: RunId = R) -> None:
     """``count`` messages of ``sender`` do not decode; of all but the last nothing comes."""
     for _ in range(count - 1):
         book << e.DecodingFailed(sender, run) >> []
     book << e.DecodingFailed(sender, run)
 
 
-@pytest.mark.parametrize("run", ["r", ""])
-def test_sixteen_in_a_row_end_a_run_that_needs_the_host_unless_they_name_another(client: Playbook, run: str) -> None:
-    garble(client, "h2", MOST_IN_A_ROW, "another")
+@pytest.mark.parametrize("run", [R, NO_RUN], ids=str)
+def test_sixteen_in_a_row_end_a_run_that_needs_the_host_unless_they_name_another(client: Playbook, run: RunId) -> None:
+    garble(client, "h2", MOST_IN_A_ROW, run_of("another"))
     assert client.commands == []
     garble(client, "h2", MOST_IN_A_ROW, run)
     (failed,) = client.only(e.Fail)
@@ -43,7 +45,7 @@ def test_sixteen_in_a_row_end_a_run_that_needs_the_host_unless_they_name_another
 def test_a_run_goes_on_without_a_host_that_holds_nothing(client: Playbook) -> None:
     garble(client, "h3", MOST_IN_A_ROW)
     assert client.only(e.Fail) == []
-    assert "h3" not in client.core.runs["r"].directory.hosts
+    assert "h3" not in client.core.runs[R].directory.hosts
     assert client.only(e.Record)[0].fields["detail"]["what"] == f"{HOW}; the run goes on without it"
 
 
@@ -52,9 +54,9 @@ def test_a_message_that_decodes_ends_the_row_and_those_of_others_do_not_count(cl
         garble(client, "h2", MOST_IN_A_ROW - 1)
         garble(client, "h1", 1)
         garble(client, "stranger", 3 * MOST_IN_A_ROW)
-        client << got("h2", m.Pong("r")) >> []
-        client << got("h1", m.Pong("r")) >> []
-    assert client.core.runs["r"].directory.hosts == {"client", "h1", "h2", "h3"}
+        client << got("h2", m.Pong(R)) >> []
+        client << got("h1", m.Pong(R)) >> []
+    assert client.core.runs[R].directory.hosts == {"client", "h1", "h2", "h3"}
 
 
 def test_a_host_that_does_not_lead_tells_the_client_only_while_it_waits_for_the_other(
@@ -64,16 +66,16 @@ def test_a_host_that_does_not_lead_tells_the_client_only_while_it_waits_for_the_
     book << got("client", install) >> ANY
     garble(book, "h1", MOST_IN_A_ROW)
     assert book.sent() == []
-    book << got("client", m.Demand("r", "o", "t", 0)) >> ANY  # which it makes of what h1 has
+    book << got("client", m.Demand(R, "o", "t", 0)) >> ANY  # which it makes of what h1 has
     garble(book, "h1", MOST_IN_A_ROW)
-    assert book.sent("client") == [m.Failed("r", "o", f"host 'h1', which holds 's', {HOW}", lost="h1")]
+    assert book.sent("client") == [m.Failed(R, "o", f"host 'h1', which holds 's', {HOW}", lost="h1")]
     garble(book, "h3", MOST_IN_A_ROW)
     assert book.sent() == []
 
 
 def test_names_without_end_take_no_memory(client: Playbook) -> None:
     for number in range(2 * REMEMBERED):
-        client << e.DecodingFailed(f"x{number}", "r") >> []
+        client << e.DecodingFailed(f"x{number}", R) >> []
     assert len(client.core._undecoded.rows) == REMEMBERED
 
 

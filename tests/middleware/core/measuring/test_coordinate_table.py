@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, fired, run_of
 from virtual_runs import plane, shaped
 
 from thalweg.emulation.virtual.config import WorldConfig
@@ -49,7 +50,7 @@ def sounded(book: Playbook, to: str) -> m.Echo:
     """Have h1 sound another host: what it says."""
     book.core.links.latency_prober.under_way.clear()
     for _ in range(4):
-        book << e.TimerFired("sound r") >> ANY
+        book << fired("sound r") >> ANY
         said = [each for each in book.sent(to) if isinstance(each, m.Echo)]
         if said:
             return said[0]
@@ -61,9 +62,9 @@ def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
     before = places.own
     said = sounded(book, "client")
     assert said.places["h1"] == as_message(before)
-    answer = m.Echo("r", said.number, True, places={"client": told()})
-    book << got("client", m.Echo("r", 99, True, places={"client": told()})) >> ANY
-    book << got("h2", m.Echo("r", 99, places={"h2": told()})) >> ANY
+    answer = m.Echo(R, said.number, True, places={"client": told()})
+    book << got("client", m.Echo(R, 99, True, places={"client": told()})) >> ANY
+    book << got("h2", m.Echo(R, 99, places={"h2": told()})) >> ANY
     assert places.own == before
     book.at(0.4) << got("client", answer) >> ANY
     assert places.own == before.measured(AT, 0.2)  # half of the round trip
@@ -93,13 +94,13 @@ def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook)
     ],
 )
 def test_odd_coordinates_are_dropped_and_recorded(book: Playbook, changes: dict[str, Any], says: str) -> None:
-    said = frames.decode_control(frames.encode(m.Echo("r", 1, places={"h2": told(**changes), "client": told()})))
+    said = frames.decode_control(frames.encode(m.Echo(R, 1, places={"h2": told(**changes), "client": told()})))
     book << got("h2", said) >> ANY
     assert book.core.links.coordinate_table.reported == {"client": AT}
     (record,) = (each for each in book.only(e.Record) if each.kind == "unexpected")
     assert record.fields["peer"] == "h2" and says in record.fields["detail"]["what"]
     before = book.core.links.coordinate_table.own
-    book << got("h2", m.ProbeResult("probe", place=told(**changes))) >> ANY
+    book << got("h2", m.ProbeResult(run_of("probe"), place=told(**changes))) >> ANY
     assert not list(book.only(e.Report)) and book.core.links.coordinate_table.own == before
 
 
@@ -107,7 +108,7 @@ def test_what_a_host_says_of_itself_counts_more_than_what_others_say(book: Playb
     places, far = book.core.links.coordinate_table, {"at": (9.0, 9.0, 9.0)}
 
     def says(sender: str, of: str, **changes: Any) -> None:
-        book << got(sender, m.Echo("r", 1, places={of: told(**changes)})) >> ANY
+        book << got(sender, m.Echo(R, 1, places={of: told(**changes)})) >> ANY
 
     says("h2", "client", count=5)
     says("h2", "client", count=4, **far)  # older
@@ -141,12 +142,12 @@ def test_memory_and_messages_are_bounded(book: Playbook) -> None:
 def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(book: Playbook) -> None:
     nowhere = [m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(MOST + 1)]
     for peer in nowhere:
-        book << got(peer.name, m.ProbeRequest("probe", (peer,), peer, "coordinates")) >> ANY
+        book << got(peer.name, m.ProbeRequest(run_of("probe"), (peer,), peer, "coordinates")) >> ANY
     finding, h2 = book.core.links.coordinate_search, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
     client = m.Peer("client", "tcp://c:1", "tcp://c:2")
-    book << got("client", m.ProbeRequest("probe", (h2,), client, "coordinates")) >> ANY
+    book << got("client", m.ProbeRequest(run_of("probe"), (h2,), client, "coordinates")) >> ANY
     assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
-    book << got("client", m.ProbeRequest("probe", (h2,), client, "coordinates")) >> ANY
+    book << got("client", m.ProbeRequest(run_of("probe"), (h2,), client, "coordinates")) >> ANY
     assert [type(said) for said in book.sent("client")] == [m.ProbeResult]
     assert "h2" in finding.left
 
@@ -154,13 +155,13 @@ def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(boo
 def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_it_asks_again(book: Playbook) -> None:
     h2, stranger = m.Peer("h2", "tcp://h2:1", "tcp://h2:2"), m.Peer("x", "tcp://x:1", "tcp://x:2")
     patience_s = book.core.config.monitor.probe_patience_s
-    book << got("x", m.ProbeRequest("probe", (h2,), stranger, "coordinates")) >> ANY
+    book << got("x", m.ProbeRequest(run_of("probe"), (h2,), stranger, "coordinates")) >> ANY
     (asked,) = book.sent("h2")
-    book.at(1.01 * patience_s) << got("h2", m.Echo("probe", asked.number, back=True)) >> []
+    book.at(1.01 * patience_s) << got("h2", m.Echo(run_of("probe"), asked.number, back=True)) >> []
     assert (book.core.links.latency_prober.own, book.core.links.latency_prober.under_way) == ({}, {})
-    book << got("x", m.ProbeRequest("probe", (h2,), stranger, "coordinates")) >> ANY
+    book << got("x", m.ProbeRequest(run_of("probe"), (h2,), stranger, "coordinates")) >> ANY
     (asked,) = book.sent("h2")
-    book << got("h2", m.Echo("probe", asked.number, back=True)) >> ANY
+    book << got("h2", m.Echo(run_of("probe"), asked.number, back=True)) >> ANY
     assert [type(each) for each in book.sent("h2")] == [m.Echo]
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from flows import chain
 from playbook import ANY, Playbook, got
+from run_ids import R, fired, run_of
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -145,20 +146,24 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 def test_a_host_tells_of_its_own_links_and_nobody_else_does(book: Playbook) -> None:
     soundings = book.core.links.latency_prober
-    book << got("h2", m.Echo("r", 1, latencies=(far("h2", "h3"), far("h3", "client"), far("h2", "h2")))) >> ANY
+    book << got("h2", m.Echo(R, 1, latencies=(far("h2", "h3"), far("h3", "client"), far("h2", "h2")))) >> ANY
     assert soundings.view() == {("h2", "h3"): Latency(0.005, 3, 0.0, 0.0)}
-    book << got("stranger", m.Echo("r", 1, latencies=(far("stranger", "h3"),))) >> []  # recorded
+    book << got("stranger", m.Echo(R, 1, latencies=(far("stranger", "h3"),))) >> []  # recorded
     assert book.recorded() == ["unexpected"]
-    book << got("h2", m.Echo("probe", 1, latencies=(far("h2", "client"),))) >> ANY
-    book << got("h2", m.ProbeResult("r", latency=far("h3", "h2"))) >> []
+    book << got("h2", m.Echo(run_of("probe"), 1, latencies=(far("h2", "client"),))) >> ANY
+    book << got("h2", m.ProbeResult(R, latency=far("h3", "h2"))) >> []
     assert len(soundings.view()) == 1
 
 
 def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> None:
-    book << e.TimerFired("sound r") >> ANY
+    book << fired("sound r") >> ANY
     (asked,) = (each for each in book.sent("client") if isinstance(each, m.Echo))
-    answer = m.Echo("r", asked.number, back=True)
-    for sender, odd in (("h2", answer), ("client", m.Echo("r", 99, back=True)), ("client", m.Echo("x", 1, back=True))):
+    answer = m.Echo(R, asked.number, back=True)
+    for sender, odd in (
+        ("h2", answer),
+        ("client", m.Echo(R, 99, back=True)),
+        ("client", m.Echo(run_of("x"), 1, back=True)),
+    ):
         book << got(sender, odd) >> []
     book.at(0.5) << got("client", answer) >> ANY
     assert book.core.links.latency_prober.own["client"].latency == Latency(0.25, 1, 0.0, 0.5)
@@ -168,19 +173,19 @@ def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> No
 @pytest.mark.parametrize("latency", [-1, 2**40, 0.5, "soon", None])
 def test_what_is_no_latency_is_no_message(latency: Any) -> None:
     with pytest.raises(ProtocolError, match="Expected `int`"):
-        frames.decode_control(frames.encode(m.ProbeResult("r", latency=far("h2", "h3", latency))))
+        frames.decode_control(frames.encode(m.ProbeResult(R, latency=far("h2", "h3", latency))))
 
 
 def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1")
     peers = tuple(m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(3 * AT_ONCE))
-    request = m.ProbeRequest("probe", peers, m.Peer("client", "tcp://c:1", "tcp://c:2"), "latency")
+    request = m.ProbeRequest(run_of("probe"), peers, m.Peer("client", "tcp://c:1", "tcp://c:2"), "latency")
     book << got("client", request) >> ANY
     first = {each.to: each.message for each in book.only(e.Send)}
     assert len(first) == AT_ONCE
     echo = first["x0"]
     for _ in range(TIMES):
-        book << got("x0", m.Echo("probe", echo.number, back=True)) >> ANY
+        book << got("x0", m.Echo(run_of("probe"), echo.number, back=True)) >> ANY
         echo = next(iter(book.sent("x0")), None)
     assert [type(each) for each in book.sent("client")] == [m.ProbeResult]
     assert len({each.to for each in book.only(e.Send)} - {"client"}) == 1  # the next one
@@ -192,6 +197,6 @@ def test_memory_is_bounded_whatever_is_told(book: Playbook) -> None:
     most = book.core.config.monitor.max_links
     for first in range(0, most + 200, 50):
         news = tuple(far("h2", f"x{number}") for number in range(first, first + 50))
-        book << got("h2", m.Echo("r", first, latencies=news)) >> ANY
+        book << got("h2", m.Echo(R, first, latencies=news)) >> ANY
     assert len(book.core.links.latency_prober.reported) == most
     assert len(book.core.links.latency_prober.latest()) <= MOST_TOLD

@@ -8,12 +8,23 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from playbook import ANY, Playbook
+from run_ids import R, fired, run_of
 
-from thalweg.middleware.core.measuring.prober import EMPTIES, LAST, LEAD, LEAD_BYTES, MOST, PIECES, STAGE_PAYLOADS
+from thalweg.middleware.core.measuring.prober import (
+    BEFORE_RUNS,
+    EMPTIES,
+    LAST,
+    LEAD,
+    LEAD_BYTES,
+    MOST,
+    PIECES,
+    STAGE_PAYLOADS,
+)
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.protocol.run_id import NO_RUN
 
 Took = Callable[[str, str, m.Probe, int], float | None]  # (from, to, probe, size) -> seconds, None: it is lost
 LATENCY_S = 0.5
@@ -93,7 +104,7 @@ def wire(make_book: Callable[..., Playbook]) -> Wire:
 
 
 def ask(source: str, *targets: str, requester: str = "client") -> e.ProbesRequested:
-    return e.ProbesRequested("probe", peer_of(source), tuple(map(peer_of, targets)), peer_of(requester))
+    return e.ProbesRequested(BEFORE_RUNS, peer_of(source), tuple(map(peer_of, targets)), peer_of(requester))
 
 
 def test_a_probe_teaches_both_directions_to_both_ends_and_to_who_asked(wire: Wire) -> None:
@@ -115,7 +126,7 @@ def test_a_train_has_empty_messages_and_16_kb_pieces_behind_a_lead_without_waiti
     make_book: Callable[..., Playbook],
 ) -> None:
     book = make_book("h1")
-    book << e.MessageReceived("client", m.ProbeRequest("probe", (peer_of("h2"),), peer_of("client"))) >> ANY
+    book << e.MessageReceived("client", m.ProbeRequest(BEFORE_RUNS, (peer_of("h2"),), peer_of("client"))) >> ANY
     train = []
     for took_s in (0.2, 3.0, 0.5, 0.7):  # the first opens the connection, whatever that takes
         (empty,) = book.only(e.Send)
@@ -185,25 +196,27 @@ def test_one_probe_answers_all_who_ask_while_it_is_queued_or_under_way(make_book
     book = make_book("h1")
 
     def request(requester: str) -> e.MessageReceived:
-        return e.MessageReceived(requester, m.ProbeRequest("probe", (peer_of("h2"), peer_of("h3")), peer_of(requester)))
+        return e.MessageReceived(
+            requester, m.ProbeRequest(BEFORE_RUNS, (peer_of("h2"), peer_of("h3")), peer_of(requester))
+        )
 
     book << request("client") >> ANY
     (empty,) = book.only(e.Send)
     book << request("other") >> ANY
     assert book.only(e.Send) == []
     for stage in range(EMPTIES):
-        book << e.TransferMeasured("h2", m.Probe("probe", 1, peer_of("h1"), True, stage), 0, 0.0) >> ANY
+        book << e.TransferMeasured("h2", m.Probe(BEFORE_RUNS, 1, peer_of("h1"), True, stage), 0, 0.0) >> ANY
     *before, last = book.only(e.Send)
     for send in before:
         book << e.TransferMeasured("h2", send.message, send.size_bytes, send.size_bytes / 8192) >> []
     book << e.TransferMeasured("h2", last.message, m.PROBE_BYTES, 2.0) >> ANY
     estimate = m.Estimate("h1", "h2", 65_536, 0, 1, 0)
     answers = {send.to: send.message for send in book.only(e.Send) if isinstance(send.message, m.ProbeResult)}
-    assert answers == {to: m.ProbeResult("probe", estimate) for to in ("h2", "client", "other")}
+    assert answers == {to: m.ProbeResult(BEFORE_RUNS, estimate) for to in ("h2", "client", "other")}
     (following,) = [send for send in book.only(e.Send) if isinstance(send.message, m.Probe)]
     assert (following.to, following.message.stage) == ("h3", 0)
     back = m.Estimate("h2", "h1", 32_768, 0, 1, 0)
-    book << e.MessageReceived("h2", m.ProbeResult("probe", back)) >> ANY
+    book << e.MessageReceived("h2", m.ProbeResult(BEFORE_RUNS, back)) >> ANY
     assert {send.to for send in book.only(e.Send)} == {"client", "other"}
     assert empty.to == "h2"
     assert set(book.core.links.prober.waiting) == {Link("h1", "h3")}
@@ -273,19 +286,19 @@ def test_a_train_of_which_nothing_is_ever_heard_does_not_stop_the_others(make_bo
     book = make_book("h1")
 
     def request(target: str) -> e.MessageReceived:
-        return e.MessageReceived("client", m.ProbeRequest("probe", (peer_of(target),), peer_of("client")))
+        return e.MessageReceived("client", m.ProbeRequest(BEFORE_RUNS, (peer_of(target),), peer_of("client")))
 
     book << request("h2") >> ANY
     book << request("h3") >> ANY
     assert book.only(e.Send) == []
-    book.at(book.core.config.monitor.probe_patience_s) << e.TimerFired("probe") >> ANY
+    book.at(book.core.config.monitor.probe_patience_s) << fired("probe") >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h3"]
 
 
 def test_nobody_probes_a_link_that_the_other_end_is_probing(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h2")
-    book << e.MessageReceived("h1", m.Probe("probe", 1, peer_of("h1"), True, 0), b"", 0) >> ANY
-    book << e.MessageReceived("client", m.ProbeRequest("probe", (peer_of("h1"),), peer_of("client"))) >> ANY
+    book << e.MessageReceived("h1", m.Probe(BEFORE_RUNS, 1, peer_of("h1"), True, 0), b"", 0) >> ANY
+    book << e.MessageReceived("client", m.ProbeRequest(BEFORE_RUNS, (peer_of("h1"),), peer_of("client"))) >> ANY
     assert book.only(e.Send) == []
 
 
@@ -294,15 +307,15 @@ def test_probes_of_a_run_that_is_over_or_unknown_are_nothing(
 ) -> None:
     book = make_book("h2")
     book << e.MessageReceived("client", install) >> ANY
-    train = [m.Probe("r", 1, peer_of("h1"), True, stage) for stage in range(LAST + 1)]
-    request = m.ProbeRequest("r", (peer_of("h3"),), peer_of("client"))
+    train = [m.Probe(R, 1, peer_of("h1"), True, stage) for stage in range(LAST + 1)]
+    request = m.ProbeRequest(R, (peer_of("h3"),), peer_of("client"))
     book << e.MessageReceived("h1", train[0], b"", 0) >> []
     book << e.MessageReceived("h1", train[LAST], bytes(m.PROBE_BYTES), m.PROBE_BYTES) >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h1"]
     book << e.MessageReceived("client", request) >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h3"]
-    book << e.MessageReceived("client", m.Remove("r")) >> ANY
-    for run in ("r", "never heard of", ""):
+    book << e.MessageReceived("client", m.Remove(R)) >> ANY
+    for run in (R, run_of("never heard of"), NO_RUN):
         for probe in train:
             late = msgspec.structs.replace(probe, run=run)
             book << e.MessageReceived("h1", late, bytes(m.PROBE_BYTES), m.PROBE_BYTES) >> []
@@ -323,11 +336,11 @@ def test_only_hosts_of_the_run_are_probed_and_nobody_probes_in_anothers_name(
     book << e.MessageReceived("client", install) >> ANY
     elsewhere = m.Peer("h1", "tcp://evil:1", "tcp://evil:2")
     last = bytes(m.PROBE_BYTES)
-    for run in ("r", "probe"):
+    for run in (R, BEFORE_RUNS):
         book << e.MessageReceived("x", m.ProbeRequest(run, (elsewhere,), peer_of("client"))) >> []
         book << e.MessageReceived("x", m.Probe(run, 1, peer_of("h1"), True, LAST), last, m.PROBE_BYTES) >> []
-    book << e.MessageReceived("x", m.Probe("r", 1, peer_of("x"), True, LAST), last, m.PROBE_BYTES) >> []
-    book << e.MessageReceived("h1", m.ProbeRequest("r", (peer_of("x"), elsewhere), peer_of("h1"))) >> ANY
+    book << e.MessageReceived("x", m.Probe(R, 1, peer_of("x"), True, LAST), last, m.PROBE_BYTES) >> []
+    book << e.MessageReceived("h1", m.ProbeRequest(R, (peer_of("x"), elsewhere), peer_of("h1"))) >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h1"]
     assert book.only(e.Meet) == []  # it is probed where the run has it
 
@@ -336,9 +349,13 @@ def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[...
     book = make_book("h2")
     for first in range(0, 3 * MOST, MOST):
         targets = tuple(peer_of(f"x{number}") for number in range(first, first + MOST))
-        book << e.MessageReceived("client", m.ProbeRequest("probe", targets, peer_of("client"))) >> ANY
+        book << e.MessageReceived("client", m.ProbeRequest(BEFORE_RUNS, targets, peer_of("client"))) >> ANY
     for number in range(MOST + 10):
-        book << e.MessageReceived(f"y{number}", m.Probe("probe", 1, peer_of(f"y{number}"), True, 0), b"", 0) >> ANY
+        (
+            book
+            << e.MessageReceived(f"y{number}", m.Probe(BEFORE_RUNS, 1, peer_of(f"y{number}"), True, 0), b"", 0)
+            >> ANY
+        )
     prober = book.core.links.prober
     assert max(map(len, (prober.waiting, prober.queue, prober._begun_s))) <= MOST
 
@@ -349,7 +366,7 @@ def test_what_trains_to_names_that_nobody_has_took_is_bounded(make_book: Callabl
     prober = book.core.links.prober
 
     def took(name: str, number: int, stage: int) -> None:
-        probe = m.Probe("probe", number, peer_of("h1"), False, stage)
+        probe = m.Probe(BEFORE_RUNS, number, peer_of("h1"), False, stage)
         book << e.TransferMeasured(name, probe, m.PROBE_BYTES, 0.5) >> ANY
 
     for number in range(MOST + 10):

@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, fired
 
 from thalweg.middleware.core.measuring.response_times import ResponseTimes
 from thalweg.middleware.protocol import events as e
@@ -66,11 +67,11 @@ def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Ins
     install = msgspec.structs.replace(make_install(others=("h3",)), failover=m.Failover())
     book << e.RunRequested(install) >> ANY
     for name in ("h1", "h2", "h3"):
-        book << got(name, m.Installed("r", name)) >> ANY
+        book << got(name, m.Installed(R, name)) >> ANY
     for second in range(2, 61):
-        book.at(float(second)) << e.TimerFired("ping r") >> ANY
+        book.at(float(second)) << fired("ping r") >> ANY
         for name in ("h1", "h2", "h3"):
-            book << got(name, m.Pong("r")) >> ANY
+            book << got(name, m.Pong(R)) >> ANY
     return book
 
 
@@ -80,21 +81,21 @@ def lost(book: Playbook) -> set[str]:
 
 def test_a_silent_host_is_lost_after_three_seconds(client: Playbook) -> None:
     for second in range(61, 64):
-        client.at(float(second)) << e.TimerFired("ping r") >> ANY
+        client.at(float(second)) << fired("ping r") >> ANY
         assert not lost(client)
         for name in ("h1", "h2"):
-            client << got(name, m.Pong("r")) >> ANY
-    client.at(64.0) << e.TimerFired("ping r") >> ANY
+            client << got(name, m.Pong(R)) >> ANY
+    client.at(64.0) << fired("ping r") >> ANY
     assert lost(client) == {"h3"}
 
 
 def test_nobody_is_lost_as_the_client_itself_was_stopped(client: Playbook) -> None:
-    client.at(400.0) << e.TimerFired("ping r") >> ANY
+    client.at(400.0) << fired("ping r") >> ANY
     assert not lost(client)
     for second in range(401, 405):
         for name in ("h1", "h2", "h3"):
-            client << got(name, m.Pong("r")) >> ANY
-        client.at(float(second)) << e.TimerFired("ping r") >> ANY
+            client << got(name, m.Pong(R)) >> ANY
+        client.at(float(second)) << fired("ping r") >> ANY
         assert not lost(client)
 
 
@@ -104,9 +105,9 @@ def test_a_run_that_does_not_outlive_its_hosts_gives_them_fifteen_seconds(
     book = make_book("client", msgspec.structs.replace(CoreConfig(), ping_s=1.0))
     book << e.RunRequested(make_install()) >> ANY
     for name in ("h1", "h2"):
-        book << got(name, m.Installed("r", name)) >> ANY
+        book << got(name, m.Installed(R, name)) >> ANY
     for second in range(1, 16):
-        book.at(float(second)) << e.TimerFired("ping r") >> ANY
+        book.at(float(second)) << fired("ping r") >> ANY
         assert not book.only(e.Fail)
-    book.at(16.0) << e.TimerFired("ping r") >> ANY
+    book.at(16.0) << fired("ping r") >> ANY
     assert "has been silent for 15 s" in book.only(e.Fail)[0].reason

@@ -11,17 +11,19 @@ import msgspec
 import pytest
 from adversary import CLIENT, SCRIPTED, SCRIPTED_PLACEMENT, Scripted
 from playbook import ANY, Playbook, got
+from run_ids import R, alarm, fired, run_of
 
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import NO_RUN
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 
 CONFIG = CoreConfig(liveness_s=4.0, lease_s=6.0, ping_s=1.0)
-PING = e.Send("r", "h1", m.Ping(""))
+PING = e.Send(R, "h1", m.Ping(None))
 
 
 @pytest.fixture
@@ -29,74 +31,78 @@ def waiting(make_book: Book, make_install: Make) -> Playbook:
     """h2, whose operator waits for its input from h1; demands are repeated until 3.5 s."""
     book = make_book("h2", CONFIG)
     book << got(CLIENT, make_install()) >> ANY
-    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
+    book << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1)) >> ANY
     for at_s in (0.5, 1.5, 3.5):
-        book.at(at_s) << e.TimerFired("retry") >> ANY
+        book.at(at_s) << fired("retry") >> ANY
         assert PING not in book.commands
     return book
 
 
 def test_a_host_that_is_waited_for_in_vain_is_pinged_and_then_the_client_is_told(waiting: Playbook) -> None:
-    waiting.at(7.5) << e.TimerFired("retry") >> ANY
-    assert waiting.only(e.SetTimer)[0] == e.SetTimer("silence", 8.5)
+    waiting.at(7.5) << fired("retry") >> ANY
+    assert waiting.only(e.SetTimer)[0] == alarm("silence", 8.5)
     assert PING in waiting.commands
     for at_s in (8.5, 9.5, 10.5):
-        waiting.at(at_s) << e.TimerFired("silence") >> [PING, e.SetTimer("silence", at_s + 1.0)]
+        waiting.at(at_s) << fired("silence") >> [PING, alarm("silence", at_s + 1.0)]
     why = "host 'h1', which holds 's', has not answered it for 4 s; is a way cut?"
-    told = e.Send("r", CLIENT, m.Failed("r", "o", why, lost="h1"))
+    told = e.Send(R, CLIENT, m.Failed(R, "o", why, lost="h1"))
     for at_s in (11.5, 12.5):  # as long as it is so: a word of it may be lost
-        waiting.at(at_s) << e.TimerFired("silence") >> [PING, told, e.SetTimer("silence", at_s + 1.0)]
+        (waiting.at(at_s) << fired("silence") >> [PING, told, alarm("silence", at_s + 1.0)])
 
 
 def test_a_host_that_did_not_run_itself_suspects_others_anew(waiting: Playbook) -> None:
-    waiting.at(7.5) << e.TimerFired("retry") >> ANY
+    waiting.at(7.5) << fired("retry") >> ANY
     waiting.at(30.0) << e.Woke(22.0) >> ANY
     for at_s in (30.5, 31.5, 32.5, 33.5):
-        waiting.at(at_s) << e.TimerFired("silence") >> ANY
+        waiting.at(at_s) << fired("silence") >> ANY
         assert not [message for message in waiting.sent(CLIENT) if isinstance(message, m.Failed)]
-    waiting.at(34.5) << e.TimerFired("silence") >> ANY
+    waiting.at(34.5) << fired("silence") >> ANY
     assert [message.lost for message in waiting.sent(CLIENT)] == ["h1"]
 
 
 def test_an_answer_is_the_end_of_it_and_other_words_are_not(waiting: Playbook) -> None:
     """What comes from h1 shows nothing of the way to it."""
-    waiting.at(7.5) << e.TimerFired("retry") >> ANY
-    waiting << got("h1", m.Ping("")) >> [e.Send("r", "h1", m.Pong("", True))]
-    waiting.at(8.5) << e.TimerFired("silence") >> [PING, e.SetTimer("silence", 9.5)]
-    waiting << got("h1", m.Pong("", True)) >> []
-    waiting.at(9.5) << e.TimerFired("silence") >> []
-    waiting << got("a host of no run here", m.Ping("")) >> [e.Send("", "a host of no run here", m.Pong("", True))]
-    waiting.at(11.5) << e.TimerFired("retry") >> ANY
+    waiting.at(7.5) << fired("retry") >> ANY
+    waiting << got("h1", m.Ping(None)) >> [e.Send(R, "h1", m.Pong(None, True))]
+    waiting.at(8.5) << fired("silence") >> [PING, alarm("silence", 9.5)]
+    waiting << got("h1", m.Pong(None, True)) >> []
+    waiting.at(9.5) << fired("silence") >> []
+    (
+        waiting
+        << got("a host of no run here", m.Ping(None))
+        >> [e.Send(NO_RUN, "a host of no run here", m.Pong(None, True))]
+    )
+    waiting.at(11.5) << fired("retry") >> ANY
     assert PING not in waiting.commands  # it has answered lately
-    waiting.at(19.5) << e.TimerFired("retry") >> ANY
+    waiting.at(19.5) << fired("retry") >> ANY
     assert PING in waiting.commands
 
 
 def test_nobody_is_pinged_any_more_when_nothing_is_waited_for_there(waiting: Playbook) -> None:
-    waiting.at(7.5) << e.TimerFired("retry") >> ANY
-    waiting << e.MessageReceived("h1", m.Partition("r", "s", "o", 0), b"", 0) >> ANY
-    waiting.at(8.5) << e.TimerFired("silence") >> []
+    waiting.at(7.5) << fired("retry") >> ANY
+    waiting << e.MessageReceived("h1", m.Partition(R, "s", "o", 0), b"", 0) >> ANY
+    waiting.at(8.5) << fired("silence") >> []
 
 
 def test_a_run_that_is_over_is_waited_for_no_more(waiting: Playbook) -> None:
-    waiting.at(7.5) << e.TimerFired("retry") >> ANY
-    waiting << got(CLIENT, m.Remove("r")) >> ANY
-    waiting.at(8.5) << e.TimerFired("silence") >> []
+    waiting.at(7.5) << fired("retry") >> ANY
+    waiting << got(CLIENT, m.Remove(R)) >> ANY
+    waiting.at(8.5) << fired("silence") >> []
 
 
 def test_a_host_whose_output_does_not_get_through_finds_it_out_as_well(make_book: Book, make_install: Make) -> None:
     """Its consumer's demands may come by way of another host, which an operator has moved to."""
     book = make_book("h1", CONFIG)
     book << got(CLIENT, make_install()) >> ANY
-    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
-    book << e.OperatorFinished("r", "s", 0, b"", 0) >> ANY
-    failed, ping = e.TransferFailed("h2", m.Partition("r", "s", "o", 0)), e.Send("r", "h2", m.Ping(""))
+    book << got("h2", m.Demand(R, "s", "o", 0, 0, 1)) >> ANY
+    book << e.OperatorFinished(R, "s", 0, b"", 0) >> ANY
+    failed, ping = e.TransferFailed("h2", m.Partition(R, "s", "o", 0)), e.Send(R, "h2", m.Ping(None))
     book.at(3.0) << failed >> []
-    book.at(5.0) << failed >> [e.SetTimer("silence", 6.0), ping]
+    book.at(5.0) << failed >> [alarm("silence", 6.0), ping]
     for at_s in (6.0, 7.0, 8.0, 9.0):
-        book.at(at_s) << e.TimerFired("silence") >> ANY
+        book.at(at_s) << fired("silence") >> ANY
     why = "host 'h2', which holds 'o', has not answered it for 4 s; is a way cut?"
-    assert book.sent(CLIENT) == [m.Failed("r", "s", why, lost="h2")]
+    assert book.sent(CLIENT) == [m.Failed(R, "s", why, lost="h2")]
 
 
 WAYS = [(a, b) for a, b in itertools.permutations(("h1", "h3", "h5"), 2) if {a, b} != {"h1", "h5"}]
@@ -127,8 +133,8 @@ def test_a_way_that_nobody_needs_may_be_dead(source: str, target: str) -> None:
     assert world.delivered_s[-1] > 30.0
 
 
-PART = m.Partition("r", "s", "o", 0)
-TO_H2 = e.Send("r", "h2", m.Ping(""))
+PART = m.Partition(R, "s", "o", 0)
+TO_H2 = e.Send(R, "h2", m.Ping(None))
 
 
 def stalled(idle_s: float, via: str = NET) -> e.TransferStalled:
@@ -140,7 +146,7 @@ def sending(make_book: Book, make_install: Make) -> Playbook:
     """h1, whose source's partition does not get through to h2."""
     book = make_book("h1", msgspec.structs.replace(CONFIG, stall_s=12.0))
     book << got(CLIENT, make_install()) >> ANY
-    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
+    book << got("h2", m.Demand(R, "s", "o", 0, 0, 1)) >> ANY
     return book
 
 
@@ -148,8 +154,8 @@ def test_a_route_that_carries_control_and_no_partitions_is_dialled_anew_and_then
     sending: Playbook,
 ) -> None:
     sending.at(3.0) << stalled(3.0) >> [TO_H2]
-    sending.at(3.1) << got("h2", m.Pong("", True)) >> []
-    sending.at(4.0) << stalled(4.0) >> [e.Redial("r", "h2")]
+    sending.at(3.1) << got("h2", m.Pong(None, True)) >> []
+    sending.at(4.0) << stalled(4.0) >> [e.Redial(R, "h2")]
     for at_s in range(5, 13):
         sending.at(at_s) << stalled(at_s) >> []
     sending.at(13.0) << stalled(13.0) >> ANY
@@ -157,7 +163,7 @@ def test_a_route_that_carries_control_and_no_partitions_is_dialled_anew_and_then
         "nothing has got through to host 'h2' for 12 s: control messages pass, partitions do not;"
         " is port 2 open? is the path MTU smaller?"
     )
-    assert sending.only(e.Send) == [e.Send("r", CLIENT, m.Failed("r", "s", why, lost="h2"))]
+    assert sending.only(e.Send) == [e.Send(R, CLIENT, m.Failed(R, "s", why, lost="h2"))]
 
 
 def test_a_route_that_carries_nothing_at_all_is_not_said_to_carry_control(sending: Playbook) -> None:
@@ -172,7 +178,7 @@ def test_a_transfer_that_goes_on_is_judged_anew_the_next_time(sending: Playbook)
     for begun_s in (0.0, 900.0, 1800.0):
         for idle_s in range(3, 11):
             sending.at(begun_s + idle_s) << stalled(idle_s) >> ANY
-            sending.at(begun_s + idle_s + 0.1) << got("h2", m.Pong("", True)) >> []
+            sending.at(begun_s + idle_s + 0.1) << got("h2", m.Pong(None, True)) >> []
             assert not sending.sent(CLIENT)
         sending.at(begun_s + 11) << stalled(0.0) >> []
 
@@ -187,7 +193,7 @@ def played(book: Playbook, answer_s: Callable[[float], float], until_s: int) -> 
         told_s = min(told_s, at_s) if book.sent(CLIENT) else told_s
         due_s += [at_s + answer_s(at_s)] * any(isinstance(each, m.Ping) for each in book.sent("h2"))
         for _ in [each for each in due_s if each <= at_s]:
-            book.at(at_s + 0.5) << got("h2", m.Pong("", True)) >> ANY
+            book.at(at_s + 0.5) << got("h2", m.Pong(None, True)) >> ANY
         due_s = [each for each in due_s if each > at_s]
     return redialled_s, told_s
 
@@ -206,31 +212,31 @@ def test_an_answer_that_was_lost_delays_nothing_for_long(sending: Playbook) -> N
 
 
 def test_an_operator_that_does_not_get_to_another_host_stays_and_the_run_goes_on(sending: Playbook) -> None:
-    state = m.State("r", "o", 1, 0, 0, 0, 10_000_000, "")
+    state = m.State(R, "o", 1, 0, 0, 0, 10_000_000, "")
     for idle_s in range(3, 13):
         sending.at(idle_s) << e.TransferStalled("h2", state, idle_s) >> ANY
-        sending.at(idle_s + 0.1) << got("h2", m.Pong("", True)) >> []
-    sending.at(13.0) << e.TransferStalled("h2", state, 13.0) >> [e.Redial("r", "h2", NET, again=False)]
+        sending.at(idle_s + 0.1) << got("h2", m.Pong(None, True)) >> []
+    sending.at(13.0) << e.TransferStalled("h2", state, 13.0) >> [e.Redial(R, "h2", NET, again=False)]
     assert not sending.sent(CLIENT)
 
 
 def test_a_host_of_no_run_here_is_not_judged(sending: Playbook) -> None:
     for idle_s in range(3, 30):
-        sending.at(idle_s) << e.TransferStalled("h9", msgspec.structs.replace(PART, run="q"), idle_s) >> []
+        sending.at(idle_s) << e.TransferStalled("h9", msgspec.structs.replace(PART, run=run_of("q")), idle_s) >> []
 
 
 # --- runs that outlive their hosts --------------------------------------------------------------------
 
 LASTING = CoreConfig(retry_s=0.5, ping_s=2.0, liveness_s=15.0, detect_s=3.0)
-TO_H1 = e.Send("r", "h1", m.Ping(""))
+TO_H1 = e.Send(R, "h1", m.Ping(None))
 
 
 def lasting_book(make_book: Book, make_install: Make, **limits: float) -> Playbook:
     """h2, whose operator demands its input from h1 at 0 s, and has not waited for anything before."""
     book = make_book("h2", msgspec.structs.replace(LASTING, **limits))
     book << got(CLIENT, msgspec.structs.replace(make_install(), failover=m.Failover())) >> ANY
-    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
-    assert e.SetTimer("silence", 1.0) in book.commands
+    book << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1)) >> ANY
+    assert alarm("silence", 1.0) in book.commands
     assert TO_H1 in book.commands  # how long does an answer take?
     return book
 
@@ -240,17 +246,17 @@ def test_a_run_that_outlives_its_hosts_hears_of_a_cut_way_within_detect_s_whatev
     make_book: Book, make_install: Make, lease_s: float
 ) -> None:
     book = lasting_book(make_book, make_install, lease_s=lease_s)
-    book.at(0.1) << got("h1", m.Pong("", True)) >> []
-    book.at(1.0) << e.TimerFired("silence") >> [e.SetTimer("silence", 2.0)]
+    book.at(0.1) << got("h1", m.Pong(None, True)) >> []
+    book.at(1.0) << fired("silence") >> [alarm("silence", 2.0)]
     told_s = next(at_s for at_s in range(2, 12) if fires(book, float(at_s)))
     why = "host 'h1', which holds 's', has not answered it for 3 s; is a way cut?"
-    assert book.sent(CLIENT) == [m.Failed("r", "o", why, lost="h1")]
+    assert book.sent(CLIENT) == [m.Failed(R, "o", why, lost="h1")]
     assert told_s <= 5  # 3 s after its last sign of life, looked after once a second
 
 
 def fires(book: Playbook, at_s: float) -> bool:
     """Whether a look says that a host is lost."""
-    book.at(at_s) << e.TimerFired("silence") >> ANY
+    book.at(at_s) << fired("silence") >> ANY
     return bool(book.sent(CLIENT))
 
 
@@ -260,26 +266,26 @@ def test_a_host_whose_answers_take_long_is_given_longer(make_book: Book, make_in
     for round_trip_s in (4.0, 6.0, 5.0, 7.0):
         for at_s in range(int(asked_s), int(asked_s + round_trip_s)):
             assert not fires(book, float(at_s))
-        book.at(asked_s + round_trip_s) << got("h1", m.Pong("", True)) >> ANY
+        book.at(asked_s + round_trip_s) << got("h1", m.Pong(None, True)) >> ANY
         asked_s += round_trip_s + 1.0
     assert not any(fires(book, asked_s + after_s) for after_s in range(7))
 
 
 def test_a_host_that_did_not_run_itself_accuses_nobody(make_book: Book, make_install: Make) -> None:
     book = lasting_book(make_book, make_install)
-    book.at(1.0) << e.TimerFired("silence") >> ANY
-    book.at(1.1) << got("h1", m.Pong("", True)) >> ANY
+    book.at(1.0) << fired("silence") >> ANY
+    book.at(1.1) << got("h1", m.Pong(None, True)) >> ANY
     assert not fires(book, 3.0)
     assert not fires(book, 40.0)  # it was stopped meanwhile
-    book.at(40.1) << got("h1", m.Pong("", True)) >> ANY
+    book.at(40.1) << got("h1", m.Pong(None, True)) >> ANY
     assert not fires(book, 41.0)
 
 
 def test_what_was_asked_is_repeated_at_once_when_messages_get_through_again(
     sending: Playbook, waiting: Playbook
 ) -> None:
-    waiting.at(7.5) << e.TimerFired("retry") >> ANY  # the next one would be at 15.5 s
-    waiting.at(9.0) << e.PeerReached("h1") >> [e.SetTimer("retry", 9.0)]
-    waiting << e.TimerFired("retry") >> ANY
+    waiting.at(7.5) << fired("retry") >> ANY  # the next one would be at 15.5 s
+    waiting.at(9.0) << e.PeerReached("h1") >> [alarm("retry", 9.0)]
+    waiting << fired("retry") >> ANY
     assert [type(sent) for sent in waiting.sent("h1")] == [m.Demand]
     waiting.at(9.1) << e.PeerReached("h3") >> []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from playbook import ANY, Playbook, got
+from run_ids import R, fired, run_of
 
 from thalweg.middleware.core.failover.recovery import resumed
 from thalweg.middleware.dataflow import Dataflow, Node
@@ -19,39 +20,39 @@ H2, H3, H4 = (m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h
 def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: Any, make_install: Any) -> None:
     book = make_book("h1")
     book << got("client", make_install(others=("h3",))) >> ANY
-    hosts, before = {"client", "h1", "h2"}, m.Lost("r", "h3", ())
+    hosts, before = {"client", "h1", "h2"}, m.Lost(R, "h3", ())
     book << got("client", before) >> ANY
-    assert book.core.runs["r"].directory.hosts == hosts
-    book << got("client", m.AddMember("r", 1, H3, host=True)) >> ANY  # the same instance: it was only away
+    assert book.core.runs[R].directory.hosts == hosts
+    book << got("client", m.AddMember(R, 1, H3, host=True)) >> ANY  # the same instance: it was only away
     book << got("client", before) >> []
-    assert book.core.runs["r"].directory.hosts == hosts | {"h3"}
+    assert book.core.runs[R].directory.hosts == hosts | {"h3"}
     book << got("client", replace(before, number=1)) >> ANY
-    assert book.core.runs["r"].directory.hosts == hosts
+    assert book.core.runs[R].directory.hosts == hosts
 
 
 def test_who_joins_knows_nothing_of_what_was_said_before(make_book: Any, make_install: Any) -> None:
     book = make_book("h1")
     book << got("client", replace(make_install(others=("h3",)), number=2)) >> ANY
-    for late in (m.Lost("r", "h3", (), 1), m.AddMember("r", 1, H4, host=True)):
+    for late in (m.Lost(R, "h3", (), 1), m.AddMember(R, 1, H4, host=True)):
         book << got("client", late) >> ANY
-    assert book.core.runs["r"].directory.hosts == {"client", "h1", "h2", "h3"}
+    assert book.core.runs[R].directory.hosts == {"client", "h1", "h2", "h3"}
 
 
 def test_the_client_says_after_which_join_a_host_was_lost(make_book: Any, make_install: Any) -> None:
     book, told = make_book("client"), []
     book << e.RunRequested(make_install(others=("h3",)), None) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Installed("r", host)) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
     for number in range(2):
-        book << e.PeerLost("r", "h3", "went away") >> ANY
+        book << e.PeerLost(R, "h3", "went away") >> ANY
         told += [each.number for each in book.sent("h1") if isinstance(each, m.Lost)]
-        book << e.PeerJoined("r", H3) >> ANY
+        book << e.PeerJoined(R, H3) >> ANY
         assert [each.number for each in book.sent("h3") if isinstance(each, m.Install)] == [number + 1]
         for host in ("h1", "h2"):
-            book << got(host, m.Detached("r", number + 1)) >> ANY
-        book << got("h3", m.Installed("r", "h3")) >> []  # late
+            book << got(host, m.Detached(R, number + 1)) >> ANY
+        book << got("h3", m.Installed(R, "h3")) >> []  # late
         assert "joined" not in book.recorded()
-        book << got("h3", m.Installed("r", "h3", number=number + 1)) >> ANY
+        book << got("h3", m.Installed(R, "h3", number=number + 1)) >> ANY
         assert "joined" in book.recorded()
     assert told == [0, 1]
 
@@ -65,10 +66,10 @@ def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any
     client << e.RunRequested(install, None, journaled=True) >> ANY
     (kept,) = [each.kept for each in client.only(e.Keep)]
     for host in ("h1", "h2", "h3", "h4"):
-        client << got(host, m.Installed("r", host)) >> ANY
-    client << e.PeerLost("r", "h4", "is gone") >> ANY
-    client << e.PeerLost("r", "h2", "is gone") >> ANY
-    client << e.PeerJoined("r", H2) >> ANY
+        client << got(host, m.Installed(R, host)) >> ANY
+    client << e.PeerLost(R, "h4", "is gone") >> ANY
+    client << e.PeerLost(R, "h2", "is gone") >> ANY
+    client << e.PeerJoined(R, H2) >> ANY
     peers = {each.name: each for each in install.peers if each.name != "h4"}
     again = resumed(kept, {"t": 5}, peers, "client")
     assert {each.name for each in again.peers} == {"client", "h1", "h2", "h3", "h4"}
@@ -85,12 +86,12 @@ def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_b
     book, again = make_book("client"), replace(H3, instance="again")
     book << e.RunRequested(install, None) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book << e.PeerLost("r", "h3", "went away") >> ANY
-    book << e.PeerJoined("r", again) >> ANY
-    book << e.PeerLost("r", "h1", "went away") >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
+    book << e.PeerLost(R, "h3", "went away") >> ANY
+    book << e.PeerJoined(R, again) >> ANY
+    book << e.PeerLost(R, "h1", "went away") >> ANY
     (asked,) = [each for each in book.sent("h3") if isinstance(each, m.Install)]
-    assert asked.run == "r~1"
+    assert asked.run == run_of("r~1")
     assert again in asked.peers
     assert len({peer.name for peer in asked.peers}) == len(asked.peers)
 
@@ -104,24 +105,24 @@ def test_a_host_that_was_away_learns_who_came_meanwhile(make_book: Any, make_ins
     book << got("client", again) >> ANY
     (answer,) = book.sent("client")
     assert (type(answer), bool(answer.error)) == (m.Installed, holds)  # nothing that is there is dropped
-    assert ("h4" in book.core.runs["r"].directory.hosts) is not holds
+    assert ("h4" in book.core.runs[R].directory.hosts) is not holds
     book << got("client", install) >> ANY  # late
-    assert book.sent("client") == [m.Installed("r", host)]
-    assert ("h4" in book.core.runs["r"].directory.hosts) is not holds
+    assert book.sent("client") == [m.Installed(R, host)]
+    assert ("h4" in book.core.runs[R].directory.hosts) is not holds
 
 
 def test_a_host_that_is_lost_as_it_joins_is_not_waited_for(make_book: Any, make_install: Any) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install(), None) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book << e.PeerJoined("r", H3) >> ANY
-    assert "h3" in book.core.runs["r"].directory.hosts
-    book << e.PeerLost("r", "h3", "ended") >> ANY
-    assert "h3" not in book.core.runs["r"].directory.hosts
+        book << got(host, m.Installed(R, host)) >> ANY
+    book << e.PeerJoined(R, H3) >> ANY
+    assert "h3" in book.core.runs[R].directory.hosts
+    book << e.PeerLost(R, "h3", "ended") >> ANY
+    assert "h3" not in book.core.runs[R].directory.hosts
     for host in ("h1", "h2"):
-        book << got(host, m.Detached("r", 1)) >> ANY
-    book << e.PeerJoined("r", H4) >> ANY  # nobody waits for the other one any more
+        book << got(host, m.Detached(R, 1)) >> ANY
+    book << e.PeerJoined(R, H4) >> ANY  # nobody waits for the other one any more
     assert [each.peer.name for each in book.sent("h1") if isinstance(each, m.AddMember)] == ["h4"]
 
 
@@ -131,7 +132,7 @@ def test_who_was_away_takes_no_run_that_cannot_be(make_book: Any, make_install: 
     book << got("client", replace(install, locations=(), number=1)) >> ANY
     (answer,) = book.sent("client")
     assert "no location for node" in answer.error
-    assert book.core.runs["r"].install is install
+    assert book.core.runs[R].install is install
 
 
 def test_a_query_does_not_wait_for_a_host_as_often_as_that_has_said_that_it_joins(
@@ -140,14 +141,14 @@ def test_a_query_does_not_wait_for_a_host_as_often_as_that_has_said_that_it_join
     book, install = make_book("client"), make_install(others=("h3",))
     book << e.RunRequested(install, None) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Installed("r", host)) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
     for _ in range(3):
-        book << e.PeerJoined("r", H4) >> ANY
+        book << e.PeerJoined(R, H4) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Detached("r", 1)) >> ANY
+        book << got(host, m.Detached(R, 1)) >> ANY
     query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
-    book << e.AttachRequested("r", 1, query, {"s": "h1", "u": "client"}) >> ANY
-    book << e.PeerLost("r", "h4", "went away") >> ANY
+    book << e.AttachRequested(R, 1, query, {"s": "h1", "u": "client"}) >> ANY
+    book << e.PeerLost(R, "h4", "went away") >> ANY
     assert [each.number for each in book.sent("h1") if isinstance(each, m.Propose)] == [1]
     assert not [each for each in book.sent("h4") if isinstance(each, m.Install)]
 
@@ -158,9 +159,9 @@ def _away(make_book: Any, make_install: Any) -> Playbook:
     install = make_install(others=("h3", "h4"))
     book << e.RunRequested(replace(install, failover=m.Failover()), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
-        book << got(host, m.Installed("r", host)) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
     for host in ("h3", "h4"):
-        book << e.PeerLost("r", host, "went away") >> ANY
+        book << e.PeerLost(R, host, "went away") >> ANY
     return book
 
 
@@ -169,13 +170,13 @@ def _wait_in_vain(book: Playbook) -> list[Any]:
     limits = book.core.config
     told = []
     for host in ("client", "h1", "h2"):
-        book << got(host, m.Detached("r", book.core.runs["r"].directory.number)) >> ANY
+        book << got(host, m.Detached(R, book.core.runs[R].directory.number)) >> ANY
     until_s = book.now + limits.patience * limits.liveness_s + limits.ping_s
     while book.now < until_s:
         book.at(book.now + limits.ping_s)
         for host in ("h1", "h2"):
-            book << got(host, m.Pong("r")) >> ANY
-        book << e.TimerFired("leave r") >> ANY
+            book << got(host, m.Pong(R)) >> ANY
+        book << fired("leave r") >> ANY
         told += book.sent("h1")
     return told
 
@@ -193,14 +194,14 @@ def test_hosts_that_do_not_join_keep_other_changes_waiting_for_one_of_them_at_mo
 ) -> None:
     """Each of them says hello again and again, and nothing larger than the answer gets through to it."""
     book = _away(make_book, make_install)
-    flow = book.core.runs["r"].tree.dataflow
+    flow = book.core.runs[R].tree.dataflow
     query = Dataflow((flow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
     assert _says_hello(book, H3) == [H3]
     assert _says_hello(book, H4) == []
     if what == "query":
-        book << e.AttachRequested("r", 1, query, {"s": "h1", "u": "client"}) >> ANY
+        book << e.AttachRequested(R, 1, query, {"s": "h1", "u": "client"}) >> ANY
     else:
-        book << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
+        book << e.PlacementProposed(R, {"o": "h1"}, "asked for") >> ANY
     told = _wait_in_vain(book)
     assert [type(each) for each in told if isinstance(each, m.Propose | m.AddMember)] == [m.Propose]
 
@@ -228,8 +229,8 @@ def test_a_host_that_refuses_a_run_as_it_is_back_is_not_asked_again_at_once(make
     book = _away(make_book, make_install)
     assert _says_hello(book, H3) == [H3]
     for host in ("client", "h1", "h2"):
-        book << got(host, m.Detached("r", 1)) >> ANY
-    book << got("h3", m.Installed("r", "h3", "it takes part in 64 runs", 1)) >> ANY
+        book << got(host, m.Detached(R, 1)) >> ANY
+    book << got("h3", m.Installed(R, "h3", "it takes part in 64 runs", 1)) >> ANY
     assert "fault" in book.recorded()
     assert _says_hello(book, H3) == []
     book.at(book.now + book.core.config.patience * book.core.config.liveness_s)
@@ -244,28 +245,28 @@ def test_a_host_that_answers_pings_and_not_what_all_are_told_is_lost(
     book, install = make_book("client"), make_install(others=("h3",))
     book << e.RunRequested(replace(install, failover=m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Installed("r", host)) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
     query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
     if what == "host":
-        book << e.PeerJoined("r", H4) >> ANY
-        book << got("h4", m.Installed("r", "h4", number=1)) >> ANY
-        answer: Any = m.Detached("r", 1)
+        book << e.PeerJoined(R, H4) >> ANY
+        book << got("h4", m.Installed(R, "h4", number=1)) >> ANY
+        answer: Any = m.Detached(R, 1)
     else:
-        book << e.AttachRequested("r", 1, query, {"s": "h1", "u": "client"}) >> ANY
+        book << e.AttachRequested(R, 1, query, {"s": "h1", "u": "client"}) >> ANY
         for host in ("client", "h1"):
             why = "no room" if what == "refusal" and host == "h1" else ""
-            book << got(host, m.Vote("r", 1, host, 0, why)) >> ANY
-        answer = m.Done("r", 1, "h1")
+            book << got(host, m.Vote(R, 1, host, 0, why)) >> ANY
+        answer = m.Done(R, 1, "h1")
     for host in ("h1", "h2", "client"):
         book << got(host, answer) >> ANY
-    book << e.AttachRequested("r", 2, query, {"s": "h1", "u": "client"}) >> ANY
+    book << e.AttachRequested(R, 2, query, {"s": "h1", "u": "client"}) >> ANY
     asked, faults, silent_s = [], list[str](), book.core.config.patience * book.core.config.liveness_s
     while book.now < silent_s + 2.0:
         book.at(book.now + 0.5)
-        for host in sorted(book.core.runs["r"].directory.hosts - {"client"}):
-            book << got(host, m.Pong("r")) >> ANY
+        for host in sorted(book.core.runs[R].directory.hosts - {"client"}):
+            book << got(host, m.Pong(R)) >> ANY
         for timer in ("barrier r", "leave r"):
-            book << e.TimerFired(timer) >> ANY
+            book << fired(timer) >> ANY
             asked += [each for each in book.sent("h1") if isinstance(each, m.Propose)]
             faults += [each.fields["detail"]["what"] for each in book.only(e.Record) if each.kind == "fault"]
             assert not asked or book.now > silent_s
@@ -280,12 +281,12 @@ def test_a_client_that_did_not_run_gives_nobody_up_for_what_could_not_be_answere
     silent_s = book.core.config.patience * book.core.config.liveness_s
     assert _says_hello(book, H3) == [H3]
     book.at(10 * silent_s) << e.Woke(10 * silent_s - 1.0) >> ANY
-    book << e.TimerFired("leave r") >> ANY
+    book << fired("leave r") >> ANY
     assert [each for each in book.only(e.Record) if each.kind == "fault"] == []
-    assert "h3" in book.core.runs["r"].directory.hosts
+    assert "h3" in book.core.runs[R].directory.hosts
     for host in ("client", "h1", "h2"):
-        book << got(host, m.Detached("r", 1)) >> ANY
-    book << got("h3", m.Installed("r", "h3", number=1)) >> ANY
+        book << got(host, m.Detached(R, 1)) >> ANY
+    book << got("h3", m.Installed(R, "h3", number=1)) >> ANY
     assert "joined" in book.recorded()
 
 
@@ -297,16 +298,16 @@ def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_
     book, install = make_book("client"), make_install()
     book << e.RunRequested(replace(install, failover=m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book << e.PeerJoined("r", H3) >> ANY
+        book << got(host, m.Installed(R, host)) >> ANY
+    book << e.PeerJoined(R, H3) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Detached("r", 1)) >> ANY
-    book << got("h2", m.Relocated("r", "o", True, m.Location("o", "h3", 2), "")) >> ANY
-    assert book.core.runs["r"].directory.locations["o"].host == "h3"
-    book.at(book.core.config.patience * book.core.config.liveness_s + 0.1) << e.TimerFired("leave r") >> ANY
+        book << got(host, m.Detached(R, 1)) >> ANY
+    book << got("h2", m.Relocated(R, "o", True, m.Location("o", "h3", 2), "")) >> ANY
+    assert book.core.runs[R].directory.locations["o"].host == "h3"
+    book.at(book.core.config.patience * book.core.config.liveness_s + 0.1) << fired("leave r") >> ANY
     if lasting:
         (run,) = book.core.runs.values()
-        assert (run.id, run.directory.locations["o"].host) == ("r~1", "h1")
+        assert (run.id, run.directory.locations["o"].host) == (run_of("r~1"), "h1")
     else:
         why = "host 'h3', which holds o, has not joined the run within 15 s"
         assert [each.reason for each in book.only(e.Fail)] == [why]

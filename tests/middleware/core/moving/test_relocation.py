@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
 from playbook import ANY, HandOver, Playbook, got
+from run_ids import R, alarm, fired, run_of
 
 from thalweg.middleware.core.context.machine import InvalidTransition
 from thalweg.middleware.core.flow.epochs import EpochBook
@@ -65,11 +66,11 @@ def _order(world: Scripted) -> Scripted:
 
 
 def refused(world: Scripted) -> None:
-    world.tell("h3", "h4", m.Refuse("r", "o", 1, "on second thoughts"))
+    world.tell("h3", "h4", m.Refuse(R, "o", 1, "on second thoughts"))
 
 
 def withdrawn(world: Scripted) -> None:
-    world.tell("h4", "h3", m.Withdraw("r", "o", 1))
+    world.tell("h4", "h3", m.Withdraw(R, "o", 1))
 
 
 def plain() -> Scripted:
@@ -150,7 +151,7 @@ LEAVING_SCENES: dict[tuple[DepartureState, DepartureEvent], tuple[Scene, str]] =
 def missed_late(world: Scripted) -> None:
     """The state is not taken before the word comes that the target is gone."""
     world.kill("h4")
-    world.tell("h3", CLIENT, m.Lost("r", "h4", ()))
+    world.tell("h3", CLIENT, m.Lost(R, "h4", ()))
 
 
 COMING_SCENES: dict[tuple[ArrivalState, ArrivalEvent], Scene] = {
@@ -220,7 +221,7 @@ def test_no_other_way_leads_in(stage: ArrivalState, cue: ArrivalEvent) -> None:
 
 
 def demand(producer: str, consumer: str, index: int, version: int, forwards: int = 0) -> m.Demand:
-    return m.Demand("r", producer, consumer, index, forwards, version)
+    return m.Demand(R, producer, consumer, index, forwards, version)
 
 
 def told(message: m.Demand | m.Partition) -> m.Demand | m.Partition:
@@ -232,7 +233,7 @@ def location(host: str, version: int) -> m.Location:
     return m.Location("o", host, version)
 
 
-STATE = m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")
+STATE = m.State(R, "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")
 
 
 @pytest.fixture
@@ -241,19 +242,19 @@ def old(make_book: Book, install: m.Install) -> Playbook:
     book = make_book("h2", CoreConfig(retry_s=0.5, handoff_s=2.0))
     book << got(CLIENT, install) >> ANY
     book << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
-    offer = e.Send("r", "h3", m.Offer("r", "o", 1))
-    book.at(1.0) << HandOver("o", "h3") >> [offer, e.SetTimer("move r", 1.5)]
+    book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
+    offer = e.Send(R, "h3", m.Offer(R, "o", 1))
+    book.at(1.0) << HandOver("o", "h3") >> [offer, alarm("move r", 1.5)]
     return book
 
 
 @pytest.fixture
 def sent(old: Playbook) -> Playbook:
     """h2 when its state is on the way."""
-    output = e.Send("r", CLIENT, m.Partition("r", "o", "t", 0), b"o0", 2, bulk=True)
-    old << got("h3", m.Accept("r", "o", 1)) >> []  # it works on
-    old.at(1.2) << e.OperatorFinished("r", "o", 0, b"o0", 2) >> [output, e.TakeState("r", "o", 1)]  # light: no demand
-    old.at(1.3) << e.StateTaken("r", "o", 1, b"one", "sha") >> [e.Send("r", "h3", STATE)]
+    output = e.Send(R, CLIENT, m.Partition(R, "o", "t", 0), b"o0", 2, bulk=True)
+    old << got("h3", m.Accept(R, "o", 1)) >> []  # it works on
+    old.at(1.2) << e.OperatorFinished(R, "o", 0, b"o0", 2) >> [output, e.TakeState(R, "o", 1)]  # light: no demand
+    old.at(1.3) << e.StateTaken(R, "o", 1, b"one", "sha") >> [e.Send(R, "h3", STATE)]
     return old
 
 
@@ -262,11 +263,11 @@ def new(make_book: Book, install: m.Install) -> Playbook:
     """h3, which has ``o`` restored and waits for the commit."""
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
-    opened = e.OpenNode("r", install.dataflow.by_name["o"])
-    book << got("h2", m.Offer("r", "o", 1)) >> [e.SetTimer("move r", 8.0), opened]
-    book << e.NodeOpened("r", "o") >> [e.Send("r", "h2", m.Accept("r", "o", 1))]
-    book << got("h2", STATE) >> [e.RestoreState("r", "o", 1, b"one", "sha", 1)]
-    book << e.StateRestored("r", "o", 1) >> [e.Send("r", "h2", m.Restored("r", "o", 1))]
+    opened = e.OpenNode(R, install.dataflow.by_name["o"])
+    book << got("h2", m.Offer(R, "o", 1)) >> [alarm("move r", 8.0), opened]
+    book << e.NodeOpened(R, "o") >> [e.Send(R, "h2", m.Accept(R, "o", 1))]
+    book << got("h2", STATE) >> [e.RestoreState(R, "o", 1, b"one", "sha", 1)]
+    book << e.StateRestored(R, "o", 1) >> [e.Send(R, "h2", m.Restored(R, "o", 1))]
     return book
 
 
@@ -284,156 +285,156 @@ def test_a_state_of_other_consumers_or_of_a_partition_that_the_run_has_not_is_re
 ) -> None:
     book = make_book("h3")
     book << got(CLIENT, msgspec.structs.replace(install, partitions=3)) >> ANY
-    book << got("h2", m.Offer("r", "o", 1)) >> ANY
-    book << e.NodeOpened("r", "o") >> ANY
+    book << got("h2", m.Offer(R, "o", 1)) >> ANY
+    book << e.NodeOpened(R, "o") >> ANY
     book << got("h2", msgspec.structs.replace(STATE, **wrong)) >> ANY
-    assert m.Refuse("r", "o", 1, "its state is not that of its consumers, or of this run") in book.sent("h2")
+    assert m.Refuse(R, "o", 1, "its state is not that of its consumers, or of this run") in book.sent("h2")
 
 
 def test_the_host_an_operator_leaves(sent: Playbook) -> None:
-    commit = m.Located("r", (location("h3", 2),))
+    commit = m.Located(R, (location("h3", 2),))
     (
         sent.at(1.4)
-        << got("h3", m.Restored("r", "o", 1))
+        << got("h3", m.Restored(R, "o", 1))
         >> [
-            e.CloseNode("r", "o"),
-            e.Send("r", "h3", commit),
-            e.Send("r", CLIENT, commit),
-            e.Send("r", "h1", commit),
+            e.CloseNode(R, "o"),
+            e.Send(R, "h3", commit),
+            e.Send(R, CLIENT, commit),
+            e.Send(R, "h1", commit),
         ]
     )
-    assert "o" not in sent.core.runs["r"].flow.nodes
-    sent << got("h3", m.Resumed("r", "o", 1)) >> ANY
+    assert "o" not in sent.core.runs[R].flow.nodes
+    sent << got("h3", m.Resumed(R, "o", 1)) >> ANY
     (relocated,) = (each.fields for each in sent.only(e.Record))
     assert (relocated["index"], relocated["size_bytes"], relocated["peer"]) == (1, 3, "h3")
     assert relocated["duration_s"] == pytest.approx(0.2)
     assert relocated["detail"]["ago"] == pytest.approx({"decided": 0.4, "suspended": 0.2, "state_out": 0.1})
-    assert sent.sent(CLIENT) == [m.Relocated("r", "o", True, location("h3", 2), "", 3)]
-    assert sent.core.runs["r"].parts.get(Departures).leaving == {}
+    assert sent.sent(CLIENT) == [m.Relocated(R, "o", True, location("h3", 2), "", 3)]
+    assert sent.core.runs[R].parts.get(Departures).leaving == {}
 
 
 def test_the_host_an_operator_comes_to(new: Playbook) -> None:
-    commit = got("h2", m.Located("r", (location("h3", 2),)))
+    commit = got("h2", m.Located(R, (location("h3", 2),)))
     new << commit >> ANY
-    assert m.Resumed("r", "o", 1) in new.sent("h2")
+    assert m.Resumed(R, "o", 1) in new.sent("h2")
     (ask,) = new.sent("h1")
     assert told(ask) == demand("s", "o", 1, 2)
-    new << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> [e.RunOperator("r", "o", 1, (b"s1",))]
-    new << e.OperatorFinished("r", "o", 1, b"o1", 2) >> []  # held: nobody has demanded it here
+    new << got("h1", m.Partition(R, "s", "o", 1), b"s1", 2) >> [e.RunOperator(R, "o", 1, (b"s1",))]
+    new << e.OperatorFinished(R, "o", 1, b"o1", 2) >> []  # held: nobody has demanded it here
     new.at(0.5) << got(CLIENT, demand("o", "t", 1, 1)) >> ANY
-    assert [told(part) for part in new.sent(CLIENT)] == [m.Partition("r", "o", "t", 1)]
+    assert [told(part) for part in new.sent(CLIENT)] == [m.Partition(R, "o", "t", 1)]
     assert new.recorded() == ["arrived"]
 
 
 def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_acknowledged(sent: Playbook) -> None:
-    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
+    sent << got("h3", m.Restored(R, "o", 1)) >> ANY
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> []  # its transfer is under way
-    sent << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
+    sent << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
-    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
-    sent << got("h3", m.ReplayNotNeeded("r", "o", "t", 1)) >> []  # as the new host tells it
-    assert sent.core.runs["r"].flow.tails.left == {}
+    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition(R, "o", "t", 0)]
+    sent << got("h3", m.ReplayNotNeeded(R, "o", "t", 1)) >> []  # as the new host tells it
+    assert sent.core.runs[R].flow.tails.left == {}
 
 
 def test_the_old_host_is_told_once_to_let_go_of_what_it_keeps(sent: Playbook, new: Playbook) -> None:
-    new << got("h2", m.Located("r", (location("h3", 2),))) >> ANY
+    new << got("h2", m.Located(R, (location("h3", 2),))) >> ANY
     new << got(CLIENT, demand("o", "t", 1, 1)) >> ANY
     (let_go,) = new.sent("h2")
     new << got(CLIENT, demand("o", "t", 1, 1)) >> []
-    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
-    assert sent.core.runs["r"].flow.tails.left
+    sent << got("h3", m.Restored(R, "o", 1)) >> ANY
+    assert sent.core.runs[R].flow.tails.left
     sent << got("h3", let_go) >> []
-    assert not sent.core.runs["r"].flow.tails.left
+    assert not sent.core.runs[R].flow.tails.left
 
 
 def test_only_the_host_that_an_operator_goes_to_says_what_becomes_of_it(sent: Playbook) -> None:
-    for word in (m.Restored("r", "o", 1), m.Resumed("r", "o", 1), m.Refuse("r", "o", 1, "no")):
+    for word in (m.Restored(R, "o", 1), m.Resumed(R, "o", 1), m.Refuse(R, "o", 1, "no")):
         sent << got("h1", word) >> ANY
         assert sent.only(e.CloseNode) == []
         assert sent.sent("h3") == sent.sent(CLIENT) == []
-    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
-    assert sent.only(e.CloseNode) == [e.CloseNode("r", "o")]
+    sent << got("h3", m.Restored(R, "o", 1)) >> ANY
+    assert sent.only(e.CloseNode) == [e.CloseNode(R, "o")]
 
 
 def test_a_late_word_of_an_earlier_hand_over_does_not_commit_a_later_one(sent: Playbook) -> None:
-    sent << got("h3", m.Refuse("r", "o", 1, "not now")) >> ANY
-    sent << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> [e.RunOperator("r", "o", 1, (b"s1",))]
+    sent << got("h3", m.Refuse(R, "o", 1, "not now")) >> ANY
+    sent << got("h1", m.Partition(R, "s", "o", 1), b"s1", 2) >> [e.RunOperator(R, "o", 1, (b"s1",))]
     sent << got(CLIENT, demand("o", "t", 1, 1)) >> []
     sent << HandOver("o", "h3") >> ANY
-    sent << got("h3", m.Accept("r", "o", 2)) >> []
-    sent << e.OperatorFinished("r", "o", 1, b"o1", 2) >> ANY
-    sent << e.StateTaken("r", "o", 2, b"two", "sha") >> ANY
-    for late in (m.Restored("r", "o", 1), m.Resumed("r", "o", 1), m.Refuse("r", "o", 1, "late")):
+    sent << got("h3", m.Accept(R, "o", 2)) >> []
+    sent << e.OperatorFinished(R, "o", 1, b"o1", 2) >> ANY
+    sent << e.StateTaken(R, "o", 2, b"two", "sha") >> ANY
+    for late in (m.Restored(R, "o", 1), m.Resumed(R, "o", 1), m.Refuse(R, "o", 1, "late")):
         sent << got("h3", late) >> ANY
         assert sent.only(e.CloseNode) == []
-    assert "o" in sent.core.runs["r"].flow.nodes
-    sent << got("h3", m.Restored("r", "o", 2)) >> ANY
-    assert sent.only(e.CloseNode) == [e.CloseNode("r", "o")]
+    assert "o" in sent.core.runs[R].flow.nodes
+    sent << got("h3", m.Restored(R, "o", 2)) >> ANY
+    assert sent.only(e.CloseNode) == [e.CloseNode(R, "o")]
 
 
 def test_a_repeated_demand_that_was_on_its_way_does_not_send_what_is_kept_twice(sent: Playbook) -> None:
-    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
+    sent << got("h3", m.Restored(R, "o", 1)) >> ANY
     again = msgspec.structs.replace(demand("o", "t", 0, 1), again=True)
     sent << got(CLIENT, again) >> []  # its transfer is under way
-    sent << e.TransferMeasured(CLIENT, m.Partition("r", "o", "t", 0), 2, 1.0) >> ANY
+    sent << e.TransferMeasured(CLIENT, m.Partition(R, "o", "t", 0), 2, 1.0) >> ANY
     sent << got(CLIENT, again) >> []
     sent << got(CLIENT, again) >> ANY
-    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
-    sent << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
+    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition(R, "o", "t", 0)]
+    sent << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     sent << got(CLIENT, again) >> ANY
-    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
+    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition(R, "o", "t", 0)]
 
 
 def test_late_words_are_answered_with_the_newer_location(sent: Playbook, new: Playbook) -> None:
-    restored, commit = got("h3", m.Restored("r", "o", 1)), m.Located("r", (location("h3", 2),))
+    restored, commit = got("h3", m.Restored(R, "o", 1)), m.Located(R, (location("h3", 2),))
     sent << restored >> ANY
     sent << restored >> []  # it has been told, and will be again
-    sent.at(1.9) << e.TimerFired("move r") >> [e.Send("r", "h3", commit), e.SetTimer("move r", 2.4)]
-    sent << got("h3", m.Resumed("r", "o", 1)) >> ANY
-    sent << got("h3", m.Resumed("r", "o", 1)) >> []
-    sent << restored >> [e.Send("r", "h3", commit)]
-    sent << got("h3", m.Accept("r", "o", 1)) >> [e.Send("r", "h3", m.Withdraw("r", "o", 1))]
-    sent << got("h3", m.Refuse("r", "o", 1, "late")) >> []
-    sent << e.StateTaken("r", "o", 1, b"one", "sha") >> []
+    sent.at(1.9) << fired("move r") >> [e.Send(R, "h3", commit), alarm("move r", 2.4)]
+    sent << got("h3", m.Resumed(R, "o", 1)) >> ANY
+    sent << got("h3", m.Resumed(R, "o", 1)) >> []
+    sent << restored >> [e.Send(R, "h3", commit)]
+    sent << got("h3", m.Accept(R, "o", 1)) >> [e.Send(R, "h3", m.Withdraw(R, "o", 1))]
+    sent << got("h3", m.Refuse(R, "o", 1, "late")) >> []
+    sent << e.StateTaken(R, "o", 1, b"one", "sha") >> []
 
-    new << got("h2", STATE) >> [e.Send("r", "h2", m.Restored("r", "o", 1))]
-    new << got("h2", m.Offer("r", "o", 1)) >> [e.Send("r", "h2", m.Restored("r", "o", 1))]
+    new << got("h2", STATE) >> [e.Send(R, "h2", m.Restored(R, "o", 1))]
+    new << got("h2", m.Offer(R, "o", 1)) >> [e.Send(R, "h2", m.Restored(R, "o", 1))]
     new << got("h2", commit) >> ANY
-    new << got("h2", commit) >> [e.Send("r", "h2", m.Resumed("r", "o", 1))]  # it did not hear of it
-    for late in (m.Offer("r", "o", 1), STATE):
-        new << got("h2", late) >> [e.Send("r", "h2", commit)]
-    new << got("h2", m.Withdraw("r", "o", 1)) >> []
-    new << e.StateRestored("r", "o", 1) >> []
-    new << e.NodeOpened("r", "o") >> []
-    assert "o" in new.core.runs["r"].flow.nodes
+    new << got("h2", commit) >> [e.Send(R, "h2", m.Resumed(R, "o", 1))]  # it did not hear of it
+    for late in (m.Offer(R, "o", 1), STATE):
+        new << got("h2", late) >> [e.Send(R, "h2", commit)]
+    new << got("h2", m.Withdraw(R, "o", 1)) >> []
+    new << e.StateRestored(R, "o", 1) >> []
+    new << e.NodeOpened(R, "o") >> []
+    assert "o" in new.core.runs[R].flow.nodes
 
 
 def test_an_operator_that_stays_has_a_new_location_all_the_same(old: Playbook) -> None:
-    refusal = got("h3", m.Refuse("r", "o", 1, "no room"))
-    news = m.Located("r", (location("h2", 2),))
+    refusal = got("h3", m.Refuse(R, "o", 1, "no room"))
+    news = m.Located(R, (location("h2", 2),))
     why = "host 'h3' refuses it: no room"
     (
         old
         << refusal
         >> [
-            e.Send("r", "h3", m.Withdraw("r", "o", 1)),
-            e.Send("r", "h3", news),
-            e.Send("r", CLIENT, news),
-            e.Send("r", "h1", news),
-            e.Send("r", CLIENT, m.Relocated("r", "o", False, location("h2", 2), why)),
+            e.Send(R, "h3", m.Withdraw(R, "o", 1)),
+            e.Send(R, "h3", news),
+            e.Send(R, CLIENT, news),
+            e.Send(R, "h1", news),
+            e.Send(R, CLIENT, m.Relocated(R, "o", False, location("h2", 2), why)),
         ]
     )
     old << refusal >> []
-    old << got("h3", m.Restored("r", "o", 1)) >> [e.Send("r", "h3", news)]
-    old.at(1.2) << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    old << got("h3", m.Restored(R, "o", 1)) >> [e.Send(R, "h3", news)]
+    old.at(1.2) << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     assert [told(each) for each in old.sent("h1")] == [demand("s", "o", 1, 2)]  # it goes on
 
 
 def test_an_offer_is_repeated_and_given_up_in_time(old: Playbook) -> None:
-    offer = e.Send("r", "h3", m.Offer("r", "o", 1))
+    offer = e.Send(R, "h3", m.Offer(R, "o", 1))
     for now in (1.5, 2.0, 2.5):
-        old.at(now) << e.TimerFired("move r") >> [offer, e.SetTimer("move r", now + 0.5)]
-    old.at(3.0) << e.TimerFired("move r") >> ANY
+        old.at(now) << fired("move r") >> [offer, alarm("move r", now + 0.5)]
+    old.at(3.0) << fired("move r") >> ANY
     assert old.sent(CLIENT)[-1].why == "host 'h3' did not answer in 2 s"
 
 
@@ -441,23 +442,23 @@ def test_who_would_be_moved_to_asks_whether_it_still_is(
     make_book: Book, install: m.Install, old: Playbook, new: Playbook
 ) -> None:
     """That it stays was said while nothing got through: ``old`` is h2, and ``new`` h3 with its state restored."""
-    refusal = got("h3", m.Refuse("r", "o", 1, "on second thoughts"))
+    refusal = got("h3", m.Refuse(R, "o", 1, "on second thoughts"))
     old << refusal >> ANY  # what h2 answers is lost
-    new.at(8.0) << e.TimerFired("move r") >> [e.Send("r", "h2", m.Restored("r", "o", 1)), e.SetTimer("move r", 16.0)]
-    stays = m.Located("r", (location("h2", 2),))
-    old << got("h3", m.Restored("r", "o", 1)) >> [e.Send("r", "h3", stays)]
-    new << got("h2", stays) >> [e.CloseNode("r", "o")]
-    new.at(16.0) << e.TimerFired("move r") >> []
+    (new.at(8.0) << fired("move r") >> [e.Send(R, "h2", m.Restored(R, "o", 1)), alarm("move r", 16.0)])
+    stays = m.Located(R, (location("h2", 2),))
+    old << got("h3", m.Restored(R, "o", 1)) >> [e.Send(R, "h3", stays)]
+    new << got("h2", stays) >> [e.CloseNode(R, "o")]
+    new.at(16.0) << fired("move r") >> []
 
     prepared = make_book("h3")
     prepared << got(CLIENT, install) >> ANY
-    prepared << got("h2", m.Offer("r", "o", 1)) >> ANY
-    prepared.at(8.0) << e.TimerFired("move r") >> [e.SetTimer("move r", 16.0)]  # its code is still being loaded
-    prepared << e.NodeOpened("r", "o") >> ANY
-    accept = m.Accept("r", "o", 1)
-    prepared.at(16.0) << e.TimerFired("move r") >> [e.Send("r", "h2", accept), e.SetTimer("move r", 24.0)]
-    old << got("h3", accept) >> [e.Send("r", "h3", m.Withdraw("r", "o", 1))]
-    prepared << got("h2", m.Withdraw("r", "o", 1)) >> [e.CloseNode("r", "o")]
+    prepared << got("h2", m.Offer(R, "o", 1)) >> ANY
+    (prepared.at(8.0) << fired("move r") >> [alarm("move r", 16.0)])  # its code is still being loaded
+    prepared << e.NodeOpened(R, "o") >> ANY
+    accept = m.Accept(R, "o", 1)
+    (prepared.at(16.0) << fired("move r") >> [e.Send(R, "h2", accept), alarm("move r", 24.0)])
+    old << got("h3", accept) >> [e.Send(R, "h3", m.Withdraw(R, "o", 1))]
+    prepared << got("h2", m.Withdraw(R, "o", 1)) >> [e.CloseNode(R, "o")]
 
 
 def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_again() -> None:
@@ -492,19 +493,19 @@ def test_a_demand_that_is_passed_on_at_the_commit_says_what_its_consumer_said(
     """The consumer demands the next partition while the operator's state is on the way."""
     book = make_book("h2")
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves())) >> ANY
-    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, False, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> ANY
+    book << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, False, True)) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> ANY
     book << HandOver("o", "h3") >> ANY
-    book << got("h3", m.Accept("r", "o", 1)) >> ANY
-    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    assert book.only(e.TakeState) == [e.TakeState("r", "o", 1)]
-    book << got(CLIENT, m.Demand("r", "o", "t", 1, 0, 1, True, True)) >> []
-    book << e.StateTaken("r", "o", 1, b"one", "sha") >> ANY
+    book << got("h3", m.Accept(R, "o", 1)) >> ANY
+    book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    assert book.only(e.TakeState) == [e.TakeState(R, "o", 1)]
+    book << got(CLIENT, m.Demand(R, "o", "t", 1, 0, 1, True, True)) >> []
+    book << e.StateTaken(R, "o", 1, b"one", "sha") >> ANY
     (state,) = book.sent("h3")
     assert (state.book.sends, state.book.later) == (1, 1)  # the mark is counted here …
-    book << got("h3", m.Restored("r", "o", 1)) >> ANY
+    book << got("h3", m.Restored(R, "o", 1)) >> ANY
     (passed_on,) = [message for message in book.sent("h3") if isinstance(message, m.Demand)]
-    assert told(passed_on) == m.Demand("r", "o", "t", 1, 1, 0, True, True)  # … and not taken back there
+    assert told(passed_on) == m.Demand(R, "o", "t", 1, 1, 0, True, True)  # … and not taken back there
 
 
 def test_no_mark_is_made_up_while_operators_move() -> None:
@@ -532,7 +533,7 @@ def test_no_mark_is_made_up_while_operators_move() -> None:
 def test_a_run_that_is_closed_in_the_middle_of_hand_overs_leaves_a_row_of_each(
     old: Playbook, make_book: Book, install: m.Install
 ) -> None:
-    old.at(1.1) << got(CLIENT, m.Remove("r")) >> ANY
+    old.at(1.1) << got(CLIENT, m.Remove(R)) >> ANY
     (row,) = [each.fields for each in old.only(e.Record) if each.kind == "relocated"]
     assert (row["node"], row["peer"], row["index"], row["duration_s"]) == ("o", "h3", 0, None)
     assert row["detail"] == {
@@ -546,8 +547,8 @@ def test_a_run_that_is_closed_in_the_middle_of_hand_overs_leaves_a_row_of_each(
 
 
 def test_a_run_that_is_closed_after_the_commit_has_moved_its_operator(sent: Playbook) -> None:
-    sent.at(1.4) << got("h3", m.Restored("r", "o", 1)) >> ANY
-    sent.at(1.5) << got(CLIENT, m.Remove("r")) >> ANY
+    sent.at(1.4) << got("h3", m.Restored(R, "o", 1)) >> ANY
+    sent.at(1.5) << got(CLIENT, m.Remove(R)) >> ANY
     (row,) = [each.fields for each in sent.only(e.Record) if each.kind == "relocated"]
     assert (row["detail"]["outcome"], row["detail"]["why"], row["index"]) == ("moved", "", 1)
     assert (row["size_bytes"], row["duration_s"]) == (3, pytest.approx(0.3))
@@ -580,56 +581,56 @@ def test_what_cannot_be_handed_over_has_its_reason(
 ) -> None:
     book = make_book(host)
     book << got(CLIENT, install) >> ANY
-    assert book.core.runs["r"].parts.get(Departures).obstacle(node, target) == why
+    assert book.core.runs[R].parts.get(Departures).obstacle(node, target) == why
     book << HandOver(node, target) >> []
 
 
 def test_no_source_is_taken_over(make_book: Book, install: m.Install) -> None:
     other = make_book("h3")
     other << got(CLIENT, install) >> ANY
-    other << got("h1", m.Offer("r", "s", 1)) >> [e.Send("r", "h1", m.Refuse("r", "s", 1, "'s' is no operator"))]
+    other << got("h1", m.Offer(R, "s", 1)) >> [e.Send(R, "h1", m.Refuse(R, "s", 1, "'s' is no operator"))]
 
 
 def test_a_large_state_travels_as_bulk_and_is_not_sent_twice_at_once(old: Playbook) -> None:
     big = bytes(m.INLINE_STATE_BYTES + 1)
-    old << got("h3", m.Accept("r", "o", 1)) >> []
-    old << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    old << e.StateTaken("r", "o", 1, big, "sha") >> ANY
+    old << got("h3", m.Accept(R, "o", 1)) >> []
+    old << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    old << e.StateTaken(R, "o", 1, big, "sha") >> ANY
     (send,) = old.only(e.Send)
     assert (send.bulk, send.payload, send.size_bytes) == (True, big, len(big))
     assert send.message.inline is None
-    old << got("h3", m.Accept("r", "o", 1)) >> []  # under way
-    old.at(9.0) << e.TimerFired("move r") >> [e.SetTimer("move r", 9.5)]  # however long it takes
+    old << got("h3", m.Accept(R, "o", 1)) >> []  # under way
+    old.at(9.0) << fired("move r") >> [alarm("move r", 9.5)]  # however long it takes
     old << e.TransferFailed("h3", send.message) >> []
-    old << got("h3", m.Accept("r", "o", 1)) >> [send]
+    old << got("h3", m.Accept(R, "o", 1)) >> [send]
 
 
 def test_a_large_state_that_never_arrives_is_given_up_in_time(old: Playbook) -> None:
     """Its transfers fail; what is said as control gets through, and asks for it every time."""
-    old << got("h3", m.Accept("r", "o", 1)) >> []
-    old << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    old << e.StateTaken("r", "o", 1, bytes(m.INLINE_STATE_BYTES + 1), "sha") >> ANY
+    old << got("h3", m.Accept(R, "o", 1)) >> []
+    old << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    old << e.StateTaken(R, "o", 1, bytes(m.INLINE_STATE_BYTES + 1), "sha") >> ANY
     (send,) = old.only(e.Send)
     for now in (1.4, 1.9, 2.4):
         old.at(now) << e.TransferFailed("h3", send.message) >> []
-        old.at(now + 0.1) << e.TimerFired("move r") >> ANY
-        assert old.sent() == [m.Offer("r", "o", 1)]
-        old << got("h3", m.Accept("r", "o", 1)) >> [send]
+        old.at(now + 0.1) << fired("move r") >> ANY
+        assert old.sent() == [m.Offer(R, "o", 1)]
+        old << got("h3", m.Accept(R, "o", 1)) >> [send]
     old.at(3.01) << e.TransferFailed("h3", send.message) >> []
-    old << e.TimerFired("move r") >> ANY
-    assert m.Withdraw("r", "o", 1) in old.sent("h3")
+    old << fired("move r") >> ANY
+    assert m.Withdraw(R, "o", 1) in old.sent("h3")
     assert old.sent(CLIENT)[-1].why == "host 'h3' did not answer in 2 s"
     assert m.Demand in {type(message) for message in old.sent("h1")}  # it goes on
 
 
 def test_a_large_state_that_has_arrived_gives_the_other_host_time_to_restore_it(old: Playbook) -> None:
-    old << got("h3", m.Accept("r", "o", 1)) >> []
-    old << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    old << e.StateTaken("r", "o", 1, bytes(m.INLINE_STATE_BYTES + 1), "sha") >> ANY
+    old << got("h3", m.Accept(R, "o", 1)) >> []
+    old << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    old << e.StateTaken(R, "o", 1, bytes(m.INLINE_STATE_BYTES + 1), "sha") >> ANY
     (send,) = old.only(e.Send)
     old.at(9.0) << e.TransferMeasured("h3", send.message, send.size_bytes, 8.0) >> ANY
-    old.at(10.9) << e.TimerFired("move r") >> [e.Send("r", "h3", m.Offer("r", "o", 1)), e.SetTimer("move r", 11.4)]
-    old.at(11.4) << e.TimerFired("move r") >> ANY
+    (old.at(10.9) << fired("move r") >> [e.Send(R, "h3", m.Offer(R, "o", 1)), alarm("move r", 11.4)])
+    old.at(11.4) << fired("move r") >> ANY
     assert old.sent(CLIENT)[-1].why == "host 'h3' did not answer in 2 s"
 
 
@@ -639,35 +640,35 @@ def test_a_state_that_is_larger_than_the_other_host_takes_is_refused(
 ) -> None:
     book = make_book("h3", CoreConfig(max_state_bytes=2))
     book << got(CLIENT, install) >> ANY
-    book << got("h2", m.Offer("r", "o", 1)) >> ANY
-    book << e.NodeOpened("r", "o") >> ANY
+    book << got("h2", m.Offer(R, "o", 1)) >> ANY
+    book << e.NodeOpened(R, "o") >> ANY
     state = msgspec.structs.replace(STATE, inline=inline)
     why = "its state has 3 bytes; host 'h3' takes up to 2"
-    refusal = e.Send("r", "h2", m.Refuse("r", "o", 1, why))
-    book << got("h2", state, b"one" if inline is None else None) >> [e.CloseNode("r", "o"), refusal]
-    assert book.core.runs["r"].parts.get(Arrivals).coming == {}
+    refusal = e.Send(R, "h2", m.Refuse(R, "o", 1, why))
+    book << got("h2", state, b"one" if inline is None else None) >> [e.CloseNode(R, "o"), refusal]
+    assert book.core.runs[R].parts.get(Arrivals).coming == {}
 
 
 def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) -> None:
     assert new.core.wants("h3", STATE)
     assert not new.core.wants("h3", msgspec.structs.replace(STATE, size_bytes=2**40))
     assert not new.core.wants("h3", msgspec.structs.replace(STATE, node="s"))
-    assert not new.core.wants("h3", msgspec.structs.replace(STATE, run="another"))
+    assert not new.core.wants("h3", msgspec.structs.replace(STATE, run=run_of("another")))
     stranger = msgspec.structs.replace(STATE, version=7)
-    refusal = m.Refuse("r", "o", 7, "it was not offered here")
-    new << got("h1", stranger) >> [e.Send("r", "h1", refusal)]
+    refusal = m.Refuse(R, "o", 7, "it was not offered here")
+    new << got("h1", stranger) >> [e.Send(R, "h1", refusal)]
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["asks on", "asks no more"])
 def test_a_way_to_the_host_that_keeps_the_last_output_may_be_cut(new: Playbook, goes_on: bool) -> None:
     """Who wants it asks the host of the operator, which passes that on to where nothing arrives, or comes back from."""
-    new.at(10.0) << got("h2", m.Located("r", (location("h3", 2),))) >> ANY
+    new.at(10.0) << got("h2", m.Located(R, (location("h3", 2),))) >> ANY
     failed: list[float] = []
     for now in range(10, 130, 2):
         if now % 8 == 2 and (goes_on or now < 24):
             new.at(now) << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
             assert [told(sent) for sent in new.sent("h2") if type(sent) is m.Demand] == [demand("o", "t", 0, 0, 1)]
-        new.at(now + 1) << e.TimerFired("silence") >> ANY
+        new.at(now + 1) << fired("silence") >> ANY
         for sent in new.sent(CLIENT):
             assert isinstance(sent, m.Failed)
             why = "host 'h2', which keeps partition 0 of it, has not answered it for 15 s; is a way cut?"
@@ -681,33 +682,33 @@ def test_a_restoring_counts_for_its_own_hand_over_alone(make_book: Book, install
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
     for version in (1, 2):  # the first is withdrawn while the code takes its state over
-        book << got("h2", m.Offer("r", "o", version)) >> ANY
-        book << e.NodeOpened("r", "o") >> ANY
+        book << got("h2", m.Offer(R, "o", version)) >> ANY
+        book << e.NodeOpened(R, "o") >> ANY
         book << got("h2", msgspec.structs.replace(STATE, version=version)) >> ANY
         if version == 1:
-            book << got("h2", m.Withdraw("r", "o", 1)) >> ANY
-            book << got("h2", m.Located("r", (location("h2", 2),))) >> ANY
-    book << e.StateRestored("r", "o", 1) >> []
-    book << e.StateRestored("r", "o", 2) >> [e.Send("r", "h2", m.Restored("r", "o", 2))]
+            book << got("h2", m.Withdraw(R, "o", 1)) >> ANY
+            book << got("h2", m.Located(R, (location("h2", 2),))) >> ANY
+    book << e.StateRestored(R, "o", 1) >> []
+    book << e.StateRestored(R, "o", 2) >> [e.Send(R, "h2", m.Restored(R, "o", 2))]
 
 
 def test_an_operator_may_be_back_before_it_is_known_that_it_had_arrived(sent: Playbook, install: m.Install) -> None:
-    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
-    sent << got("h3", m.Offer("r", "o", 2)) >> [e.OpenNode("r", install.dataflow.by_name["o"])]
-    sent << e.NodeOpened("r", "o") >> ANY
+    sent << got("h3", m.Restored(R, "o", 1)) >> ANY
+    sent << got("h3", m.Offer(R, "o", 2)) >> [e.OpenNode(R, install.dataflow.by_name["o"])]
+    sent << e.NodeOpened(R, "o") >> ANY
     sent << got("h3", msgspec.structs.replace(STATE, version=2, index=2, tail="h3")) >> ANY
-    sent << e.StateRestored("r", "o", 2) >> [e.Send("r", "h3", m.Restored("r", "o", 2))]
-    sent << got("h3", m.Located("r", (location("h2", 3),))) >> ANY
-    assert m.Relocated("r", "o", True, location("h2", 3), "", 3) in sent.sent(CLIENT)
-    assert sent.core.runs["r"].parts.get(Departures).leaving == {}
-    assert sent.core.runs["r"].flow.nodes["o"].index == 2
+    sent << e.StateRestored(R, "o", 2) >> [e.Send(R, "h3", m.Restored(R, "o", 2))]
+    sent << got("h3", m.Located(R, (location("h2", 3),))) >> ANY
+    assert m.Relocated(R, "o", True, location("h2", 3), "", 3) in sent.sent(CLIENT)
+    assert sent.core.runs[R].parts.get(Departures).leaving == {}
+    assert sent.core.runs[R].flow.nodes["o"].index == 2
 
 
 def test_an_operator_that_has_moved_on_had_arrived(sent: Playbook) -> None:
-    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
-    sent << got("h1", m.Demand("r", "s", "o", 9, 0, 7)) >> ANY  # by which it hears that o is on h1 by now
-    sent.at(1.9) << e.TimerFired("move r") >> ANY
-    assert sent.sent(CLIENT) == [m.Relocated("r", "o", True, location("h1", 7), "", 3)]
+    sent << got("h3", m.Restored(R, "o", 1)) >> ANY
+    sent << got("h1", m.Demand(R, "s", "o", 9, 0, 7)) >> ANY  # by which it hears that o is on h1 by now
+    sent.at(1.9) << fired("move r") >> ANY
+    assert sent.sent(CLIENT) == [m.Relocated(R, "o", True, location("h1", 7), "", 3)]
 
 
 def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps(
@@ -725,18 +726,18 @@ def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps
     book = make_book("h3")
     book << got(CLIENT, make_install({"p": "h3", "u": CLIENT}, dataflow=flow)) >> ANY
     for sink in ("t", "u"):
-        book << got(CLIENT, m.Demand("r", "p", sink, 0, version=1)) >> ANY
-    book << got("h2", m.Offer("r", "o", 1)) >> ANY
-    book << e.NodeOpened("r", "o") >> ANY
-    book << got("h2", m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
-    book << e.StateRestored("r", "o", 1) >> ANY
-    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
-    run = book.core.runs["r"]
+        book << got(CLIENT, m.Demand(R, "p", sink, 0, version=1)) >> ANY
+    book << got("h2", m.Offer(R, "o", 1)) >> ANY
+    book << e.NodeOpened(R, "o") >> ANY
+    book << got("h2", m.State(R, "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
+    book << e.StateRestored(R, "o", 1) >> ANY
+    book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
+    run = book.core.runs[R]
     assert [told(message) for message in book.sent("h2") if isinstance(message, m.Demand)] == [
         demand("o", "p", 0, 0, 1)
     ]
     assert ("p", "o") in run.flow.pending
     for sink in ("t", "u"):
-        book << got(CLIENT, m.SkipTo("r", "p", sink, None, version=1)) >> ANY
+        book << got(CLIENT, m.SkipTo(R, "p", sink, None, version=1)) >> ANY
     assert ("p", "o") not in run.flow.pending
     book.core.validate()

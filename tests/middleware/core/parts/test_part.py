@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from run_ids import R
 
 from thalweg.middleware.core.context.notes import Ended, HostLost, Light
 from thalweg.middleware.core.context.outbox import HostContext, Outbox, RunContext, Timer
@@ -19,7 +20,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, SpaceMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
-INSTALL = m.Install("r", Dataflow(), (), (), "client")
+INSTALL = m.Install(R, Dataflow(), (), (), "client")
 
 
 class Recorder(Part):
@@ -66,7 +67,7 @@ TABLE = PartTable((Lower, Upper))
 
 def parts_of(install: m.Install = INSTALL) -> RunParts:
     shared: Any = None
-    parts = RunParts(TABLE, RunContext(Outbox(HostContext("h1"), "r"), CoreConfig(), install), shared)
+    parts = RunParts(TABLE, RunContext(Outbox(HostContext("h1"), R), CoreConfig(), install), shared)
     parts.begin(None)
     return parts
 
@@ -144,6 +145,6 @@ def test_a_part_that_nobody_has_put_there_cannot_be_had() -> None:
     ],
 )
 def test_what_a_run_asks_for_on_a_host(install: m.Install, adaptation: GlobalMoves | None, needs: set[Need]) -> None:
-    context = RunContext(Outbox(HostContext("h1"), "r"), CoreConfig(), install)
+    context = RunContext(Outbox(HostContext("h1"), R), CoreConfig(), install)
     request = e.RunRequested(install, adaptation) if context.leads else None
     assert needs_of(context, request) == needs

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R
 
 from thalweg.middleware.core.queries.queries import Queries
 from thalweg.middleware.core.queries.sharing import join, shared
@@ -90,10 +91,10 @@ def test_the_records_say_what_a_query_does_not_share_and_how_far_away_that_is(
     book << e.RunRequested(install) >> ANY
     like = [msgspec.structs.replace(node["o"], name="mine"), Node("t", "sink", ("mine",), None, CLIENT)]
     query = flow_of(node["s"], *like)
-    book << e.AttachRequested("r", 1, query, {"s": "h1", "mine": "h2", "t": CLIENT}, {"mine": 0.25}) >> ANY
-    book << got("h2", m.Vote("r", 1, "h2", 0, "no")) >> ANY
+    book << e.AttachRequested(R, 1, query, {"s": "h1", "mine": "h2", "t": CLIENT}, {"mine": 0.25}) >> ANY
+    book << got("h2", m.Vote(R, 1, "h2", 0, "no")) >> ANY
     for host in ("h1", "h2", "h3"):
-        book << got(host, m.Done("r", 1, host)) >> ANY
+        book << got(host, m.Done(R, 1, host)) >> ANY
     (record,) = (each for each in book.only(e.Record) if each.kind == "query")
     assert (record.fields["detail"]["outcome"], record.fields["detail"]["apart_s"]) == ("refused", {"mine": 0.25})
 
@@ -103,11 +104,11 @@ def test_a_query_begins_no_earlier_than_those_before_it(make_book: Callable[...,
     book << e.RunRequested(install) >> ANY
     query = flow_of(install.dataflow.by_name["s"], Node("t", "sink", ("s",), None, CLIENT))
     for number, voted in ((1, 8), (2, 3)):  # the source that was ahead has left
-        book << e.AttachRequested("r", number, query, {"s": "h1", "t": CLIENT}) >> ANY
-        book << got("h1", m.Vote("r", number, "h1", voted)) >> ANY
+        book << e.AttachRequested(R, number, query, {"s": "h1", "t": CLIENT}) >> ANY
+        book << got("h1", m.Vote(R, number, "h1", voted)) >> ANY
         for host in ("h1", "h2", "h3"):
-            book << got(host, m.Done("r", number, host)) >> ANY
-        run = book.core.runs["r"]
+            book << got(host, m.Done(R, number, host)) >> ANY
+        run = book.core.runs[R]
         assert {run.tree.first[name] for name in run.parts.get(Queries).sinks[number]} == {9}
 
 
@@ -121,14 +122,14 @@ def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
     grafts = [m.Graft("z", (), "h1", source), m.Graft("u", ("z",), CLIENT, Node("u", "sink", ("z",), None, CLIENT))]
     later = [m.Graft("v", ("z",), CLIENT, Node("v", "sink", ("z",), None, CLIENT))]
     for number, shape in ((1, grafts), (2, later)):
-        book << got(CLIENT, m.Propose("r", number, (), m.Shape(tuple(shape), ()))) >> ANY
+        book << got(CLIENT, m.Propose(R, number, (), m.Shape(tuple(shape), ()))) >> ANY
         if number == 1:
-            book << e.NodeOpened("r", "z") >> ANY
-        book << got(CLIENT, m.Commit("r", number, 4, (), "a query", m.Shape(tuple(shape), ()))) >> ANY
+            book << e.NodeOpened(R, "z") >> ANY
+        book << got(CLIENT, m.Commit(R, number, 4, (), "a query", m.Shape(tuple(shape), ()))) >> ANY
         failed = [each.reason for each in book.sent(CLIENT) if isinstance(each, m.Failed)]
         if number == 1:
-            book << got(CLIENT, m.SkipTo("r", "z", "u", None)) >> ANY
-            assert book.core.runs["r"].flow.nodes["z"].renounced
+            book << got(CLIENT, m.SkipTo(R, "z", "u", None)) >> ANY
+            assert book.core.runs[R].flow.nodes["z"].renounced
     assert bool(failed) == (partitions is None), failed
 
 
@@ -139,18 +140,18 @@ def test_a_query_begins_at_a_host_to_which_an_operator_has_come_that_knew_of_it_
     """``o`` has dispatched the query's first partition elsewhere; that host takes it only if it misses no consumer."""
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
-    book << got("h2", m.Offer("r", "o", 1)) >> ANY
-    book << e.NodeOpened("r", "o") >> ANY
+    book << got("h2", m.Offer(R, "o", 1)) >> ANY
+    book << e.NodeOpened(R, "o") >> ANY
     consumers = [m.ConsumerDemand("t", 9), *([m.ConsumerDemand("u~1", 9)] if taken == "o" else [])]
-    book << got("h2", m.State("r", "o", 1, 10, tuple(consumers), 1, 3, "sha", "h2", b"one")) >> ANY
+    book << got("h2", m.State(R, "o", 1, 10, tuple(consumers), 1, 3, "sha", "h2", b"one")) >> ANY
     if taken == "o":
         assert [type(each) for each in book.sent("h2")] == [m.Refuse]
     else:
-        book << e.StateRestored("r", "o", 1) >> ANY
-        book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
-        assert book.core.runs["r"].flow.nodes["o"].index == 10
+        book << e.StateRestored(R, "o", 1) >> ANY
+        book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
+        assert book.core.runs[R].flow.nodes["o"].index == 10
     sink = Node("u~1", "sink", (taken,), None, CLIENT)
     shape = m.Shape((m.Graft(sink.name, sink.inputs, CLIENT, sink),), ())
-    book << got(CLIENT, m.Commit("r", 1, 7, (), "a query", shape)) >> ANY
+    book << got(CLIENT, m.Commit(R, 1, 7, (), "a query", shape)) >> ANY
     assert [each.number for each in book.sent(CLIENT) if isinstance(each, m.Done)] == [1]
-    assert book.core.runs["r"].tree.first == {sink.name: 8}
+    assert book.core.runs[R].tree.first == {sink.name: 8}

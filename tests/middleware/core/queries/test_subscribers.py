@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, fired
 
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.queries.queries import Queries
@@ -28,33 +29,33 @@ def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Ins
     book = make_book("client")
     book << e.RunRequested(make_install()) >> ANY
     for name in ("h1", "h2"):
-        book << got(name, m.Installed("r", name)) >> ANY
-    book << e.SubscribersAllowed("r", 0, frozenset({"g"})) >> []
+        book << got(name, m.Installed(R, name)) >> ANY
+    book << e.SubscribersAllowed(R, 0, frozenset({"g"})) >> []
     return book
 
 
 def subscribed(book: Playbook, number: int = 7, peer: m.Peer = GUEST) -> list[m.Message]:
-    book << got("g", m.Subscribe("r", number, "s", peer)) >> ANY
+    book << got("g", m.Subscribe(R, number, "s", peer)) >> ANY
     return book.sent()
 
 
 def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
-    client << got("g", m.Failed("r", "", "it broke")) >> []
-    assert client.core.runs["r"].parts.get(Queries).why == {-1: "it broke"}
+    client << got("g", m.Failed(R, "", "it broke")) >> []
+    assert client.core.runs[R].parts.get(Queries).why == {-1: "it broke"}
     for host in ("client", "h1", "h2"):
-        client << got(host, m.Detached("r", admit.number)) >> ANY
-    assert m.SubscriptionEnded("r", 7, "it broke") in client.sent("g")
+        client << got(host, m.Detached(R, admit.number)) >> ANY
+    assert m.SubscriptionEnded(R, 7, "it broke") in client.sent("g")
 
 
 def test_one_whose_process_ends_leaves_at_once_also_while_it_is_let_in(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
-    assert client.only(e.Watch) == [e.Watch("r", "g")]
-    client << e.PeerLost("r", "g", "has closed its connections") >> ANY
+    assert client.only(e.Watch) == [e.Watch(R, "g")]
+    client << e.PeerLost(R, "g", "has closed its connections") >> ANY
     for host in ("client", "h1", "h2"):
-        client << got(host, m.Detached("r", admit.number)) >> ANY
-    assert m.SubscriptionEnded("r", 7, "it has closed its connections") in client.sent("g")
-    assert client.only(e.Unwatch) == [e.Unwatch("r", "g")]
+        client << got(host, m.Detached(R, admit.number)) >> ANY
+    assert m.SubscriptionEnded(R, 7, "it has closed its connections") in client.sent("g")
+    assert client.only(e.Unwatch) == [e.Unwatch(R, "g")]
 
 
 def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(client: Playbook) -> None:
@@ -62,18 +63,18 @@ def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(
     for _ in range(3):
         subscribed(client, 8, AGAIN)
     subscribed(client, 9, AGAIN)
-    assert client.only(e.Meet) == [e.Meet("r", (AGAIN,))], "what it is told before it is let in reaches it"
+    assert client.only(e.Meet) == [e.Meet(R, (AGAIN,))], "what it is told before it is let in reaches it"
     for host in ("h1", "h2"):
-        client << got(host, m.Detached("r", admit.number)) >> ANY
+        client << got(host, m.Detached(R, admit.number)) >> ANY
     assert [word.number for word in client.sent("g") if isinstance(word, m.SubscriptionEnded)] == [7]
-    assert [guest.peer for guest in client.core.runs["r"].parts.get(Queries).subscribers.values()] == [AGAIN, AGAIN]
+    assert [guest.peer for guest in client.core.runs[R].parts.get(Queries).subscribers.values()] == [AGAIN, AGAIN]
 
 
 def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
-    client << got("g", m.Failed("r", "", "")) >> ANY
+    client << got("g", m.Failed(R, "", "")) >> ANY
     for host in ("h1", "h2"):
-        client << got(host, m.Detached("r", admit.number)) >> ANY
+        client << got(host, m.Detached(R, admit.number)) >> ANY
     assert [type(word) for word in subscribed(client)] == [m.SubscriptionEnded]
 
 
@@ -82,14 +83,14 @@ def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], odd: dict[str, object]
 ) -> None:
     book = make_book("g")
-    book << e.SubscribeRequested("r", 7, "s", OWNER) >> ANY
+    book << e.SubscribeRequested(R, 7, "s", OWNER) >> ANY
     install = msgspec.structs.replace(make_install(), news=False)
-    book << got("client", m.InstallSubscriber("r", 7, "s@g~1", msgspec.structs.replace(install, **odd))) >> ANY
+    book << got("client", m.InstallSubscriber(R, 7, "s@g~1", msgspec.structs.replace(install, **odd))) >> ANY
     (answer,) = book.sent("client")
     assert "what hosts find out and decide" in answer.error
     assert not book.core.runs
-    book << got("client", m.InstallSubscriber("r", 7, "s@g~1", install)) >> ANY
-    assert m.Installed("r", "g") in book.sent("client")
+    book << got("client", m.InstallSubscriber(R, 7, "s@g~1", install)) >> ANY
+    assert m.Installed(R, "g") in book.sent("client")
 
 
 @pytest.mark.parametrize("silent", [m.Commit, m.Detach])
@@ -98,12 +99,12 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
 ) -> None:
     """It says that it is there, but not that it is through with a query that begins, or with one that has left."""
     said: dict[type[m.Message], Callable[[str, int], m.Message]] = {
-        m.Ping: lambda _, __: m.Pong("r"),
-        m.AddMember: lambda _, number: m.Detached("r", number),
-        m.Detach: lambda _, number: m.Detached("r", number),
-        m.InstallSubscriber: lambda to, _: m.Installed("r", to),
-        m.Propose: lambda to, number: m.Vote("r", number, to, -1),
-        m.Commit: lambda to, number: m.Done("r", number, to),
+        m.Ping: lambda _, __: m.Pong(R),
+        m.AddMember: lambda _, number: m.Detached(R, number),
+        m.Detach: lambda _, number: m.Detached(R, number),
+        m.InstallSubscriber: lambda to, _: m.Installed(R, to),
+        m.Propose: lambda to, number: m.Vote(R, number, to, -1),
+        m.Commit: lambda to, number: m.Done(R, number, to),
     }
     k = m.Peer("k", "tcp://k:1", "tcp://k:2", "1")
     begun = []
@@ -119,18 +120,18 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
                     answer = said[type(send.message)](send.to, getattr(send.message, "number", 0))
                     waiting.append(got(send.to, answer))
 
-    tell(e.SubscribersAllowed("r", 0, frozenset({"g", "k"})))
+    tell(e.SubscribersAllowed(R, 0, frozenset({"g", "k"})))
     for name, number, peer in (("g", 7, GUEST), ("k", 1, k), ("k", 2, k)):
-        tell(got(name, m.Subscribe("r", number, "s", peer)))
-    tell(got("k", m.Unsubscribe("r", 1)))
+        tell(got(name, m.Subscribe(R, number, "s", peer)))
+    tell(got("k", m.Unsubscribe(R, 1)))
     for second in range(60):
         client.at(float(second))
-        tell(*[e.TimerFired(f"{timer} r") for timer in ("barrier", "leave", "ping")])
-    tell(got("k", m.Subscribe("r", 3, "s", k)))
+        tell(*[fired(f"{timer} r") for timer in ("barrier", "leave", "ping")])
+    tell(got("k", m.Subscribe(R, 3, "s", k)))
     assert begun == [-1, -2, -3, -4]
-    assert {guest.peer.name for guest in client.core.runs["r"].parts.get(Queries).subscribers.values()} == {"k"}
-    client << e.PlacementProposed("r", {"o": "h1"}, "asked for") >> ANY
-    assert client.core.runs["r"].parts.get(Proposer).proposal is not None
+    assert {guest.peer.name for guest in client.core.runs[R].parts.get(Queries).subscribers.values()} == {"k"}
+    client << e.PlacementProposed(R, {"o": "h1"}, "asked for") >> ANY
+    assert client.core.runs[R].parts.get(Proposer).proposal is not None
 
 
 def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
@@ -139,27 +140,27 @@ def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
     """The client had lost it, and a query has begun meanwhile. A copy of the first invitation comes late."""
     book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
     for number, node in ((7, "s"), (8, "o2")):
-        book << e.SubscribeRequested("r", number, node, OWNER) >> ANY
-    first = m.InstallSubscriber("r", 7, "s@g~1", before)
+        book << e.SubscribeRequested(R, number, node, OWNER) >> ANY
+    first = m.InstallSubscriber(R, 7, "s@g~1", before)
     book << got("client", first) >> ANY
-    book << got("client", m.SubscriptionEnded("r", 7, "it was given up")) >> ANY
+    book << got("client", m.SubscriptionEnded(R, 7, "it was given up")) >> ANY
     more = Node("o2", "operator", ("s",), before.dataflow.by_name["o"].code)
     flow = Dataflow((*before.dataflow.nodes, more, Node("t2", "sink", ("o2",), None, "client")))
     where = (*before.locations, m.Location("o2", "h2", 1), m.Location("t2", "client", 1))
     now = msgspec.structs.replace(before, dataflow=flow, locations=where, number=1)
     for _ in range(2):
-        book << got("client", m.InstallSubscriber("r", 8, "o2@g~2", now)) >> ANY
-        assert book.sent("client") == [m.Installed("r", "g")]
+        book << got("client", m.InstallSubscriber(R, 8, "o2@g~2", now)) >> ANY
+        assert book.sent("client") == [m.Installed(R, "g")]
         book << got("client", first) >> ANY
     end = Node("o2@g~2", "sink", ("o2",), None, "g")
     sink = m.Graft(end.name, end.inputs, "g", end)
-    book << got("client", m.Propose("r", 3, (), m.Shape((sink,), ()))) >> ANY
+    book << got("client", m.Propose(R, 3, (), m.Shape((sink,), ()))) >> ANY
     assert [each.error for each in book.sent("client") if isinstance(each, m.Vote)] == [""]
-    book << got("client", m.Commit("r", 3, 4, (), "a query", m.Shape((sink,), ()))) >> ANY
+    book << got("client", m.Commit(R, 3, 4, (), "a query", m.Shape((sink,), ()))) >> ANY
     assert [(each.query, each.first_index) for each in book.only(e.QueryStarted)] == [(8, 5)]
     later = msgspec.structs.replace(now, dataflow=Dataflow((*flow.nodes, end)), number=2)
-    book << got("client", m.InstallSubscriber("r", 8, "o2@g~2", later)) >> ANY
-    assert "o2@g~2" in book.core.runs["r"].flow.nodes, "what has begun stays"
+    book << got("client", m.InstallSubscriber(R, 8, "o2@g~2", later)) >> ANY
+    assert "o2@g~2" in book.core.runs[R].flow.nodes, "what has begun stays"
 
 
 def test_a_sink_that_has_begun_stays_when_its_invitation_comes_late(
@@ -168,26 +169,26 @@ def test_a_sink_that_has_begun_stays_when_its_invitation_comes_late(
     """The client took the answer to an earlier invitation for that to this one, whose graph is without the sink."""
     book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
     for number in (7, 8):
-        book << e.SubscribeRequested("r", number, "s", OWNER) >> ANY
-    book << got("client", m.InstallSubscriber("r", 7, "s@g~1", before)) >> ANY
-    book << got("client", m.SubscriptionEnded("r", 7, "it was given up")) >> ANY
+        book << e.SubscribeRequested(R, number, "s", OWNER) >> ANY
+    book << got("client", m.InstallSubscriber(R, 7, "s@g~1", before)) >> ANY
+    book << got("client", m.SubscriptionEnded(R, 7, "it was given up")) >> ANY
     end = Node("s@g~2", "sink", ("s",), None, "g")
     shape = m.Shape((m.Graft(end.name, end.inputs, "g", end),), ())
-    book << got("client", m.Propose("r", 3, (), shape)) >> ANY
-    book << got("client", m.Commit("r", 3, 4, (), "a query", shape)) >> ANY
-    late = m.InstallSubscriber("r", 8, "s@g~2", msgspec.structs.replace(before, number=1))
+    book << got("client", m.Propose(R, 3, (), shape)) >> ANY
+    book << got("client", m.Commit(R, 3, 4, (), "a query", shape)) >> ANY
+    late = m.InstallSubscriber(R, 8, "s@g~2", msgspec.structs.replace(before, number=1))
     for _ in range(2):
         book << got("client", late) >> ANY
-        assert book.sent("client") == [m.Installed("r", "g")]
-        assert [*book.core.runs["r"].flow.nodes] == ["s@g~2"]
+        assert book.sent("client") == [m.Installed(R, "g")]
+        assert [*book.core.runs[R].flow.nodes] == ["s@g~2"]
 
 
 def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) -> None:
     invitations = [word for word in subscribed(client) if isinstance(word, m.InstallSubscriber)]
-    client << e.PeerLost("r", "g", "is gone") >> ANY
+    client << e.PeerLost(R, "g", "is gone") >> ANY
     subscribed(client, 8)
     for number, host in itertools.product((1, 2), ("h1", "h2")):
-        client << got(host, m.Detached("r", number)) >> ANY
+        client << got(host, m.Detached(R, number)) >> ANY
         invitations += [word for word in client.sent("g") if isinstance(word, m.InstallSubscriber)]
     first, second = (word.install.number for word in invitations)
     assert first < second
@@ -197,12 +198,12 @@ def test_a_guest_that_comes_as_the_run_ends_is_told_who_has_ended_it(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
     book = make_book("g")
-    book << e.SubscribeRequested("r", 7, "s", OWNER) >> ANY
+    book << e.SubscribeRequested(R, 7, "s", OWNER) >> ANY
     (
         book
-        << got("client", m.InstallSubscriber("r", 7, "s@g~1", msgspec.structs.replace(make_install(), news=False)))
+        << got("client", m.InstallSubscriber(R, 7, "s@g~1", msgspec.structs.replace(make_install(), news=False)))
         >> ANY
     )
-    book << got("client", m.Remove("r")) >> ANY
+    book << got("client", m.Remove(R)) >> ANY
     why = "subscription to 's' of run r: client 'client' has ended the run"
     assert [each.reason for each in book.only(e.Fail)] == [why]

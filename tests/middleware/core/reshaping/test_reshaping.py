@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, MERGING, Scripted, another_tree, content
 from playbook import ANY, HandOver, Playbook, got
+from run_ids import R, alarm, fired
 from runtime_codes import ALLOW
 
 from thalweg.experiments.drivers.random_moves import RandomMover
@@ -33,16 +34,16 @@ Book = Callable[..., Playbook]
 
 GRAFTS = (m.Graft("n~1", ("s",), "h3", "o"), m.Graft("t", ("n~1",), CLIENT))
 SHAPE = m.Shape(GRAFTS, (m.Location("o", "h2", 1),))
-PROPOSE = m.Propose("r", 1, (), SHAPE)
+PROPOSE = m.Propose(R, 1, (), SHAPE)
 NODE = Node("n~1", "operator", ("s",), FREE)
 
 
 def commit(iteration: int) -> m.Commit:
-    return m.Commit("r", 1, iteration, (), "a test", SHAPE)
+    return m.Commit(R, 1, iteration, (), "a test", SHAPE)
 
 
 def demand(producer: str, consumer: str, index: int, **more: Any) -> m.Demand:
-    return m.Demand("r", producer, consumer, index, 0, 1, **more)
+    return m.Demand(R, producer, consumer, index, 0, 1, **more)
 
 
 @pytest.fixture
@@ -62,36 +63,36 @@ def host(make_book: Book, install: m.Install) -> Callable[[str], Playbook]:
 
 
 def done(host: str, *, retired: bool = False) -> m.Done:
-    return m.Done("r", 1, host, (), retired)
+    return m.Done(R, 1, host, (), retired)
 
 
 def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the_new(
     host: Callable[[str], Playbook],
 ) -> None:
     book = host("h1")
-    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
-    book << e.OperatorFinished("r", "s", 0, b"s0", 2) >> ANY
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator(R, "s", 0)]
+    book << e.OperatorFinished(R, "s", 0, b"s0", 2) >> ANY
     assert [part.consumer for part in book.sent("h2")] == ["o"]
-    book << got(CLIENT, PROPOSE) >> [e.Send("r", CLIENT, m.Vote("r", 1, "h1", 0))]
-    book << e.OperatorFinished("r", "s", 1, b"s1", 2) >> []
+    book << got(CLIENT, PROPOSE) >> [e.Send(R, CLIENT, m.Vote(R, 1, "h1", 0))]
+    book << e.OperatorFinished(R, "s", 1, b"s1", 2) >> []
     book << got("h3", demand("s", "n~1", 1)) >> []  # of a tree it does not know
-    book << got(CLIENT, commit(0)) >> [e.Send("r", CLIENT, done("h1"))]
+    book << got(CLIENT, commit(0)) >> [e.Send(R, CLIENT, done("h1"))]
     book << got("h2", demand("s", "o", 1)) >> []  # it is the new consumer's
     book << got("h3", demand("s", "n~1", 1)) >> ANY
     (send,) = book.only(e.Send)
     assert (send.to, send.payload, send.message.consumer) == ("h3", b"s1", "n~1")
-    book << e.OperatorFinished("r", "s", 2, b"s2", 2) >> []
+    book << e.OperatorFinished(R, "s", 2, b"s2", 2) >> []
     book << got("h3", demand("s", "n~1", 2)) >> ANY  # the old consumer has still to get partition 0
     assert [each.payload for each in book.only(e.Send)] == [b"s2"]
-    book << e.TransferFailed("h2", m.Partition("r", "s", "o", 0)) >> []
+    book << e.TransferFailed("h2", m.Partition(R, "s", "o", 0)) >> []
     book << got("h2", demand("s", "o", 0, again=True)) >> ANY
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"s0")]
-    assert book.core.runs["r"].flow.tails.left.keys() == {"s"}
-    book << got(CLIENT, m.Retire("r", 1)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
-    assert book.core.runs["r"].flow.tails.left == {}
+    assert book.core.runs[R].flow.tails.left.keys() == {"s"}
+    book << got(CLIENT, m.Retire(R, 1)) >> [e.Send(R, CLIENT, done("h1", retired=True))]
+    assert book.core.runs[R].flow.tails.left == {}
     book << got("h2", demand("s", "o", 0, again=True)) >> []
-    book << got(CLIENT, m.Retire("r", 1)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
-    book << got(CLIENT, commit(0)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
+    book << got(CLIENT, m.Retire(R, 1)) >> [e.Send(R, CLIENT, done("h1", retired=True))]
+    book << got(CLIENT, commit(0)) >> [e.Send(R, CLIENT, done("h1", retired=True))]
 
 
 def test_the_commit_rides_on_the_first_partition_of_the_new_tree_where_an_edge_is_in_both(
@@ -99,11 +100,11 @@ def test_the_commit_rides_on_the_first_partition_of_the_new_tree_where_an_edge_i
 ) -> None:
     """h2 has not heard that t gets o's partitions by way of n from partition 1 on, and t has demanded that of o."""
     shape = m.Shape((m.Graft("n~1", ("o",), "h3", "o"), m.Graft("t", ("n~1",), CLIENT)), SHAPE.present)
-    propose, told = m.Propose("r", 1, (), shape), m.Commit("r", 1, 0, (), "a test", shape)
+    propose, told = m.Propose(R, 1, (), shape), m.Commit(R, 1, 0, (), "a test", shape)
     source, consumer = host("h1"), host("h2")
     source << got("h2", demand("s", "o", 0)) >> ANY
-    source << e.OperatorFinished("r", "s", 0, b"s0", 2) >> ANY
-    source << e.OperatorFinished("r", "s", 1, b"s1", 2) >> []
+    source << e.OperatorFinished(R, "s", 0, b"s0", 2) >> ANY
+    source << e.OperatorFinished(R, "s", 1, b"s1", 2) >> []
     source << got(CLIENT, propose) >> ANY
     source << got("h2", demand("s", "o", 1)) >> []
     source << got(CLIENT, told) >> ANY
@@ -111,13 +112,13 @@ def test_the_commit_rides_on_the_first_partition_of_the_new_tree_where_an_edge_i
     assert (first.to, first.message.index, first.message.commit) == ("h2", 1, told)
 
     consumer << got(CLIENT, demand("o", "t", 0)) >> ANY
-    consumer << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> ANY
-    consumer << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    consumer << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> ANY
+    consumer << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     consumer << got(CLIENT, propose) >> ANY
     consumer << got(CLIENT, demand("o", "t", 1)) >> []
     consumer << got("h1", first.message, b"s1", 2) >> ANY
     assert consumer.sent(CLIENT) == [done("h2")]
-    consumer << e.OperatorFinished("r", "o", 1, b"o1", 2) >> []
+    consumer << e.OperatorFinished(R, "o", 1, b"o1", 2) >> []
     consumer << got("h3", demand("o", "n~1", 1)) >> ANY
     assert [(each.to, each.payload) for each in consumer.only(e.Send) if each.bulk] == [("h3", b"o1")]
 
@@ -126,16 +127,16 @@ def test_an_operator_that_appears_has_its_code_before_the_vote_and_gathers_at_on
     host: Callable[[str], Playbook],
 ) -> None:
     book = host("h3")
-    book << got(CLIENT, PROPOSE) >> [e.OpenNode("r", NODE, fresh=True)]
+    book << got(CLIENT, PROPOSE) >> [e.OpenNode(R, NODE, fresh=True)]
     book << got(CLIENT, PROPOSE) >> []
-    book << e.NodeOpened("r", "n~1") >> [e.Send("r", CLIENT, m.Vote("r", 1, "h3", -1))]
+    book << e.NodeOpened(R, "n~1") >> [e.Send(R, CLIENT, m.Vote(R, 1, "h3", -1))]
     book << got(CLIENT, commit(4)) >> ANY
     (asked,) = book.sent("h1")
     assert (asked.producer, asked.consumer, asked.index, asked.commit) == ("s", "n~1", 5, commit(4))
     assert book.sent(CLIENT) == [done("h3")]
-    book.at(0.5) << e.TimerFired("retry") >> ANY
+    book.at(0.5) << fired("retry") >> ANY
     assert [(each.index, each.again, each.commit) for each in book.sent("h1")] == [(5, True, None)]
-    book << got("h1", m.Partition("r", "s", "n~1", 5), b"s5", 2) >> [e.RunOperator("r", "n~1", 5, (b"s5",))]
+    book << got("h1", m.Partition(R, "s", "n~1", 5), b"s5", 2) >> [e.RunOperator(R, "n~1", 5, (b"s5",))]
 
 
 def test_the_commit_that_rides_on_a_demand_is_as_good_as_the_clients(host: Callable[[str], Playbook]) -> None:
@@ -144,23 +145,23 @@ def test_the_commit_that_rides_on_a_demand_is_as_good_as_the_clients(host: Calla
     book << got("h9", demand("s", "n~1", 0, commit=commit(-1))) >> []  # of no part in the run
     book << got("h3", demand("s", "n~1", 0, commit=commit(-1))) >> ANY
     assert book.sent(CLIENT) == [done("h1")]
-    assert book.only(e.RunOperator) == [e.RunOperator("r", "s", 0)]
+    assert book.only(e.RunOperator) == [e.RunOperator(R, "s", 0)]
 
 
 def test_an_operator_that_disappears_ends_and_is_forgotten_when_the_tree_is(host: Callable[[str], Playbook]) -> None:
     book = host("h2")
     book << got(CLIENT, demand("o", "t", 0)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
+    book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
     book << got(CLIENT, PROPOSE) >> ANY
-    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     assert [each.index for each in book.sent("h1") if isinstance(each, m.Demand)] == [1]
-    book << got(CLIENT, commit(0)) >> [e.Send("r", CLIENT, done("h2"))]
-    assert book.core.runs["r"].flow.pending == {}  # it demands no more
-    book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
+    book << got(CLIENT, commit(0)) >> [e.Send(R, CLIENT, done("h2"))]
+    assert book.core.runs[R].flow.pending == {}  # it demands no more
+    book << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 0, again=True)) >> ANY
     assert [each.payload for each in book.only(e.Send)] == [b"o0"]
-    book << got(CLIENT, m.Retire("r", 1)) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, done("h2", retired=True))]
-    assert book.core.runs["r"].flow.nodes == {}
+    book << got(CLIENT, m.Retire(R, 1)) >> [e.CloseNode(R, "o"), e.Send(R, CLIENT, done("h2", retired=True))]
+    assert book.core.runs[R].flow.nodes == {}
 
 
 def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_behind_for_its_old_consumer(
@@ -169,54 +170,54 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     """o leaves h2 for h3, partition 0 is lost, and the demand of a consumer that is still to gather 3 comes to h2."""
     book = host("h2")
     book << got(CLIENT, demand("o", "t", 0)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> ANY
     book << HandOver("o", "h3") >> ANY
-    book << got("h3", m.Accept("r", "o", 1)) >> []
-    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    book << e.StateTaken("r", "o", 1, b"", "digest") >> ANY
-    book << got("h3", m.Restored("r", "o", 1)) >> ANY
-    book << got("h3", m.Resumed("r", "o", 1)) >> ANY
-    book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
-    assert book.core.runs["r"].flow.tails.left.keys() == {"o"}
+    book << got("h3", m.Accept(R, "o", 1)) >> []
+    book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    book << e.StateTaken(R, "o", 1, b"", "digest") >> ANY
+    book << got("h3", m.Restored(R, "o", 1)) >> ANY
+    book << got("h3", m.Resumed(R, "o", 1)) >> ANY
+    book << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
+    assert book.core.runs[R].flow.tails.left.keys() == {"o"}
     shape = m.Shape((m.Graft("n~1", ("o",), "h1", "o"), m.Graft("t", ("n~1",), CLIENT)), (m.Location("o", "h3", 2),))
-    book << got(CLIENT, m.Propose("r", 1, (), shape)) >> [e.Send("r", CLIENT, m.Vote("r", 1, "h2", -1))]
-    book << got(CLIENT, m.Commit("r", 1, 2, (), "a test", shape)) >> ANY
+    book << got(CLIENT, m.Propose(R, 1, (), shape)) >> [e.Send(R, CLIENT, m.Vote(R, 1, "h2", -1))]
+    book << got(CLIENT, m.Commit(R, 1, 2, (), "a test", shape)) >> ANY
     book << got("h1", demand("o", "n~1", 3)) >> ANY  # who takes o to be here still
     assert [each.index for each in book.sent("h3")] == [3]
     book << got(CLIENT, demand("o", "t", 0, again=True)) >> ANY
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [(CLIENT, b"o0")]
-    book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
+    book << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 1)) >> ANY  # which does
-    assert book.core.runs["r"].flow.tails.left == {}
+    assert book.core.runs[R].flow.tails.left == {}
 
 
 def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_changes_nothing(
     host: Callable[[str], Playbook],
 ) -> None:
     book = host("h2")
-    book << got(CLIENT, m.Retire("r", 1)) >> []
-    book << got("h3", m.Retire("r", 0)) >> []
-    book << got(CLIENT, commit(-1)) >> [e.Send("r", CLIENT, done("h2"))]
-    assert book.core.runs["r"].parts.get(Member).state is MemberState.BOTH
-    book << got("h3", m.Retire("r", 1)) >> []  # it is no client
-    assert book.core.runs["r"].parts.get(Member).state is MemberState.BOTH
+    book << got(CLIENT, m.Retire(R, 1)) >> []
+    book << got("h3", m.Retire(R, 0)) >> []
+    book << got(CLIENT, commit(-1)) >> [e.Send(R, CLIENT, done("h2"))]
+    assert book.core.runs[R].parts.get(Member).state is MemberState.BOTH
+    book << got("h3", m.Retire(R, 1)) >> []  # it is no client
+    assert book.core.runs[R].parts.get(Member).state is MemberState.BOTH
 
 
 def test_a_commit_for_a_host_that_has_not_prepared_is_not_taken(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, commit(3)) >> []
     assert book.recorded() == ["unexpected"]
-    assert book.core.runs["r"].parts.get(Member).state is MemberState.FREE
+    assert book.core.runs[R].parts.get(Member).state is MemberState.FREE
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_commit_of_what_a_host_has_not_voted_for_is_not_taken(host: Callable[[str], Playbook], number: int) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY
-    book << e.NodeOpened("r", "n~1") >> ANY
-    book << got(CLIENT, m.Commit("r", number, 1, ())) >> []
+    book << e.NodeOpened(R, "n~1") >> ANY
+    book << got(CLIENT, m.Commit(R, number, 1, ())) >> []
     assert book.recorded() == ["unexpected"]
-    assert book.core.runs["r"].parts.get(Member).state is MemberState.VOTED
+    assert book.core.runs[R].parts.get(Member).state is MemberState.VOTED
 
 
 @pytest.mark.parametrize(
@@ -236,17 +237,17 @@ def test_a_shape_that_a_host_cannot_have_is_voted_down(
     host: Callable[[str], Playbook], shape: m.Shape, why: str
 ) -> None:
     book = host("h1")
-    book << got(CLIENT, m.Propose("r", 1, (), shape)) >> [e.Send("r", CLIENT, m.Vote("r", 1, "h1", -1, why))]
-    assert not book.core.runs["r"].flow.nodes["s"].suspended
+    book << got(CLIENT, m.Propose(R, 1, (), shape)) >> [e.Send(R, CLIENT, m.Vote(R, 1, "h1", -1, why))]
+    assert not book.core.runs[R].flow.nodes["s"].suspended
 
 
 def test_nothing_is_handed_over_while_there_are_two_trees(host: Callable[[str], Playbook]) -> None:
     book = host("h2")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got(CLIENT, commit(3)) >> ANY
-    assert book.core.runs["r"].parts.get(Member).busy
+    assert book.core.runs[R].parts.get(Member).busy
     book << HandOver("o", "h3") >> []
-    book << got("h3", m.Offer("r", "n~1", 1)) >> []  # it asks again
+    book << got("h3", m.Offer(R, "n~1", 1)) >> []  # it asks again
 
 
 # --- states: o on h2, n on h3 as above; what o remembers goes to n ---------------------------------------
@@ -256,13 +257,13 @@ HEIR = Node("n~1", "operator", ("s",), MERGING)
 
 
 def told(iteration: int) -> m.Commit:
-    return m.Commit("r", 1, iteration, (), "a test", HEIR_SHAPE)
+    return m.Commit(R, 1, iteration, (), "a test", HEIR_SHAPE)
 
 
 def state(payload: bytes, **more: Any) -> m.State:
     """The state of o after partition 0, as h2 sends it."""
     inline = payload if len(payload) <= m.INLINE_STATE_BYTES else None
-    return m.State("r", "o", 1, 1, 0, 1, len(payload), "digest", inline=inline, heir="n~1", **more)
+    return m.State(R, "o", 1, 1, 0, 1, len(payload), "digest", inline=inline, heir="n~1", **more)
 
 
 @pytest.fixture
@@ -273,15 +274,15 @@ def merging_host(make_book: Book, install: m.Install) -> Callable[[str], Playboo
     def make(name: str) -> Playbook:
         book = make_book(name)
         book << got(CLIENT, told) >> ANY
-        book << got(CLIENT, m.Propose("r", 1, (), HEIR_SHAPE)) >> ANY
+        book << got(CLIENT, m.Propose(R, 1, (), HEIR_SHAPE)) >> ANY
         return book
 
     return make
 
 
 def opened(book: Playbook) -> Playbook:
-    assert book.only(e.OpenNode) == [e.OpenNode("r", HEIR, fresh=True, merging=True)]
-    book << e.NodeOpened("r", "n~1") >> [e.Send("r", CLIENT, m.Vote("r", 1, "h3", -1))]
+    assert book.only(e.OpenNode) == [e.OpenNode(R, HEIR, fresh=True, merging=True)]
+    book << e.NodeOpened(R, "n~1") >> [e.Send(R, CLIENT, m.Vote(R, 1, "h3", -1))]
     return book
 
 
@@ -290,17 +291,17 @@ def test_an_heir_makes_nothing_before_it_has_the_states(merging_host: Callable[[
     book << got(CLIENT, told(0)) >> ANY
     assert [type(each) for each in book.sent("h1")] == [m.Demand]  # it gathers at once
     assert book.sent(CLIENT) == []  # and is not through
-    book << got("h1", m.Partition("r", "s", "n~1", 1), b"s1", 2) >> []
+    book << got("h1", m.Partition(R, "s", "n~1", 1), b"s1", 2) >> []
     book << got(CLIENT, told(0)) >> []
     book << got("h1", state(b"not h2's")) >> []
-    book << got("h2", state(b"seen")) >> [e.MergeStates("r", "n~1", 1, (e.Inherited(b"seen", "digest", 1),))]
+    book << got("h2", state(b"seen")) >> [e.MergeStates(R, "n~1", 1, (e.Inherited(b"seen", "digest", 1),))]
     book << got("h2", state(b"seen")) >> []  # again
-    book << e.StateRestored("r", "n~1", 1) >> ANY
+    book << e.StateRestored(R, "n~1", 1) >> ANY
     assert book.sent(CLIENT) == [done("h3")]
-    assert book.only(e.RunOperator) == [e.RunOperator("r", "n~1", 1, (b"s1",))]
+    assert book.only(e.RunOperator) == [e.RunOperator(R, "n~1", 1, (b"s1",))]
     assert book.recorded() == ["merged"]
     book << got("h2", state(b"seen")) >> []
-    book << e.TimerFired("claims r") >> []
+    book << fired("claims r") >> []
 
 
 def test_a_state_may_come_before_the_word_that_the_tree_changes(merging_host: Callable[[str], Playbook]) -> None:
@@ -311,20 +312,20 @@ def test_a_state_may_come_before_the_word_that_the_tree_changes(merging_host: Ca
     book << got("h2", state(large), large, len(large)) >> []
     assert not book.core.wants("h3", state(large))
     book << got(CLIENT, told(0)) >> ANY
-    assert book.only(e.MergeStates) == [e.MergeStates("r", "n~1", 1, (e.Inherited(large, "digest", 1),))]
+    assert book.only(e.MergeStates) == [e.MergeStates(R, "n~1", 1, (e.Inherited(large, "digest", 1),))]
 
 
 def test_a_state_that_does_not_come_is_claimed_again_and_again(merging_host: Callable[[str], Playbook]) -> None:
     book = opened(merging_host("h3"))
     book << got(CLIENT, told(0)) >> ANY
-    claim = e.Send("r", "h2", m.Claim("r", "o", "n~1"))
-    book.at(0.5) << e.TimerFired("claims r") >> [claim, e.SetTimer("claims r", 1.5)]
-    book.at(1.5) << e.TimerFired("claims r") >> [claim, e.SetTimer("claims r", 3.5)]
+    claim = e.Send(R, "h2", m.Claim(R, "o", "n~1"))
+    book.at(0.5) << fired("claims r") >> [claim, alarm("claims r", 1.5)]
+    book.at(1.5) << fired("claims r") >> [claim, alarm("claims r", 3.5)]
     book << got("h2", state(b"seen")) >> ANY
     cause = m.Cause(None, "ValueError", "where")
-    failed = m.Failed("r", "n~1", "the states of o cannot be merged: two of them", cause)
-    book << e.StateRestored("r", "n~1", 1, "two of them", cause) >> [e.Send("r", CLIENT, failed)]
-    book.at(3.5) << e.TimerFired("claims r") >> [e.Send("r", CLIENT, failed), e.SetTimer("claims r", 7.5)]
+    failed = m.Failed(R, "n~1", "the states of o cannot be merged: two of them", cause)
+    book << e.StateRestored(R, "n~1", 1, "two of them", cause) >> [e.Send(R, CLIENT, failed)]
+    (book.at(3.5) << fired("claims r") >> [e.Send(R, CLIENT, failed), alarm("claims r", 7.5)])
 
 
 def test_a_state_that_is_larger_than_the_heirs_host_lets_in_ends_the_run(
@@ -333,7 +334,7 @@ def test_a_state_that_is_larger_than_the_heirs_host_lets_in_ends_the_run(
     book = opened(merging_host("h3"))
     book << got(CLIENT, told(0)) >> ANY
     size = 64 * 1024 * 1024
-    failed = m.Failed("r", "n~1", f"the state of 'o' has {size + 1} bytes; this host takes up to {size}")
+    failed = m.Failed(R, "n~1", f"the state of 'o' has {size + 1} bytes; this host takes up to {size}")
     book << got("h2", msgspec.structs.replace(state(b"seen"), inline=None, size_bytes=size + 1)) >> ANY
     assert book.sent(CLIENT) == [failed]
 
@@ -343,38 +344,38 @@ def test_a_state_is_taken_when_the_last_partition_is_made_and_kept_until_the_tre
 ) -> None:
     """Nobody has demanded partition 0 of o then."""
     book = merging_host("h2")
-    book << got(CLIENT, told(0)) >> [e.Send("r", CLIENT, done("h2"))]
-    book << got("h3", m.Claim("r", "o", "n~1")) >> []  # there is none yet
+    book << got(CLIENT, told(0)) >> [e.Send(R, CLIENT, done("h2"))]
+    book << got("h3", m.Claim(R, "o", "n~1")) >> []  # there is none yet
     book << got(CLIENT, demand("o", "t", 0)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
-    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
-    assert book.only(e.TakeState) == [e.TakeState("r", "o", 1)]
+    book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
+    book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
+    assert book.only(e.TakeState) == [e.TakeState(R, "o", 1)]
     large = bytes(m.INLINE_STATE_BYTES + 1)
-    send = e.Send("r", "h3", state(large), large, len(large), bulk=True)
-    book << e.StateTaken("r", "o", 1, large, "digest", 1) >> [send]
-    book << got("h3", m.Claim("r", "o", "n~1")) >> []  # it is on its way
+    send = e.Send(R, "h3", state(large), large, len(large), bulk=True)
+    book << e.StateTaken(R, "o", 1, large, "digest", 1) >> [send]
+    book << got("h3", m.Claim(R, "o", "n~1")) >> []  # it is on its way
     book << e.TransferMeasured("h3", state(large), len(large), 0.1) >> []
-    book << got("h3", m.Claim("r", "o", "n~1")) >> []  # it had not arrived then
-    book << got("h3", m.Claim("r", "o", "n~1")) >> [send]
+    book << got("h3", m.Claim(R, "o", "n~1")) >> []  # it had not arrived then
+    book << got("h3", m.Claim(R, "o", "n~1")) >> [send]
     book << e.TransferFailed("h3", state(large)) >> []
-    book << got("h1", m.Claim("r", "o", "n~1")) >> []
-    book << got("h3", m.Claim("r", "o", "n~1")) >> [send]
-    book << got(CLIENT, m.Retire("r", 1)) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, done("h2", retired=True))]
-    book << got("h3", m.Claim("r", "o", "n~1")) >> []
+    book << got("h1", m.Claim(R, "o", "n~1")) >> []
+    book << got("h3", m.Claim(R, "o", "n~1")) >> [send]
+    book << got(CLIENT, m.Retire(R, 1)) >> [e.CloseNode(R, "o"), e.Send(R, CLIENT, done("h2", retired=True))]
+    book << got("h3", m.Claim(R, "o", "n~1")) >> []
     book << e.TransferFailed("h3", state(large)) >> []
 
 
 def test_a_state_is_taken_at_once_where_the_last_partition_is_made(merging_host: Callable[[str], Playbook]) -> None:
     book = merging_host("h2")
-    book << got(CLIENT, told(-1)) >> [e.TakeState("r", "o", 1), e.Send("r", CLIENT, done("h2"))]
-    book << e.StateTaken("r", "o", 1, b"", "digest", 1) >> ANY
+    book << got(CLIENT, told(-1)) >> [e.TakeState(R, "o", 1), e.Send(R, CLIENT, done("h2"))]
+    book << e.StateTaken(R, "o", 1, b"", "digest", 1) >> ANY
     (sent,) = book.sent("h3")
     assert (sent.inline, sent.index, sent.heir) == (b"", 0, "n~1")
 
 
 def test_the_records_of_a_reshaping_tell_both_trees_and_its_phases() -> None:
     world = Scripted(lambda world: bool(world.reshaped), dataflow=FREE_DATAFLOW)
-    world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (FREE,)))
+    world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (FREE,)))
     world.run()
     (row,) = world.reshaped
     assert row["before"] == [["o", ["s1", "s2"], "h3"], ["r", ["o"], "h5"], ["t", ["r"], CLIENT]]
@@ -389,7 +390,7 @@ def test_the_records_of_a_reshaping_tell_both_trees_and_its_phases() -> None:
 
 def test_a_tree_that_would_give_other_bytes_is_not_proposed() -> None:
     world = Scripted(lambda world: bool(world.proposals), dataflow=FREE_DATAFLOW)
-    world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (Code("other"),)))
+    world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (Code("other"),)))
     world.run()
     (row,) = world.proposals
     assert (row["outcome"], row["why"]) == ("aborted", "operator 'o' is left out, and its operator is not reorderable")

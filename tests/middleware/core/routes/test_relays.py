@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R, fired, run_of
 
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
@@ -14,7 +15,7 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 HOPS = m.LinkEnd("h2", "fast"), m.LinkEnd("client", "slow")
 WAYS = (m.RoutePreference("h1", "client", (HOPS, "net"), (2_000_000, 0)),)
-PART = m.Partition("r", "s", "t", 1)
+PART = m.Partition(R, "s", "t", 1)
 
 
 def chunk(**changes: object) -> m.RelayedChunk:
@@ -27,7 +28,7 @@ def relay(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     """Host h2, which the client has told of a route over it."""
     book = make_book("h2")
     book << got("client", install) >> ANY
-    book << got("client", m.Commit("r", 1, 0, (), ways=WAYS)) >> ANY
+    book << got("client", m.Commit(R, 1, 0, (), ways=WAYS)) >> ANY
     return book
 
 
@@ -42,7 +43,7 @@ def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to
         ("h1", "fast", {"hops": (HOPS[0], m.LinkEnd("h3", "slow"), m.LinkEnd("client", "slow"))}),
         ("h2", "slow", {"at": 1}),  # what this host itself passed on
         ("stranger", "fast", {"source": "stranger"}),
-        ("h1", "fast", {"message": m.Partition("another", "s", "t", 1)}),
+        ("h1", "fast", {"message": m.Partition(run_of("another"), "s", "t", 1)}),
     ):
         assert not passes(sender, chunk(**changes), via), (sender, via, changes)
 
@@ -50,16 +51,16 @@ def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to
 def test_the_receiver_takes_it_as_its_source_said_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
     book, hops = make_book("h2"), (m.LinkEnd("client", "fast"), m.LinkEnd("h2", "slow"))
     book << got("client", install) >> ANY
-    book << got("client", m.Commit("r", 1, 0, (), ways=(m.RoutePreference("h1", "h2", (hops,)),))) >> ANY
+    book << got("client", m.Commit(R, 1, 0, (), ways=(m.RoutePreference("h1", "h2", (hops,)),))) >> ANY
     came = chunk(hops=hops, at=1)
     assert book.core.passes("client", came, "slow")
     assert not book.core.passes("h1", came, "slow") and not book.core.passes("client", came, "fast")
 
 
 def test_the_routes_before_the_last_change_count_as_well_and_those_before_it_do_not(relay: Playbook) -> None:
-    relay << got("client", m.Commit("r", 2, 3, (), ways=())) >> ANY
+    relay << got("client", m.Commit(R, 2, 3, (), ways=())) >> ANY
     assert relay.core.passes("h1", chunk(), "fast")  # it has been on its way since
-    relay << got("client", m.Commit("r", 3, 4, (), ways=())) >> ANY
+    relay << got("client", m.Commit(R, 3, 4, (), ways=())) >> ANY
     assert not relay.core.passes("h1", chunk(), "fast")
 
 
@@ -68,8 +69,8 @@ def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(r
     ways = (m.RoutePreference("h1", "client", (other,)),)
 
     def riding(number: int) -> m.RelayedChunk:
-        commit = m.Commit("r", number, 4, (), ways=ways)
-        return chunk(hops=other, message=m.Partition("r", "s", "t", 5, commit=commit))
+        commit = m.Commit(R, number, 4, (), ways=ways)
+        return chunk(hops=other, message=m.Partition(R, "s", "t", 5, commit=commit))
 
     assert relay.core.passes("h1", riding(2), "slow")  # the next that the client says
     for number in (0, 1, 3):  # of long ago, of what this host heard itself, and of what nobody can know yet
@@ -78,14 +79,14 @@ def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(r
 
 def test_what_a_relay_passed_on_measures_its_link_and_touches_no_node_of_its_own(relay: Playbook) -> None:
     relay.core.context.recording = True
-    before = repr(relay.core.runs["r"].flow.nodes)
+    before = repr(relay.core.runs[R].flow.nodes)
     relay.at(9.0) << e.Relayed("h1", PART, HOPS[1:], 100_000, 0.5, ("h2",)) >> ANY
     known = relay.core.links.monitor.estimate(Link("h2", "client", "slow"), 9.0)
     assert known is not None and known.rate_bps == pytest.approx(1.6e6)
     (row,) = [record for record in relay.only(e.Record) if record.kind == "relayed"]
     assert (row.fields["peer"], row.fields["node"], row.fields["index"]) == ("client", "s", 1)
     assert row.fields["detail"] == {"via": "slow", "source": "h1", "target": "client", "relays": ("h2",)}
-    assert repr(relay.core.runs["r"].flow.nodes) == before
+    assert repr(relay.core.runs[R].flow.nodes) == before
 
 
 def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
@@ -96,13 +97,13 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
         m.RoutePreference("h1", "h2", ((m.LinkEnd("client", "fast"), m.LinkEnd("h2", "fast")), "net"), (100_000, 0)),
     )
     book << got("client", install) >> ANY
-    book << got("client", m.Propose("r", 1, (), None, ways)) >> ANY
-    book << got("client", m.Commit("r", 1, -1, (), ways=ways)) >> ANY
+    book << got("client", m.Propose(R, 1, (), None, ways)) >> ANY
+    book << got("client", m.Commit(R, 1, -1, (), ways=ways)) >> ANY
 
     def sent(*, again: bool) -> list[m.Via]:
-        book << got("h2", m.Demand("r", "s", "o", 0, version=1, again=again)) >> ANY
+        book << got("h2", m.Demand(R, "s", "o", 0, version=1, again=again)) >> ANY
         if book.only(e.RunOperator):
-            book << e.OperatorFinished("r", "s", 0, b"x", 100_000) >> ANY
+            book << e.OperatorFinished(R, "s", 0, b"x", 100_000) >> ANY
         return [send.via for send in book.only(e.Send) if send.bulk]
 
     assert sent(again=False) == [ways[0].over[0]]
@@ -111,22 +112,22 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
     book.at(33.0)
     assert sent(again=True) == ["net"]
     assert "fault" in book.recorded()
-    assert book.sent("client") == [m.Impassable("r", "h2", ways[0].over[0])]
-    book.at(34.0) << e.TransferMeasured("h2", m.Partition("r", "s", "o", 0), 100_000, 8.0, ways[0].over[0]) >> ANY
-    assert book.core.runs["r"].directory.routes.via("h2", 1) == ways[0].over[0]  # it came through after all
+    assert book.sent("client") == [m.Impassable(R, "h2", ways[0].over[0])]
+    book.at(34.0) << e.TransferMeasured("h2", m.Partition(R, "s", "o", 0), 100_000, 8.0, ways[0].over[0]) >> ANY
+    assert book.core.runs[R].directory.routes.via("h2", 1) == ways[0].over[0]  # it came through after all
 
 
 def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playbook], install: m.Install) -> None:
     book, over = make_book("h1"), (m.LinkEnd("h2", "fast"), m.LinkEnd("client", "fast"))
     book << got("client", install) >> ANY
-    book << got("client", m.Propose("r", 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
-    book << got("client", m.Commit("r", 1, -1, (), ways=(m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
-    directory = book.core.runs["r"].directory
+    book << got("client", m.Propose(R, 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
+    book << got("client", m.Commit(R, 1, -1, (), ways=(m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
+    directory = book.core.runs[R].directory
     assert directory.routes.via("client", 1) == over
     peer = directory.peers["h2"]
     directory.lose("h2")
     assert directory.routes.via("client", 1) == "net"
-    part = m.Partition("r", "s", "t", 1)
+    part = m.Partition(R, "s", "t", 1)
     assert directory.routes.send("client", part, 10) == "net"
     directory.routes.failed("client", "net", part)
     assert directory.routes.via("client", 1) == "net"  # of both, that which is not lost
@@ -142,24 +143,24 @@ def source(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     """Host h1, which sends to h2 over the client, as long as that is of use."""
     book, ways = make_book("h1"), (m.RoutePreference("h1", "h2", (BY_CLIENT, "net"), (100_000, 0)),)
     book << got("client", install) >> ANY
-    book << got("client", m.Propose("r", 1, (), None, ways)) >> ANY
-    book << got("client", m.Commit("r", 1, -1, (), ways=ways)) >> ANY
+    book << got("client", m.Propose(R, 1, (), None, ways)) >> ANY
+    book << got("client", m.Commit(R, 1, -1, (), ways=ways)) >> ANY
     return book
 
 
 def sent(book: Playbook, index: int = 0, *, again: bool = False) -> list[m.Via]:
     """Over what this partition goes as it is demanded; after the first one each is made by then."""
-    made = e.OperatorFinished("r", "s", index, b"x", 10_000)
+    made = e.OperatorFinished(R, "s", index, b"x", 10_000)
     if index and not again:
         book << made >> ANY
-    book << got("h2", m.Demand("r", "s", "o", index, version=1, again=again)) >> ANY
+    book << got("h2", m.Demand(R, "s", "o", index, version=1, again=again)) >> ANY
     if not (index or again):
         book << made >> ANY
     return [send.via for send in book.only(e.Send) if send.bulk]
 
 
 def landed(book: Playbook, index: int = 0, via: m.Via = BY_CLIENT) -> None:
-    book << e.TransferMeasured("h2", m.Partition("r", "s", "o", index), 10_000, 1.0, via) >> ANY
+    book << e.TransferMeasured("h2", m.Partition(R, "s", "o", index), 10_000, 1.0, via) >> ANY
 
 
 def dropped(book: Playbook, index: int, from_s: float) -> None:
@@ -171,7 +172,7 @@ def dropped(book: Playbook, index: int, from_s: float) -> None:
     landed(book, index)
     assert sent(book.at(from_s + 3.0), index, again=True) == [] == book.sent("client")
     assert sent(book.at(from_s + 4.0), index, again=True) == ["net"]
-    assert "fault" in book.recorded() and book.sent("client") == [m.Impassable("r", "h2", BY_CLIENT)]
+    assert "fault" in book.recorded() and book.sent("client") == [m.Impassable(R, "h2", BY_CLIENT)]
 
 
 def test_a_relay_that_says_that_all_is_there_and_drops_it_is_left_and_longer_each_time(source: Playbook) -> None:
@@ -194,8 +195,8 @@ def test_where_all_routes_are_left_a_false_one_is_not_the_first_that_is_tried(so
     dropped(source, 0, 10.0)
     landed(source, 0, "net")
     dropped(source, 1, 20.0 + again_s)
-    source.at(25.0 + again_s) << e.TransferFailed("h2", m.Partition("r", "s", "o", 1), "net") >> ANY
-    routes = source.core.runs["r"].directory.routes
+    source.at(25.0 + again_s) << e.TransferFailed("h2", m.Partition(R, "s", "o", 1), "net") >> ANY
+    routes = source.core.runs[R].directory.routes
     assert routes.is_down("h2", BY_CLIENT) and routes.is_down("h2", "net")
     assert sent(source.at(26.0 + again_s), 1, again=True) == ["net"]
 
@@ -213,11 +214,11 @@ def test_what_is_asked_for_again_as_it_comes_costs_a_relay_nothing(source: Playb
 
 def test_what_was_known_of_routes_that_nobody_names_any_more_is_forgotten(source: Playbook) -> None:
     dropped(source, 0, 10.0)
-    ways = source.core.runs["r"].directory.routes
+    ways = source.core.runs[R].directory.routes
     for number in range(2, 30):
         over = (m.LinkEnd("client", f"v{number}"), m.LinkEnd("h2", "fast"))
         ways.leave("h2", over)
-        ways.came_through("h2", over, m.Partition("r", "s", "o", number))
+        ways.came_through("h2", over, m.Partition(R, "s", "o", number))
         ways.leave("h2", over)
         source.core.context.now = 1000.0 * number
         ways.change((m.RoutePreference("h1", "h2", (over, "net")),), number)
@@ -232,17 +233,17 @@ def test_the_client_plans_without_a_route_that_its_sender_says_nothing_comes_ove
     route = m.links_over("h1", "client", over)
     book << e.RunRequested(install, GlobalMoves(period_s=50.0)) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    book.core.runs["r"].directory.routes.change(ways, -1)
+        book << got(host, m.Installed(R, host)) >> ANY
+    book.core.runs[R].directory.routes.change(ways, -1)
 
     def shunned(at_s: float) -> frozenset[tuple[Link, ...]]:
-        book.at(at_s) << e.TimerFired("plan r") >> ANY
+        book.at(at_s) << fired("plan r") >> ANY
         (plan,) = book.only(e.RequestPlan)
-        book << e.PlanReady("r", plan.placement, worth=False) >> ANY
+        book << e.PlanReady(R, plan.placement, worth=False) >> ANY
         return plan.shunned
 
     def said(sender: str, hops: m.Hops, at_s: float) -> None:
-        book.at(at_s) << got(sender, m.Impassable("r", "client", hops)) >> ANY
+        book.at(at_s) << got(sender, m.Impassable(R, "client", hops)) >> ANY
 
     said("h2", over, 10.0)  # of another's route
     said("h1", (m.LinkEnd("h2", "slow"), over[1]), 10.0)  # that nobody was told to take

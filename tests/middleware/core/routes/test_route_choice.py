@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R
 
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
@@ -24,42 +25,42 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     book = make_book("h1")
     book << got("client", install) >> ANY
     assert [send.via for send in sent(book, 0)] == ["net"]
-    book << got("client", m.Propose("r", 1, (), None, WAYS)) >> ANY
-    assert m.Vote("r", 1, "h1", 0) in book.sent("client")
+    book << got("client", m.Propose(R, 1, (), None, WAYS)) >> ANY
+    assert m.Vote(R, 1, "h1", 0) in book.sent("client")
     return book
 
 
 def sent(book: Playbook, index: int, *, again: bool = False) -> list[e.Send]:
     """The partitions that the source sends as this one is demanded, and made if it is not there."""
-    book << got("h2", m.Demand("r", "s", "o", index, version=1, again=again)) >> ANY
+    book << got("h2", m.Demand(R, "s", "o", index, version=1, again=again)) >> ANY
     came = [send for send in book.only(e.Send) if send.bulk]
     if not came and book.only(e.RunOperator):
-        book << e.OperatorFinished("r", "s", index, b"x", 10_000) >> ANY
+        book << e.OperatorFinished(R, "s", index, b"x", 10_000) >> ANY
         came = [send for send in book.only(e.Send) if send.bulk]
     return came
 
 
 def test_networks_change_after_the_partition_that_was_agreed_on_and_nothing_moves(book: Playbook) -> None:
-    book << got("client", m.Commit("r", 1, 1, (), ways=WAYS)) >> ANY
-    assert book.sent("client") == [m.Done("r", 1, "h1")]
-    book << e.OperatorFinished("r", "s", 1, b"x", 10_000) >> ANY
+    book << got("client", m.Commit(R, 1, 1, (), ways=WAYS)) >> ANY
+    assert book.sent("client") == [m.Done(R, 1, "h1")]
+    book << e.OperatorFinished(R, "s", 1, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 1)] == ["net"]
-    book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    book << e.OperatorFinished(R, "s", 2, b"x", 10_000) >> ANY
     (part,) = sent(book, 2)
-    assert part.via == "fast" and part.message.commit == m.Commit("r", 1, 1, (), ways=WAYS)
-    assert book.core.runs["r"].directory.routes.via("client", 9) == "net"
+    assert part.via == "fast" and part.message.commit == m.Commit(R, 1, 1, (), ways=WAYS)
+    assert book.core.runs[R].directory.routes.via("client", 9) == "net"
 
 
 def test_networks_that_were_not_voted_on_are_not_taken(book: Playbook) -> None:
-    book << got("client", m.Commit("r", 1, 1, (), ways=WAYS[:1])) >> ANY
-    assert book.recorded() == ["unexpected"] and book.core.runs["r"].directory.routes.table == ()
+    book << got("client", m.Commit(R, 1, 1, (), ways=WAYS[:1])) >> ANY
+    assert book.recorded() == ["unexpected"] and book.core.runs[R].directory.routes.table == ()
 
 
 @pytest.fixture
 def over_fast(book: Playbook) -> Playbook:
     """It has sent partition 1 over the fast network at 10 s."""
-    book << got("client", m.Commit("r", 1, 0, (), ways=WAYS)) >> ANY
-    book.at(10.0) << e.OperatorFinished("r", "s", 1, b"x", 10_000) >> ANY
+    book << got("client", m.Commit(R, 1, 0, (), ways=WAYS)) >> ANY
+    book.at(10.0) << e.OperatorFinished(R, "s", 1, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 1)] == ["fast"]
     return book
 
@@ -74,30 +75,30 @@ def test_what_is_stuck_is_sent_again_over_the_next_network_and_the_client_hears(
     (told,) = again.message.news.estimates
     assert told.link == link
     book.at(13.0) << e.TransferMeasured("h2", again.message, 10_000, 0.1) >> ANY
-    book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    book << e.OperatorFinished(R, "s", 2, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 2)] == ["net"]
     book.at(14.0) << e.TransferMeasured("h2", again.message, 10_000, 4.0, "fast") >> ANY  # after all
-    book << e.OperatorFinished("r", "s", 3, b"x", 10_000) >> ANY
+    book << e.OperatorFinished(R, "s", 3, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 3)] == ["fast"]
 
 
 def test_a_network_in_which_a_transfer_fails_is_left_for_a_while(over_fast: Playbook) -> None:
-    book, part = over_fast, m.Partition("r", "s", "o", 1)
+    book, part = over_fast, m.Partition(R, "s", "o", 1)
     book.at(10.5) << e.TransferFailed("h2", part, "fast") >> ANY
     assert [send.via for send in sent(book, 1, again=True)] == ["net"]
     book << e.TransferFailed("h2", part) >> ANY  # over net: of both, that is tried which was left first
     assert [send.via for send in sent(book.at(11.0), 1, again=True)] == ["fast"]
     book << e.TransferMeasured("h2", part, 10_000, 0.1, "fast") >> ANY
-    book.at(60.0) << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    book.at(60.0) << e.OperatorFinished(R, "s", 2, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 2)] == ["fast"]
 
 
 def test_after_a_change_to_one_network_nothing_stuck_is_sent_again_for_a_choice_of_before(over_fast: Playbook) -> None:
-    book, part = over_fast, m.Partition("r", "s", "o", 1)
+    book, part = over_fast, m.Partition(R, "s", "o", 1)
     book << e.TransferMeasured("h2", part, 10_000, 0.1, "fast") >> ANY
-    book << got("client", m.Propose("r", 2, (), None, WAYS[2:])) >> ANY
-    book << got("client", m.Commit("r", 2, 1, (), ways=WAYS[2:])) >> ANY
-    book << e.OperatorFinished("r", "s", 2, b"x", 10_000) >> ANY
+    book << got("client", m.Propose(R, 2, (), None, WAYS[2:])) >> ANY
+    book << got("client", m.Commit(R, 2, 1, (), ways=WAYS[2:])) >> ANY
+    book << e.OperatorFinished(R, "s", 2, b"x", 10_000) >> ANY
     assert [send.via for send in sent(book, 2)] == ["net"]
     assert sent(book.at(20.0), 2, again=True) == []
 
@@ -107,10 +108,10 @@ def test_a_route_is_not_called_dead_if_what_failed_on_it_goes_over_the_shared_ne
     book: Playbook, left: bool
 ) -> None:
     route = (m.LinkEnd("h3", "fast"), m.LinkEnd("h2", "fast"))
-    ways = book.core.runs["r"].directory.routes
+    ways = book.core.runs[R].directory.routes
     ways.change((m.RoutePreference("h1", "h2", (route,)),), 0)
     if left:
         ways.change((m.RoutePreference("h1", "client", ("fast",)),), 1)
     for at_s in (20.0, 60.0):
-        book.at(at_s) << e.TransferFailed("h2", m.Partition("r", "s", "o", 2), route) >> ANY
+        book.at(at_s) << e.TransferFailed("h2", m.Partition(R, "s", "o", 2), route) >> ANY
     assert [each.lost for each in book.sent("client") if isinstance(each, m.Failed)] == ([] if left else ["h2"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from playbook import ANY, Playbook, got
+from run_ids import R
 
 from thalweg.middleware.core.routes.state_transfers import StateTransfers
 from thalweg.middleware.network.view import NET, Link
@@ -13,7 +14,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 LARGE = bytes(m.INLINE_STATE_BYTES + 1)
-STATE = m.State("r", "o", 1, 1, 0, 1, len(LARGE), "")
+STATE = m.State(R, "o", 1, 1, 0, 1, len(LARGE), "")
 LINK = Link("h1", "h2", "fast")
 
 
@@ -22,7 +23,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     """Host h1 of a run, which is joined to one more network, as h2 is."""
     book = make_book("h1")
     book << got("client", install) >> ANY
-    run = book.core.runs["r"]
+    run = book.core.runs[R]
     ends = m.NetworkEndpoints({NET: "tcp://h:2", "fast": "tcp://h:3"})
     peers = {name: m.Peer(name, f"tcp://{name}:1", ends) for name in ("h1", "h2")}
     directory = run.directory
@@ -31,7 +32,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 
 def send(book: Playbook, to: str = "h2", state: m.State = STATE, data: bytes = LARGE) -> e.Send:
-    run = book.core.runs["r"]
+    run = book.core.runs[R]
     assert run.directory.states.send(to, state, data) == (len(data) > m.INLINE_STATE_BYTES)
     (sent,) = (each for each in run.out.context.commands if isinstance(each, e.Send))
     run.out.context.commands.clear()
@@ -48,13 +49,13 @@ def test_a_state_goes_over_what_carries_most_and_a_small_one_ahead_of_all(book: 
     assert send(book).via == "fast" and send(book, "client").via == NET
     learn(book, ("h1", "h2"), 2e6)
     assert send(book).via == NET
-    small = send(book, state=m.State("r", "o", 1, 1, 0, 1, 1, ""), data=b"x")
+    small = send(book, state=m.State(R, "o", 1, 1, 0, 1, 1, ""), data=b"x")
     assert not small.bulk and small.message.inline == b"x"
 
 
 def test_one_is_stuck_only_when_it_should_have_come_long_since_and_there_is_another_way(book: Playbook) -> None:
-    states, out = book.core.runs["r"].directory.states, book.core.runs["r"].out
-    least_s = book.core.runs["r"].directory.routes.least_s
+    states, out = book.core.runs[R].directory.states, book.core.runs[R].out
+    least_s = book.core.runs[R].directory.routes.least_s
     learn(book, LINK, 1e4)  # 13 s for the state
     assert send(book).via == "fast" and send(book, "client").via == NET
     out.context.now += 4 * 13.0
@@ -69,11 +70,11 @@ def test_one_is_stuck_only_when_it_should_have_come_long_since_and_there_is_anot
 
 
 def test_a_network_on_which_a_transfer_has_failed_is_left_and_what_comes_late_says_nothing(book: Playbook) -> None:
-    states = book.core.runs["r"].directory.states
+    states = book.core.runs[R].directory.states
     learn(book, LINK, 1e6)
     assert send(book).via == "fast"
     states.over("h2", "fast", STATE, arrived=False)
     assert send(book).via == NET
     states.over("h2", "fast", STATE, arrived=True)  # of the first
-    book.core.runs["r"].out.context.now += 1000.0
+    book.core.runs[R].out.context.now += 1000.0
     assert states.stuck("h2", "o"), "the second is under way still"

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from flows import chain
 from playbook import ANY, Playbook, got
+from run_ids import R, fired
 from virtual_runs import plane, shaped
 
 from thalweg.emulation.virtual.config import WorldConfig
@@ -80,7 +81,7 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
     install = make_install(others=("h3",))
     moves = SpaceMoves(period_s=10.0, displacement_s=0.05, saving=0.2, load_s=1.0)
     book << got("client", msgspec.structs.replace(install, moves=moves, news=("work", "coordinates"))) >> ANY
-    run = book.core.runs["r"]
+    run = book.core.runs[R]
     run.parts.get(Gossip).nodes = lambda: {"o": NodeFigures(1.0, 100.0, {"s": 300.0})}  # type: ignore[method-assign]
     book.core.links.coordinate_table._own = there(0.5)
     book.core.links.coordinate_table.reported = {"h1": there(0.0), "h3": there(0.1), "client": there(0.4)}
@@ -88,20 +89,20 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
 
 
 def looked(book: Playbook) -> list[m.MoveRequest]:
-    book << e.TimerFired("look r") >> ANY
+    book << fired("look r") >> ANY
     return [each for each in book.sent("client") if isinstance(each, m.MoveRequest)]
 
 
 def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> None:
     told = book.core.links.coordinate_table.reported
-    assert looked(book) == [m.MoveRequest("r", "o", 1, "h1")]
+    assert looked(book) == [m.MoveRequest(R, "o", 1, "h1")]
     (record,) = (each for each in book.only(e.Record) if each.kind == "look")
     assert record.fields["value"] == pytest.approx(300 * 0.502 + 100 * 0.102)
     told["h1"] = there(0.0, host=HostFigures(load=0.5))
-    assert looked(book) == [m.MoveRequest("r", "o", 1, "h3")]  # it was not heard, and says so again
+    assert looked(book) == [m.MoveRequest(R, "o", 1, "h3")]  # it was not heard, and says so again
     told["h3"] = there(0.1, host=HostFigures(memory_bytes=400))  # it takes 500
     told["h1"] = there(0.0, host=HostFigures(memory_bytes=400))
-    assert looked(book) == [m.MoveRequest("r", "o", 1, "client")]
+    assert looked(book) == [m.MoveRequest(R, "o", 1, "client")]
     told["client"] = msgspec.structs.replace(there(0.4), count=SETTLED - 1)
     assert looked(book) == []  # it hardly knows where it is
 
@@ -121,20 +122,20 @@ def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], i
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2"):
-        book << got(host, m.Installed("r", host)) >> ANY
-    proposer = book.core.runs["r"].parts.get(Proposer)
+        book << got(host, m.Installed(R, host)) >> ANY
+    proposer = book.core.runs[R].parts.get(Proposer)
     for sender, wish in (
-        ("h1", m.MoveRequest("r", "o", 1, "h1")),  # where it is not
-        ("h2", m.MoveRequest("r", "o", 0, "h1")),  # older
-        ("h2", m.MoveRequest("r", "o", 1, "h9")),
-        ("h1", m.MoveRequest("r", "s", 1, "h2")),  # a source
-        ("h2", m.MoveRequest("r", "no", 1, "h1")),
+        ("h1", m.MoveRequest(R, "o", 1, "h1")),  # where it is not
+        ("h2", m.MoveRequest(R, "o", 0, "h1")),  # older
+        ("h2", m.MoveRequest(R, "o", 1, "h9")),
+        ("h1", m.MoveRequest(R, "s", 1, "h2")),  # a source
+        ("h2", m.MoveRequest(R, "no", 1, "h1")),
     ):
         book << got(sender, wish) >> ANY
         assert proposer.proposal is None
-    book << got("h2", m.MoveRequest("r", "o", 1, "h1")) >> ANY
+    book << got("h2", m.MoveRequest(R, "o", 1, "h1")) >> ANY
     assert proposer.proposal is not None and proposer.proposal.number == 1
-    book << got("h2", m.MoveRequest("r", "o", 1, "client")) >> ANY
+    book << got("h2", m.MoveRequest(R, "o", 1, "client")) >> ANY
     assert proposer.proposal.number == 1 and proposer.next is None
     (dropped,) = [each.fields["detail"] for each in book.only(e.Record)]
     assert (dropped["why"], dropped["moves"]) == ("another change is under way", [["o", "h2", "client"]])

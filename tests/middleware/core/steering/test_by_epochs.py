@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from adversary import CLIENT
 from playbook import ANY, Playbook, got, measured
+from run_ids import R, alarm, fired, timer_of
 
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -29,27 +30,27 @@ def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_n
 ) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0))) >> ANY
-    assert e.SetTimer("epoch r o", 10.0) in book.commands
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000, duration_s=0.1) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
-    assert e.SetTimer("epoch r o", 20.0) in book.commands
-    assert e.SetTimer("decide r o", 12.5) in book.commands  # a quarter of the period
+    assert alarm("epoch r o", 10.0) in book.commands
+    book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0), bytes(100_000), 100_000) >> ANY
+    book << e.OperatorFinished(R, "o", 0, bytes(50_000), 50_000, duration_s=0.1) >> ANY
+    book.at(10.0) << fired("epoch r o") >> ANY
+    assert alarm("epoch r o", 20.0) in book.commands
+    assert alarm("decide r o", 12.5) in book.commands  # a quarter of the period
     (request,) = book.sent("h1")  # what h2 measures itself goes to no one
     assert isinstance(request, m.ProbeRequest)
     for now, source, target in ((10.25, "h1", "h2"), (10.5, "h2", "h1"), (10.75, "h1", CLIENT)):
         book.at(now) << got(source, measured(source, target, 8_000_000)) >> ANY
-        waits = [e.SetTimer("decide r o", now + 2.5)] if source == "h1" else []  # h2 -> h1 is none that it waits for
-        assert [each for each in book.only(e.SetTimer) if each.key == "decide r o"] == waits
+        waits = [alarm("decide r o", now + 2.5)] if source == "h1" else []  # h2 -> h1 is none that it waits for
+        assert [each for each in book.only(e.SetTimer) if each.key == timer_of("decide r o")] == waits
     book << got(CLIENT, measured("h2", CLIENT, 8_000)) >> ANY
-    assert m.Offer("r", "o", 1) in book.sent()  # all is known; from here its output goes over the slow link
+    assert m.Offer(R, "o", 1) in book.sent()  # all is known; from here its output goes over the slow link
     (epoch,) = decisions(book)
     assert (epoch["decision"], epoch["sends"], epoch["critical"]) == ("move", 0, True)
     assert epoch["candidates"][epoch["best"]] < epoch["candidates"]["h2"]
     assert set(epoch["links"]) >= {"h1>h2", "h1>client", "h2>client"}
-    book.at(14.0) << e.TimerFired("decide r o") >> []
-    book.at(20.0) << e.TimerFired("epoch r o") >> [e.SetTimer("epoch r o", 30.0)]
+    book.at(14.0) << fired("decide r o") >> []
+    book.at(20.0) << fired("epoch r o") >> [alarm("epoch r o", 30.0)]
     assert [each["why"] for each in decisions(book)] == ["a move is under way"]
 
 
@@ -58,24 +59,24 @@ def deciding(make_book: Book, install: m.Install) -> Playbook:
     """The host of ``o`` at the end of its epoch; 100 kB have come from h1 at 1.6 Mbit/s, 50 kB gone to the client."""
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
+    book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
     into = m.Piggyback(estimates=(m.Estimate("h1", "h2", 1_600_000, 0, 1, 0),))
-    book << got("h1", m.Partition("r", "s", "o", 0, news=into), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(100.0) << e.TimerFired("epoch r o") >> ANY
-    assert e.SetTimer("decide r o", 104.0) in book.commands
+    book << got("h1", m.Partition(R, "s", "o", 0, news=into), bytes(100_000), 100_000) >> ANY
+    book << e.OperatorFinished(R, "o", 0, bytes(50_000), 50_000) >> ANY
+    book.at(100.0) << fired("epoch r o") >> ANY
+    assert alarm("decide r o", 104.0) in book.commands
     return book
 
 
 def test_links_that_cannot_be_measured_in_time_are_asked_for_again_and_taken_for_slow(deciding: Playbook) -> None:
     book = deciding
     asked = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
-    book.at(104.0) << e.TimerFired("decide r o") >> ANY  # the request may have been lost
+    book.at(104.0) << fired("decide r o") >> ANY  # the request may have been lost
     again = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
     assert [to for to, _ in again] == ["h1"]
     assert again == asked
-    assert e.SetTimer("decide r o", 108.0) in book.commands
-    book.at(108.0) << e.TimerFired("decide r o") >> ANY
+    assert alarm("decide r o", 108.0) in book.commands
+    book.at(108.0) << fired("decide r o") >> ANY
     (epoch,) = decisions(book)
     assert (epoch["decision"], epoch["best"]) == ("move", "h1")  # one slow link is better than one and another
     slow_s = 50_000 / (m.PROBE_BYTES / 8.0)  # to the client, since 100 s
@@ -89,7 +90,7 @@ def test_of_a_link_in_use_the_last_estimate_counts_however_old(deciding: Playboo
     book << got(CLIENT, measured("h2", CLIENT, 800_000)) >> ANY
     for now in (105.0, 109.0):
         assert decisions(book) == []
-        book.at(now) << e.TimerFired("decide r o") >> ANY
+        book.at(now) << fired("decide r o") >> ANY
     (epoch,) = decisions(book)
     assert (epoch["decision"], epoch["best"]) == ("stay", "h2")  # 0.5 s from h1, as 100 s ago, and not 49 s
     assert epoch["candidates"] == pytest.approx({"h2": 1.0, "h1": 1.0, CLIENT: 2.0})
@@ -98,15 +99,15 @@ def test_of_a_link_in_use_the_last_estimate_counts_however_old(deciding: Playboo
 def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
+    book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
     told = m.Piggyback(
         estimates=(m.Estimate("h1", CLIENT, 10**9, 0, 1, 0), m.Estimate("h2", CLIENT, 1_600_000, 0, 1, 0))
     )
-    book << got("h1", m.Partition("r", "s", "o", 0, news=told), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(100.0) << e.TimerFired("epoch r o") >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0, news=told), bytes(100_000), 100_000) >> ANY
+    book << e.OperatorFinished(R, "o", 0, bytes(50_000), 50_000) >> ANY
+    book.at(100.0) << fired("epoch r o") >> ANY
     for now in (104.0, 108.0):
-        book.at(now) << e.TimerFired("decide r o") >> ANY
+        book.at(now) << fired("decide r o") >> ANY
     (epoch,) = decisions(book)
     slow_s = 50_000 / (m.PROBE_BYTES / 8.0)
     assert epoch["candidates"] == pytest.approx({"h2": 2 * slow_s + 0.25, "h1": slow_s, CLIENT: 2 * slow_s})
@@ -115,10 +116,10 @@ def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: 
 def test_an_operator_counts_what_it_takes_to_begin_a_message(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0, startup_s=0.25))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000, duration_s=0.5) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
+    book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0), bytes(100_000), 100_000) >> ANY
+    book << e.OperatorFinished(R, "o", 0, bytes(50_000), 50_000, duration_s=0.5) >> ANY
+    book.at(10.0) << fired("epoch r o") >> ANY
     for source, target in (("h1", "h2"), ("h2", CLIENT), ("h1", CLIENT)):
         book << got(source, measured(source, target, 800_000)) >> ANY
     (epoch,) = decisions(book)
@@ -128,13 +129,13 @@ def test_an_operator_counts_what_it_takes_to_begin_a_message(make_book: Book, in
 def test_an_operator_does_not_go_to_a_host_that_was_lost_meanwhile(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0, k=1))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
+    book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0), bytes(100_000), 100_000) >> ANY
+    book << e.OperatorFinished(R, "o", 0, bytes(50_000), 50_000) >> ANY
+    book.at(10.0) << fired("epoch r o") >> ANY
     (request,) = book.sent("h1")
     assert "h3" in {target.name for target in request.targets}
-    book << got(CLIENT, m.Lost("r", "h3", ())) >> ANY
+    book << got(CLIENT, m.Lost(R, "h3", ())) >> ANY
     for source, target in (("h1", "h3"), ("h3", CLIENT)):
         book << got(source, measured(source, target, 8_000_000)) >> ANY  # by which h3 would be the best
     for source, target, rate_bps in (("h1", "h2", 80_000), ("h2", CLIENT, 80_000), ("h1", CLIENT, 8_000)):
@@ -142,7 +143,7 @@ def test_an_operator_does_not_go_to_a_host_that_was_lost_meanwhile(make_book: Bo
     (epoch,) = decisions(book)
     assert "h3" not in epoch["candidates"]
     assert epoch["decision"] == "stay"
-    book.at(20.0) << e.TimerFired("epoch r o") >> ANY
+    book.at(20.0) << fired("epoch r o") >> ANY
     probed = [message.targets for message in book.sent() if isinstance(message, m.ProbeRequest)]
     assert "h3" not in {target.name for targets in probed for target in targets}
 
@@ -152,12 +153,12 @@ def test_an_operator_does_not_decide_before_anything_came_or_when_others_decide_
 ) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, make_install()) >> ANY
-    assert book.core.runs["r"].books.of == {}  # operators that others decide for
+    assert book.core.runs[R].books.of == {}  # operators that others decide for
     book = make_book("h2", CONFIG)
     moves = LocalMoves(period_s=10.0)
     book << got(CLIENT, msgspec.structs.replace(make_install(), moves=moves)) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> [e.SetTimer("epoch r o", 20.0)]
+    book.at(10.0) << fired("epoch r o") >> [alarm("epoch r o", 20.0)]
     assert [each["why"] for each in decisions(book)] == ["nothing has come through yet"]
-    book << got(CLIENT, m.Remove("r")) >> ANY
-    book << e.TimerFired("epoch r o") >> []
-    book << e.TimerFired("decide r o") >> []
+    book << got(CLIENT, m.Remove(R)) >> ANY
+    book << fired("epoch r o") >> []
+    book << fired("decide r o") >> []

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from adversary import CLIENT
 from playbook import ANY, Playbook, got, measured
+from run_ids import R, alarm, fired, run_of
 
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
@@ -34,8 +35,8 @@ def client(make_book: Book, install: m.Install) -> Callable[[Adaptation], Playbo
     def make(adaptation: Adaptation) -> Playbook:
         book = make_book(CLIENT, CONFIG)
         book << e.RunRequested(install, adaptation) >> ANY
-        book << got("h1", m.Installed("r", "h1")) >> []
-        book << got("h2", m.Installed("r", "h2")) >> ANY
+        book << got("h1", m.Installed(R, "h1")) >> []
+        book << got("h2", m.Installed(R, "h2")) >> ANY
         return book
 
     return make
@@ -43,8 +44,8 @@ def client(make_book: Book, install: m.Install) -> Callable[[Adaptation], Playbo
 
 def delivered(book: Playbook, index: int) -> None:
     """The application gets one more partition."""
-    book << e.NextRequested("r") >> ANY
-    book << got("h2", m.Partition("r", "o", "t", index), b"x", 1) >> ANY
+    book << e.NextRequested(R) >> ANY
+    book << got("h2", m.Partition(R, "o", "t", index), b"x", 1) >> ANY
 
 
 def flowing(book: Playbook, until_s: float, apart_s: float = 0.1) -> Playbook:
@@ -62,57 +63,57 @@ def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_t
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book, far, near = client(GlobalMoves(period_s=60.0)), Link("h2", "h1"), Link("client", "h1")
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", latencies=frozenset({far, near})) >> ANY
+    book.at(60.0) << fired("plan r") >> ANY
+    book << e.PlanReady(R, latencies=frozenset({far, near})) >> ANY
     (request,), (echo,) = book.sent("h2"), book.sent("h1")
     assert isinstance(request, m.ProbeRequest) and [peer.name for peer in request.targets] == ["h1"]
     for later_s in (0.3, 0.7, 0.9):
-        book.at(60.0 + later_s) << got("h1", m.Echo("r", echo.number, back=True)) >> ANY
+        book.at(60.0 + later_s) << got("h1", m.Echo(R, echo.number, back=True)) >> ANY
         (echo,) = book.sent("h1") or (None,)
     assert book.only(e.RequestPlan) == []  # one is still waited for
-    book.at(64.0) << e.TimerFired("plan r") >> ANY
+    book.at(64.0) << fired("plan r") >> ANY
     assert [type(each) for each in book.sent("h2")] == [m.ProbeRequest]  # once more
-    book.at(68.0) << e.TimerFired("plan r") >> ANY
+    book.at(68.0) << fired("plan r") >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.latencies.keys() == {near, far} and plan.latencies[far] == Latency(math.inf, 0)
     assert plan.latencies[near].latency_s == pytest.approx(0.1)  # of round trips of 0.3, 0.4 and 0.2 s
-    book << e.PlanReady("r", NOW, worth=False) >> ANY
-    book.at(120.0) << e.TimerFired("plan r") >> ANY  # another look
-    book << e.PlanReady("r", latencies=frozenset({far})) >> ANY
-    book.at(121.0) << got("h2", m.ProbeResult("r", latency=m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
+    book << e.PlanReady(R, NOW, worth=False) >> ANY
+    book.at(120.0) << fired("plan r") >> ANY  # another look
+    book << e.PlanReady(R, latencies=frozenset({far})) >> ANY
+    book.at(121.0) << got("h2", m.ProbeResult(R, latency=m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.latencies[far] == Latency(0.005, 3, 0.0, 121.0)
 
 
 def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0))
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 60.0)]
-    book.at(60.0) << e.TimerFired("plan r") >> [e.RequestPlan("r", NOW, {}, {})]
-    planned = e.PlanReady("r", {**NOW, "o": "h3"}, detail={"predicted_s": 1.0})
+    assert book.only(e.SetTimer) == [alarm("plan r", 60.0)]
+    book.at(60.0) << fired("plan r") >> [e.RequestPlan(R, NOW, {}, {})]
+    planned = e.PlanReady(R, {**NOW, "o": "h3"}, detail={"predicted_s": 1.0})
     book.at(61.0) << planned >> ANY
     assert {type(message) for message in book.sent()} == {m.Propose}
-    assert e.SetTimer("plan r", 120.0) in book.commands  # a period after the last began
+    assert alarm("plan r", 120.0) in book.commands  # a period after the last began
     (plan,) = plans(book)
     assert (plan["decision"], plan["predicted_s"], plan["probed"]) == ("propose", 1.0, 0)
     # while the proposal is under way it does not plan, and as soon as it is over it does
-    book.at(120.0) << e.TimerFired("plan r") >> []
-    hosts = sorted(book.core.runs["r"].directory.hosts - {CLIENT})
+    book.at(120.0) << fired("plan r") >> []
+    hosts = sorted(book.core.runs[R].directory.hosts - {CLIENT})
     for host in hosts:
-        book << got(host, m.Vote("r", 1, host, -1, "it cannot")) >> ANY
+        book << got(host, m.Vote(R, 1, host, -1, "it cannot")) >> ANY
     for host in hosts[:-1]:
-        book << got(host, m.Done("r", 1, host)) >> ANY
+        book << got(host, m.Done(R, 1, host)) >> ANY
         assert book.only(e.RequestPlan) == []
-    book << got(hosts[-1], m.Done("r", 1, hosts[-1])) >> ANY
-    assert book.only(e.RequestPlan) == [e.RequestPlan("r", NOW, {}, {})]
+    book << got(hosts[-1], m.Done(R, 1, hosts[-1])) >> ANY
+    assert book.only(e.RequestPlan) == [e.RequestPlan(R, NOW, {}, {})]
 
 
 @pytest.mark.parametrize(
     "planned",
     [
-        e.PlanReady("r", NOW),
-        e.PlanReady("r", {**NOW, "o": "h3"}, worth=False),
-        e.PlanReady("r", None),
-        e.PlanReady("r", {"stranger": "h3"}),
+        e.PlanReady(R, NOW),
+        e.PlanReady(R, {**NOW, "o": "h3"}, worth=False),
+        e.PlanReady(R, None),
+        e.PlanReady(R, {"stranger": "h3"}),
     ],
     ids=["as it is", "not worth it", "no placement", "an unknown node"],
 )
@@ -120,52 +121,52 @@ def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
     client: Callable[[Adaptation], Playbook], planned: e.PlanReady
 ) -> None:
     book = client(GlobalMoves(period_s=60.0))
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << planned >> [e.SetTimer("plan r", 120.0)]
+    book.at(60.0) << fired("plan r") >> ANY
+    book << planned >> [alarm("plan r", 120.0)]
     book << planned >> []  # an answer nobody waits for
 
 
 def test_no_more_is_planned_than_so_often(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0, looks=2))
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", NOW) >> [e.SetTimer("plan r", 120.0)]
-    book.at(120.0) << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", NOW) >> []
+    book.at(60.0) << fired("plan r") >> ANY
+    book << e.PlanReady(R, NOW) >> [alarm("plan r", 120.0)]
+    book.at(120.0) << fired("plan r") >> ANY
+    book << e.PlanReady(R, NOW) >> []
 
 
 def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     (request,) = book.sent("h1")
     assert [target.name for target in request.targets] == ["h2", "h3"]
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 64.0)]
+    assert book.only(e.SetTimer) == [alarm("plan r", 64.0)]
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
     assert book.only(e.RequestPlan) == []
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 66.0)]  # as long as there is news, the others may follow
+    assert book.only(e.SetTimer) == [alarm("plan r", 66.0)]  # as long as there is news, the others may follow
     book << got("h1", measured("h1", "h3", 2000)) >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert {link: each.rate_bps for link, each in plan.view.items()} == {("h1", "h2"): 1000.0, ("h1", "h3"): 2000.0}
-    book << e.PlanReady("r", NOW) >> ANY
+    book << e.PlanReady(R, NOW) >> ANY
     (record,) = plans(book)
     assert (record["probed"], record["rounds"], record["links"]["h1>h3"]) == (2, 1, [2000.0, 1, 0.0, 0.0])
 
 
 def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callable[[Adaptation], Playbook]) -> None:
     book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
-    book.at(66.0) << e.TimerFired("plan r") >> ANY  # the request may have been lost
+    book.at(66.0) << fired("plan r") >> ANY  # the request may have been lost
     assert [(each.to, [peer.name for peer in each.message.targets]) for each in book.only(e.Send)] == [("h1", ["h3"])]
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 70.0)]
+    assert book.only(e.SetTimer) == [alarm("plan r", 70.0)]
     known = LinkEstimate(1000.0, count=1, measured_at_s=62.0)
     slow = LinkEstimate(m.PROBE_BYTES * 8 / 10.0, count=0)  # waited for since 60 s
-    plan = e.RequestPlan("r", NOW, {("h1", "h2"): known, ("h1", "h3"): slow}, {})
-    book.at(70.0) << e.TimerFired("plan r") >> [plan]
-    book << e.PlanReady("r", NOW) >> [e.SetTimer("plan r", 120.0)]
+    plan = e.RequestPlan(R, NOW, {("h1", "h2"): known, ("h1", "h3"): slow}, {})
+    book.at(70.0) << fired("plan r") >> [plan]
+    book << e.PlanReady(R, NOW) >> [alarm("plan r", 120.0)]
 
 
 @pytest.mark.parametrize(("probe_s", "period_s", "patience_s"), [(4.0, 10.0, 2.5), (4.0, 600.0, 4.0)])
@@ -174,9 +175,9 @@ def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_to
 ) -> None:
     assert probe_s == CONFIG.probe_s
     book = flowing(client(GlobalMoves(period_s)), period_s)
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", period_s + patience_s)]
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [alarm("plan r", period_s + patience_s)]
 
 
 @pytest.mark.parametrize(
@@ -192,18 +193,18 @@ def test_where_partitions_take_long_a_probe_may_have_to_wait_for_them(
     client: Callable[[Adaptation], Playbook], options: GlobalMoves, apart_s: float, patience_s: float
 ) -> None:
     book = flowing(client(options), 6000.0, apart_s)
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 6000.0 + patience_s)]
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [alarm("plan r", 6000.0 + patience_s)]
 
 
 def test_where_nothing_has_come_yet_links_are_waited_for_the_longer_the_longer_that_lasts(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book = client(GlobalMoves(60.0, horizon_s=300.0))
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 180.0)]
+    book.at(60.0) << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [alarm("plan r", 180.0)]
 
 
 def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measured_and_is_no_sample(
@@ -211,10 +212,10 @@ def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measure
 ) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
     asked = frozenset({("h1", "h2"), ("h1", "h3")})
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=asked) >> ANY
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=asked) >> ANY
     for now in (64.0, 68.0):
-        book.at(now) << e.TimerFired("plan r") >> ANY
+        book.at(now) << fired("plan r") >> ANY
     slow_bps = m.PROBE_BYTES * 8 / 8.0  # waited for since 60 s
 
     def told() -> dict[tuple[str, str], float]:
@@ -223,25 +224,25 @@ def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measure
         return {link: each.rate_bps for link, each in plan.view.items()}
 
     assert told() == dict.fromkeys(asked, slow_bps)
-    book << e.PlanReady("r", NOW) >> ANY
-    book.at(120.0) << e.TimerFired("plan r") >> ANY
+    book << e.PlanReady(R, NOW) >> ANY
+    book.at(120.0) << fired("plan r") >> ANY
     assert told() == dict.fromkeys(asked, slow_bps)
-    book << e.PlanReady("r", NOW) >> ANY
+    book << e.PlanReady(R, NOW) >> ANY
     book.at(130.0) << got("h1", measured("h1", "h2", 1000)) >> ANY  # it had to wait
-    book.at(180.0) << e.TimerFired("plan r") >> ANY
+    book.at(180.0) << fired("plan r") >> ANY
     assert told() == {("h1", "h3"): slow_bps}
-    book << e.PlanReady("r", NOW) >> ANY
-    book.at(369.0) << e.TimerFired("plan r") >> ANY
+    book << e.PlanReady(R, NOW) >> ANY
+    book.at(369.0) << fired("plan r") >> ANY
     assert told() == {}
 
 
 def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0))
-    book << e.PeerLost("r", "h3") >> ANY
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << e.PeerLost(R, "h3") >> ANY
+    book.at(60.0) << fired("plan r") >> ANY
     unusable = {("h1", "h3"): LinkEstimate(0.0, count=0)}
-    book << e.PlanReady("r", needs=frozenset({("h1", "h3")})) >> [e.RequestPlan("r", NOW, unusable, {})]
-    book << e.PlanReady("r", needs=frozenset({("h3", "client"), ("h1", "h2")})) >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h3")})) >> [e.RequestPlan(R, NOW, unusable, {})]
+    book << e.PlanReady(R, needs=frozenset({("h3", "client"), ("h1", "h2")})) >> ANY
     (request,) = [message for message in book.sent() if isinstance(message, m.ProbeRequest)]
     assert [target.name for target in request.targets] == ["h2"]
     book << got("h1", measured("h1", "h2", 1000)) >> ANY
@@ -251,8 +252,8 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
         ("h3", "client"): 0.0,
         ("h1", "h2"): 1000.0,
     }
-    book << e.PlanReady("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
-    assert book.core.runs["r"].parts.get(Proposer).proposal is None
+    book << e.PlanReady(R, {**NOW, "o": "h3"}) >> [alarm("plan r", 120.0)]
+    assert book.core.runs[R].parts.get(Proposer).proposal is None
     assert [each["decision"] for each in plans(book)] == ["stay"]
 
 
@@ -261,19 +262,19 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
     client: Callable[[Adaptation], Playbook], news: bool
 ) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2")})) >> ANY
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2")})) >> ANY
     if news:
         book.core.links.monitor.handle_estimates([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
     for now in (64.0, 68.0):
-        book.at(now) << e.TimerFired("plan r") >> ANY
+        book.at(now) << fired("plan r") >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert (plan.view == {}) is news
-    book << e.PlanReady("r", NOW) >> ANY
+    book << e.PlanReady(R, NOW) >> ANY
     if not news:
         late = m.Estimate("h1", "h2", 1000, 0, 1, 1500)  # of 67.5 s
-        book.at(69.0) << got("h1", m.ProbeResult("r", late)) >> ANY
-    book.at(120.0) << e.TimerFired("plan r") >> ANY
+        book.at(69.0) << got("h1", m.ProbeResult(R, late)) >> ANY
+    book.at(120.0) << fired("plan r") >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.view == {}
     assert plan.past is not None and ("h1", "h2") in plan.past.samples
@@ -281,34 +282,34 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
 
 def test_the_links_of_a_host_that_is_lost_are_waited_for_no_longer(client: Callable[[Adaptation], Playbook]) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
-    book << e.TimerFired("plan r") >> ANY
-    book << e.PlanReady("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
-    book.at(6001.0) << e.PeerLost("r", "h3") >> ANY
+    book << fired("plan r") >> ANY
+    book << e.PlanReady(R, needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book.at(6001.0) << e.PeerLost(R, "h3") >> ANY
     assert book.only(e.RequestPlan) == []  # the other one may still be measured
     book.at(6002.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.view["h1", "h3"].rate_bps == 0.0
-    book << e.PlanReady("r", needs=frozenset({("h2", "client")})) >> ANY
-    book << e.PeerLost("r", "h2") >> ANY  # which holds o
+    book << e.PlanReady(R, needs=frozenset({("h2", "client")})) >> ANY
+    book << e.PeerLost(R, "h2") >> ANY  # which holds o
     assert book.only(e.RequestPlan) == []
     again = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
-    again << e.TimerFired("plan r") >> ANY
-    again << e.PlanReady("r", needs=frozenset({("h1", "h3")})) >> ANY
-    again.at(6001.0) << e.PeerLost("r", "h3") >> ANY
+    again << fired("plan r") >> ANY
+    again << e.PlanReady(R, needs=frozenset({("h1", "h3")})) >> ANY
+    again.at(6001.0) << e.PeerLost(R, "h3") >> ANY
     (plan,) = again.only(e.RequestPlan)
     assert plan.view["h1", "h3"].rate_bps == 0.0
     rented = Link("h1", "h3", "fast")
-    again << e.PlanReady("r", needs=frozenset({rented})) >> ANY
+    again << e.PlanReady(R, needs=frozenset({rented})) >> ANY
     (plan,) = again.only(e.RequestPlan)
     assert plan.view[rented].rate_bps == 0.0
 
 
 def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0))
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
-    book << e.RunAbandoned("r") >> ANY
-    book << e.PlanReady("r", {**NOW, "o": "h3"}) >> []
-    book << e.TimerFired("plan r") >> []
+    book.at(60.0) << fired("plan r") >> ANY
+    book << e.RunAbandoned(R) >> ANY
+    book << e.PlanReady(R, {**NOW, "o": "h3"}) >> []
+    book << fired("plan r") >> []
 
 
 # --- links that begin anew --------------------------------------------------------------------------
@@ -324,11 +325,11 @@ def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
     given = msgspec.structs.replace(install, afresh=afresh)
     known = ((("h1", "h2"), LinkEstimate(1e5, 2, 0.0, 80.0)),)
     book.at(100.0) << e.RunRequested(given, GlobalMoves(60.0, horizon_s=300.0), known=known) >> ANY
-    at_s = {link: [each.at_s for each in some] for link, some in monitor.histories["r"].samples().items()}
+    at_s = {link: [each.at_s for each in some] for link, some in monitor.histories[R].samples().items()}
     assert at_s == ({("h1", "h2"): [100.0]} if afresh else {("h1", "h2"): [80.0], ("h2", CLIENT): [95.0]})
     late = m.Estimate("h3", CLIENT, 50_000, 0, 1, 20_000)  # measured before the run, heard of in it
     monitor.handle_estimates([late, m.Estimate("h1", CLIENT, 60_000, 0, 1, 1_000)], 110.0, "h1")
-    heard = monitor.histories["r"].samples()
+    heard = monitor.histories[R].samples()
     assert heard["h1", CLIENT][-1].at_s == 109.0
     assert (("h3", CLIENT) in heard) is not afresh
 
@@ -338,5 +339,5 @@ def test_a_host_forgets_what_it_has_measured_when_links_begin_anew(make_book: Bo
     book.core.links.monitor.measured(("h2", CLIENT), 100_000, 1.0, 5.0, "passive")
     book << got(CLIENT, install) >> ANY
     assert book.core.links.monitor.latest(("h2", CLIENT)) is not None
-    book << got(CLIENT, msgspec.structs.replace(install, run="other", afresh=True)) >> ANY
+    book << got(CLIENT, msgspec.structs.replace(install, run=run_of("other"), afresh=True)) >> ANY
     assert book.core.links.monitor.latest(("h2", CLIENT)) is None

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from flows import chain
 from playbook import ANY, Playbook, got
+from run_ids import R, run_of
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
@@ -96,18 +97,18 @@ def test_planners_are_told_what_hosts_and_nodes_really_do() -> None:
 
 def test_what_comes_twice_counts_once_and_a_load_is_a_share_of_all_cores() -> None:
     meters = Meters(HostFigures(2.0, 4))
-    meters.keep("r", {"o"})
+    meters.keep(R, {"o"})
     assert meters.host(0.0) == HostFigures(2.0, 4)
     for index, size in enumerate((100, 300)):
         for again in (0, 1):
-            meters.took("r", "o", "s", index, size + again)
-            meters.made("r", "o", index, 50 + again, 2.0, 5.0 * index)
-    meters.took("another", "o", "s", 0, 1)
-    assert meters.of("r", "o") == NodeFigures(0.2, 50.0, {"s": 200.0}, 4.0, 2)
+            meters.took(R, "o", "s", index, size + again)
+            meters.made(R, "o", index, 50 + again, 2.0, 5.0 * index)
+    meters.took(run_of("another"), "o", "s", 0, 1)
+    assert meters.of(R, "o") == NodeFigures(0.2, 50.0, {"s": 200.0}, 4.0, 2)
     assert meters.host(10.0).load == pytest.approx(0.5 * 4 / (10 * 4))  # half of the first look
     assert meters.host(10.5) == meters.host(10.0)
-    meters.keep("r", set())
-    assert meters.of("r", "o") is None
+    meters.keep(R, set())
+    assert meters.of(R, "o") is None
 
 
 @pytest.fixture
@@ -121,19 +122,19 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
     told = m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,))
     other = m.NodeReport("s", 1, 1, 1, 1)
-    book << got("h2", m.Echo("r", 1, host=m.HostReport(2000, 4, 500), nodes=(told, other))) >> ANY
-    book << got("h1", m.Echo("r", 1, nodes=(told, m.NodeReport("nobody", 1, 1, 1, 1)))) >> ANY
-    gossip = book.core.runs["r"].parts.get(Gossip)
+    book << got("h2", m.Echo(R, 1, host=m.HostReport(2000, 4, 500), nodes=(told, other))) >> ANY
+    book << got("h1", m.Echo(R, 1, nodes=(told, m.NodeReport("nobody", 1, 1, 1, 1)))) >> ANY
+    gossip = book.core.runs[R].parts.get(Gossip)
     assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
     assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
-    book << got("stranger", m.Echo("r", 1, host=m.HostReport(9, 9, 9))) >> []
+    book << got("stranger", m.Echo(R, 1, host=m.HostReport(9, 9, 9))) >> []
     assert "stranger" not in book.core.links.latency_prober.hosts
 
 
 def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook) -> None:
-    run = book.core.runs["r"]
-    book << got("h2", m.Echo("r", 1, nodes=(m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
-    book << got("client", m.Detach("r", 1, ("o", *run.install.dataflow.sinks))) >> ANY
+    run = book.core.runs[R]
+    book << got("h2", m.Echo(R, 1, nodes=(m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
+    book << got("client", m.Detach(R, 1, ("o", *run.install.dataflow.sinks))) >> ANY
     run.parts.get(Gossip).on_timer()
     assert run.parts.get(Gossip)._told == {}
 
@@ -156,7 +157,7 @@ def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook
 def test_figures_that_cannot_be_are_no_message(figures: Any) -> None:
     host, nodes = figures
     with pytest.raises(ProtocolError):
-        frames.decode_control(frames.encode(m.Echo("r", 1, host=host, nodes=nodes)))
+        frames.decode_control(frames.encode(m.Echo(R, 1, host=host, nodes=nodes)))
 
 
 @pytest.mark.parametrize(
@@ -183,20 +184,20 @@ def test_the_stripes_of_a_stream_sound_others_as_often_as_one_run(make_book: Cal
         book = make_book("h1")
         due = {}
         for number in range(stripes):
-            install = m.Install(f"r/{number}", FLOW, where, peers, "client", news=("work", "hosts"))
+            install = m.Install(run_of(f"r/{number}"), FLOW, where, peers, "client", news=("work", "hosts"))
             book << got("client", install) >> ANY
-            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.startswith("sound ")}
+            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.timer == "sound"}
         count = 0
         while (at_s := min(due.values())) < 200.0:
             key = min(due, key=lambda each: due[each])
             book.at(at_s) << e.TimerFired(key) >> ANY
-            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.startswith("sound ")}
+            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.timer == "sound"}
             echoes = [each for each in book.only(e.Send) if isinstance(each.message, m.Echo)]
             count += len(echoes)
             for each in echoes:
                 book << got(each.to, m.Echo(each.message.run, each.message.number, True)) >> ANY
         sounded.append(count)
         for number in range(stripes):
-            book << got("client", m.Remove(f"r/{number}")) >> ANY
+            book << got("client", m.Remove(run_of(f"r/{number}"))) >> ANY
         assert not book.core.links.latency_prober.turns
     assert sounded[1] <= sounded[0] < 1.2 * sounded[1]

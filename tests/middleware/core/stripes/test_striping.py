@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
+from run_ids import R, run_of
 
 from thalweg.middleware.core.context.outbox import HostContext, Outbox
 from thalweg.middleware.core.stripes.notes import IndicesAssigned, PlacesFailed, StreamNotes, TreesReplaced
@@ -18,6 +19,7 @@ from thalweg.middleware.parcels import PAST_END
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 LIMITS = CoreConfig()
 FLOW = Dataflow((Node("s", "source", (), Code("x"), "h1"), Node("t", "sink", ("s",), None, "client")))
@@ -49,19 +51,19 @@ class Played:
         self.fallen: set[int] = set()
         self.alarm_s = math.inf
         requests = tuple(
-            e.RunRequested(m.Install(f"r/{number}", flow, (), (), "client")) for number in range(len(takes_s))
+            e.RunRequested(m.Install(run_of(f"r/{number}"), flow, (), (), "client")) for number in range(len(takes_s))
         )
         shares = (1 / len(takes_s),) * len(takes_s)
-        asks = e.StripesRequested("r", requests, shares, window, partitions, above=above)
-        self.stream = Striping(Outbox(self.desk, "r"), asks, LIMITS, self)
+        asks = e.StripesRequested(R, requests, shares, window, partitions, above=above)
+        self.stream = Striping(Outbox(self.desk, R), asks, LIMITS, self)
 
-    def current_id(self, run: str) -> str:
+    def current_id(self, run: RunId) -> RunId:
         return run
 
-    def depth(self, run: str) -> int:
+    def depth(self, run: RunId) -> int:
         return self.most
 
-    def lives(self, run: str, source: str) -> bool:
+    def lives(self, run: RunId, source: str) -> bool:
         raise AssertionError("only what is above trees is asked")
 
     def hear(self, notes: StreamNotes) -> None:
@@ -81,8 +83,9 @@ class Played:
                 case _:
                     raise AssertionError(note)
 
-    def number_of(self, run: str) -> int:
-        return int(run.partition("/")[2])
+    def number_of(self, run: RunId) -> int:
+        assert run.stripe is not None
+        return run.stripe
 
     def tell(self, given: m.StripeIndices) -> None:
         known = self.given[self.number_of(given.run)]
@@ -154,7 +157,7 @@ class Feeding(Played):
     def __init__(self, takes_s: list[float], lengths: tuple[int, int], window: int = 4) -> None:
         nodes = [Node(name, "source", (), Code("x"), "h1") for name in ("s", "s2")]
         flow = Dataflow((*nodes, Node("t", "sink", ("s", "s2"), None, "client")))
-        above = e.RunRequested(m.Install("r", flow, (), (), "client"))
+        above = e.RunRequested(m.Install(R, flow, (), (), "client"))
         super().__init__(takes_s, window=window, partitions=None, flow=flow, above=above)
         self.lengths = lengths
         self.paused = False  # nothing more is wanted for now
@@ -228,7 +231,7 @@ def test_the_last_one_that_is_lost_is_the_end_of_the_stream() -> None:
 
 def test_code_that_fails_is_the_end_of_the_stream() -> None:
     played = Played([1.0, 1.0]).begin()
-    played.hear(played.stream.on_failed(played.stream.stripes[1], e.Fail("r/1", "ValueError")))
+    played.hear(played.stream.on_failed(played.stream.stripes[1], e.Fail(run_of("r/1"), "ValueError")))
     played.settle()
     assert played.ended == "ValueError"
 
@@ -451,7 +454,7 @@ class Replaced(Played):
         requests = []
         for number in range(first, first + len(takes_s)):
             self.given[number], self.asked[number] = [], 0
-            requests.append(e.RunRequested(m.Install(f"r/{number}", FLOW, (), (), "client")))
+            requests.append(e.RunRequested(m.Install(run_of(f"r/{number}"), FLOW, (), (), "client")))
         self.stream.replace(requests, [StripeTakeover({0: 0, first: 0}, theirs or {})] * len(takes_s))
         return self.stream.stripes[-len(takes_s) :]
 

@@ -6,11 +6,13 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+from run_ids import R, run_of
 
 from thalweg.middleware.core.stripes.notes import PartitionNeeded, StreamNotes, StreamRestarted
 from thalweg.middleware.core.stripes.upper_feed import UpperFeed
 from thalweg.middleware.parcels import PAST_END, PAST_SOME
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class Played:
@@ -24,17 +26,17 @@ class Played:
         self.ended: set[str] = set()
         self.stream, self.asked, self.again = first, False, list[int]()
         self.most = most
-        self.trunk = UpperFeed("r", tuple(self.lengths), first, self)
+        self.trunk = UpperFeed(R, tuple(self.lengths), first, self)
 
-    def current_id(self, run: str) -> str:
+    def current_id(self, run: RunId) -> RunId:
         return run
 
-    def depth(self, run: str) -> int:
-        assert run == "r"
+    def depth(self, run: RunId) -> int:
+        assert run == R
         return self.most
 
-    def lives(self, run: str, source: str) -> bool:
-        assert run == "r"
+    def lives(self, run: RunId, source: str) -> bool:
+        assert run == R
         return source not in self.ended
 
     def hear(self, notes: StreamNotes) -> None:
@@ -70,7 +72,7 @@ class Played:
     def bytes_of(self, name: str) -> int:
         return 10 + [*self.lengths].index(name)
 
-    def want(self, name: str, run: str = "r") -> None:
+    def want(self, name: str, run: RunId = R) -> None:
         """The source asks for what it takes next, unless it does already, or has ended."""
         if name not in self.waits and name not in self.ended:
             self.waits[name] = command = e.RunOperator(run, name, self.at[name])
@@ -90,10 +92,10 @@ class Played:
         values = [f"{name} {index}" if index < length else past[name] for name, length in self.lengths.items()]
         sizes = tuple(map(self.bytes_of, self.lengths))
         if len(values) == 1:
-            return e.Deliver("r/", index, values[0], sizes[0])
-        return e.Deliver("r/", index, tuple(values), sum(sizes), sizes=sizes)
+            return e.Deliver(run_of("r/"), index, values[0], sizes[0])
+        return e.Deliver(run_of("r/"), index, tuple(values), sum(sizes), sizes=sizes)
 
-    def restart(self, name: str, index: int, run: str) -> None:
+    def restart(self, name: str, index: int, run: RunId) -> None:
         """The source begins anew, in another generation."""
         self.waits.pop(name, None)
         self.ended.discard(name)
@@ -125,7 +127,7 @@ def test_every_source_gets_its_part_in_order_until_it_ends(
             played.deliver()
         else:
             name = data.draw(names)
-            played.restart(name, data.draw(st.integers(first, played.at[name])), f"r~{number}")
+            played.restart(name, data.draw(st.integers(first, played.at[name])), run_of(f"r~{number}"))
     played.finish()
     assert played.at == played.lengths
 
@@ -163,7 +165,7 @@ def test_who_begins_anew_has_the_stream_make_it_again() -> None:
         played.want("s0")
         played.deliver()
     played.want("s0")
-    played.restart("s0", 2, "r~1")
+    played.restart("s0", 2, run_of("r~1"))
     assert played.again == [2]
     assert played.asked, "it was, for what is now its next one"
     played.deliver()
@@ -177,7 +179,7 @@ def test_what_was_under_way_as_it_began_anew_is_dropped() -> None:
         played.deliver()
     played.want("s0")
     late = played.part(played.stream)
-    played.restart("s0", 2, "r~1")
+    played.restart("s0", 2, run_of("r~1"))
     played.asked = False
     played.hear(played.trunk.take(late))
     assert (played.at["s0"], played.asked) == (2, True)
@@ -186,10 +188,10 @@ def test_what_was_under_way_as_it_began_anew_is_dropped() -> None:
 def test_a_sink_is_told_of_sources_that_do_not_end_together() -> None:
     played = Played(3, 3, uneven=("s1",))
     played.finish()
-    end = e.Deliver("r", 3, end=True, sink="t")
+    end = e.Deliver(R, 3, end=True, sink="t")
     said = "sources do not end together: partition 3 is missing from some"
     assert [played.trunk.mark_uneven(end, {name, "t"}).uneven for name in ("s0", "s1")] == ["", said]
-    other = e.Deliver("r", 3, end=True, uneven="of its own", sink="t")
+    other = e.Deliver(R, 3, end=True, uneven="of its own", sink="t")
     assert played.trunk.mark_uneven(other, {"s1", "t"}) is other
 
 
@@ -202,9 +204,9 @@ def test_the_end_of_the_stream_is_that_of_all() -> None:
     played.at = dict.fromkeys(played.lengths, played.stream)
     played.waits.clear()
     for name in played.lengths:
-        played.waits[name] = e.RunOperator("r", name, played.stream)
+        played.waits[name] = e.RunOperator(R, name, played.stream)
         played.hear(played.trunk.want(played.waits[name], [*played.lengths].index(name)))
-    played.hear(played.trunk.take(e.Deliver("r/", played.stream, end=True)))
+    played.hear(played.trunk.take(e.Deliver(run_of("r/"), played.stream, end=True)))
     assert played.ended == {*played.lengths}
 
 
@@ -214,12 +216,12 @@ def test_a_source_that_is_new_has_what_was_made_without_it_made_again() -> None:
         for name in played.lengths:
             played.want(name)
         played.deliver()
-    played.hear(played.trunk.want(e.RunOperator("r", "new", 2), 5))
+    played.hear(played.trunk.want(e.RunOperator(R, "new", 2), 5))
     assert played.again == [2], "it was made by trees that did not make the part"
     assert played.asked
     played.asked = False
-    part = e.Deliver("r/", 2, ("s1 2", "s0 2", "new 2"), 60, sizes=(10, 20, 30), places={1: 0, 0: 1, 5: 2})
-    assert [*played.trunk.take(part)] == [e.OperatorFinished("r", "new", 2, "new 2", 30)]
+    part = e.Deliver(run_of("r/"), 2, ("s1 2", "s0 2", "new 2"), 60, sizes=(10, 20, 30), places={1: 0, 0: 1, 5: 2})
+    assert [*played.trunk.take(part)] == [e.OperatorFinished(R, "new", 2, "new 2", 30)]
 
 
 def test_a_source_that_is_gone_wants_nothing() -> None:
