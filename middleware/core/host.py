@@ -41,7 +41,6 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET
 
-from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.notes import HostInstalled, HostLost, HostsPinged, HostTakesPart
 from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.failover.generation_states import GenerationState, generation_state
@@ -54,7 +53,7 @@ from thalweg.middleware.core.hosting.undecoded import MOST_IN_A_ROW, UndecodedMe
 from thalweg.middleware.core.measuring.silence import StallAction
 from thalweg.middleware.core.queries.query_attachment import QueryAttachment
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions, check_visit
-from thalweg.middleware.core.queries.subscribers import Subscribers
+from thalweg.middleware.core.runs.run import RUN_MESSAGES
 from thalweg.middleware.core.stripes.striped_runs import Stripes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -62,7 +61,8 @@ from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-OF_RUNS = frozenset({*TABLE.messages, m.Demand, m.Partition, m.Located, m.Lost})
+THROUGH_HOST = frozenset({m.Subscribe, m.Failed})  # for a part of a run, as far as the host does not handle them
+OF_RUNS = frozenset({*TABLE.messages, *RUN_MESSAGES}) - THROUGH_HOST
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
 
@@ -313,8 +313,7 @@ class HostCore:
             if run is not None:
                 run.timer(timer, event.key.what)
                 if timer in (Timer.BARRIER, Timer.LEAVE):
-                    proposer = run.parts.existing(Proposer)
-                    for host, since_s in () if proposer is None else [*proposer.unanswering]:
+                    for host, since_s in [*run.unanswering]:
                         self.hosted.pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
     def _ping_hosts(self, name: RunId) -> None:
@@ -399,8 +398,7 @@ class HostCore:
         event = self.hosted.failover_runs.current(event)
         self.hosted.pass_notes(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
-        subscribers = None if run is None else run.parts.existing(Subscribers)
-        if run is not None and subscribers is not None and subscribers.has(event.peer):  # it is not let in yet
+        if run is not None and run.has_client(event.peer):  # it is not let in yet
             run.handle_notes((HostLost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
@@ -523,7 +521,7 @@ class HostCore:
         current = self.hosted.failover_runs.current(message)  # the ticket has the run's own id
         run = self.runs.get(current.run)
         if run is not None and current.run not in self._lingering:
-            run.handle_notes(run.parts.get(Subscribers).on_subscribe(sender, current))
+            run.message(sender, current)
         else:
             why = f"the run is over, or was never one of client {self.host!r}"
             self.out.of(message.run).send(sender, m.SubscriptionEnded(message.run, message.number, why))
@@ -666,9 +664,8 @@ class HostCore:
 
     def _on_failed(self, sender: str, message: m.Failed) -> None:
         run = self.runs.get(message.run)
-        subscribers = None if run is None else run.parts.existing(Subscribers)
-        if run is not None and subscribers is not None and subscribers.admits(sender):
-            run.handle_notes(subscribers.on_failed(sender, message))
+        if run is not None and run.has_guest(sender):
+            run.message(sender, message)
         else:
             self.hosted.pass_notes(message.run, self.coordinator.on_failed(sender, message))
 

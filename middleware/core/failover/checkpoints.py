@@ -398,7 +398,10 @@ class Checkpoints(Part):
             self._miss(message.node, start.index)
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
-        """R9: a replica that is waited for does not get here; the client has it from its own part in this."""
+        """R9: tell the client that a replica for which an operator here waits does not come.
+
+        The client itself hears it from the host that lacks the replica.
+        """
         if self._client == self._out.host:
             return
         waiting = self.waiting.get(message.node)

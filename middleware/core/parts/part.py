@@ -10,7 +10,7 @@ P3. Parts hear of one thing in the order of ``PARTS`` (``hosting.runs``), each b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MethodType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -99,6 +99,15 @@ class Part:
     def admits(self, host: str) -> bool:
         """Whether the part lets a host take from the run that is none of the run's hosts."""
         return False
+
+    def has_client(self, host: str) -> bool:
+        """Whether another client of that name takes from the run by the part, or has asked for it."""
+        return False
+
+    @property
+    def unanswering(self) -> Iterable[tuple[str, float]]:
+        """Hosts that have not answered what all are told by the part, with the time when it was said."""
+        return ()
 
     def awaits(self, message: Any) -> bool:
         """Whether somebody waits for a state that is sent from here."""

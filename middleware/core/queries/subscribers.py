@@ -290,9 +290,9 @@ class Subscribers(Part):
         sink = Node(guest.sink, "sink", inputs, None, guest.peer.name)
         return SharedQuery({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
 
-    def has(self, name: str) -> bool:
+    def has_client(self, host: str) -> bool:
         """Whether that client takes something of the run, or has asked for it."""
-        return any(guest.peer.name == name for guest in self._queries.subscribers.values())
+        return any(guest.peer.name == host for guest in self._queries.subscribers.values())
 
     @property
     def lingers(self) -> bool:
@@ -303,7 +303,7 @@ class Subscribers(Part):
         return takes and ended and not self._out.failed
 
     HANDLERS = Handlers(
-        messages={m.Unsubscribe: on_unsubscribe},
+        messages={m.Subscribe: on_subscribe, m.Unsubscribe: on_unsubscribe, m.Failed: on_failed},
         events={e.SubscribersAllowed: on_allowed},
         notes={Refused: on_refused, HostLost: on_lost, HostInstalled: on_installed},
         timers={Timer.LEAVE: on_timer},

@@ -19,8 +19,8 @@ R7. A guest that its client has lost may be let in again before it hears that. I
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -149,14 +149,23 @@ class RunCore:
         """R4: whether ``sender`` may send a message of that kind; recorded if not."""
         if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
             return True
-        if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self._has_guest(sender))):
+        if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.has_guest(sender))):
             return True  # R5: a guest, or a client that asks to become one
         self._unexpected(sender, kind)
         return False
 
-    def _has_guest(self, host: str) -> bool:
-        """R5: whether another client of that name takes partitions of this run."""
+    def has_guest(self, host: str) -> bool:
+        """R5: return whether another client of that name takes partitions of this run, or is being let in."""
         return any(part.admits(host) for part in self.parts)
+
+    def has_client(self, host: str) -> bool:
+        """R5: return whether another client of that name is a guest, or has asked to become one."""
+        return any(part.has_client(host) for part in self.parts)
+
+    @property
+    def unanswering(self) -> Iterator[tuple[str, float]]:
+        """Hosts that have not answered what all are told, with the time when it was said."""
+        return (each for part in self.parts for each in part.unanswering)
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
         self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
@@ -237,21 +246,20 @@ class RunCore:
         if not (own or self.may_say(sender, kind)) or (kind in TO_CLIENT and not self.context.leads):
             return
         words = (sender, message) if kind not in WITH_BYTES else (sender, message, payload)
-        if kind is m.Located:
-            self.on_located(sender, message)
-        elif kind is m.Lost:
-            self.on_lost(sender, message)
+        own_handler = self._MESSAGES.get(kind)
+        if own_handler is not None:
+            own_handler(self, sender, message)
         for hearer in self.parts.hearers(kind):
             self.handle_notes(hearer(*words))
 
-    def on_located(self, sender: str, message: m.Located) -> None:
+    def _on_located(self, sender: str, message: m.Located) -> None:
         """Use newer locations, which a host tells as this one has used older ones."""
         self._insist(sender, message.locations)
         believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
         self.directory.settle(believed)
         self._located(believed, sender)
 
-    def on_lost(self, client: str, message: m.Lost) -> None:
+    def _on_lost(self, client: str, message: m.Lost) -> None:
         """A host is gone for good."""
         host = message.host
         self._located(self.directory.merge(message.locations), self._host)
@@ -394,3 +402,11 @@ class RunCore:
         for node in self.flow.nodes.values():
             for name in node.node.inputs:
                 assert name in known, node
+
+    _MESSAGES: ClassVar[dict[type[Any], Callable[[RunCore, str, Any], None]]] = {
+        m.Located: _on_located,
+        m.Lost: _on_lost,
+    }
+
+
+RUN_MESSAGES = frozenset({m.Demand, m.Partition, *RunCore._MESSAGES})  # that the run itself handles
