@@ -22,12 +22,12 @@ import numpy as np
 from thalweg.experiments.bench.options import BimodalOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.papers.asaduzzaman2010.exchange import FOREVER_S, Exchange, undisturbed
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
 from thalweg.experiments.papers.asaduzzaman2010.platforms import Networks, platform, task
 from thalweg.middleware.dataflow import Code, complete_binary_tree
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.tariffs import TARIFFS
 from thalweg.middleware.network.view import NET, Link, LinkEstimate, NetworkView
-from thalweg.middleware.planning.mapping.rules import Rules
 from thalweg.middleware.planning.problem.choice import choose
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.planning.problem.routes import HOPS

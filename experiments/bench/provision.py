@@ -19,12 +19,12 @@ from thalweg.experiments.bench.options import ProvisionOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
 from thalweg.experiments.papers.benoit2008.optimum import one
+from thalweg.experiments.provisioning.annealing import anneal
+from thalweg.experiments.provisioning.best import ProvisioningLimits
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
+from thalweg.experiments.provisioning.parts import parts_of
 from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.provisioning.annealing import anneal
-from thalweg.middleware.planning.provisioning.best import ProvisioningLimits
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
-from thalweg.middleware.planning.provisioning.parts import parts_of
 
 LARGE, MIDDLE = Drawing(nodes=180, alpha=1.3), Drawing(nodes=60, alpha=1.6)
 SEVERAL = {

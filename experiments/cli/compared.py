@@ -14,11 +14,11 @@ from thalweg.experiments.papers.benoit2008.instances import Drawing
 from thalweg.experiments.papers.benoit2008.optimum import compared as compared_drawn
 from thalweg.experiments.papers.benoit2008.optimum import scores
 from thalweg.experiments.papers.cardellini2016.comparing import Scored, at_random, compared
+from thalweg.experiments.provisioning.best import ProvisioningLimits
 from thalweg.middleware.errors import counted
 from thalweg.middleware.planning import Odp, Task, ask_planner, get_cost_model, get_planner
 from thalweg.middleware.planning.odp.instance import Indices
 from thalweg.middleware.planning.odp.objective import Goal
-from thalweg.middleware.planning.provisioning.best import ProvisioningLimits
 
 PLANNERS = ("download-all", "one-shot")  # of all, those that place a graph of any form by any cost model
 

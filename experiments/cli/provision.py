@@ -15,14 +15,14 @@ from thalweg.experiments.cli.console import JsonOption, end, output, print_json,
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import RUN_LIBRARIES, Option, Tell
 from thalweg.experiments.problems.provisioning import Problem, load_provisioning
+from thalweg.experiments.provisioning.answer import Answer, cost, in_turn_s, loads
+from thalweg.experiments.provisioning.best import ProvisioningLimits, Rented, best
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.hopeless import in_the_way, why_not
+from thalweg.experiments.provisioning.instance import ProvisioningInstance, reserved
+from thalweg.experiments.provisioning.placed import in_order
 from thalweg.experiments.run_config import RunConfig
 from thalweg.middleware.errors import PlannerError, UsageError, nearest, require
-from thalweg.middleware.planning.provisioning.answer import Answer, cost, in_turn_s, loads
-from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.hopeless import in_the_way, why_not
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance, reserved
-from thalweg.middleware.planning.provisioning.placed import in_order
 from thalweg.middleware.planning.solver.program import NoSolutionError
 from thalweg.middleware.platform import load_average
 

@@ -18,8 +18,8 @@ from thalweg.emulation.links.units import size_bytes
 from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE
 from thalweg.experiments.problems.catalogue import DOLLARS, Offer, offers, read_catalogue, read_date, read_egress
 from thalweg.experiments.problems.reading import naming, quantity, rate_bps, read_problem
+from thalweg.experiments.provisioning.instance import Egress, ProvisioningInstance
 from thalweg.middleware.errors import UsageError, nearest
-from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
 
 
 class ObjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

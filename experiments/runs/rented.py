@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.problems.provisioning import Problem
+from thalweg.experiments.provisioning.answer import Answer, cost, violations
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
+from thalweg.experiments.provisioning.placed import cards, graph, links, machine_hosts
 from thalweg.experiments.records.records import to_toml
 from thalweg.experiments.run_config import CLIENT
 from thalweg.experiments.runs.plan_file import PlanFile, PlannedNode
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.provisioning.answer import Answer, cost, violations
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
-from thalweg.middleware.planning.provisioning.placed import cards, graph, links, machine_hosts
 
 UNLIMITED_BYTES_S = 1.25e9  # 10 Gbit/s, more than any card here sends
 SCENARIO, PLAN = "scenario.toml", "plan.toml"

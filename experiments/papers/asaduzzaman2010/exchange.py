@@ -14,10 +14,18 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from thalweg.middleware.planning.mapping.agent import agents
-from thalweg.middleware.planning.mapping.messages import DEDICATED, Ack, Map, Message, Network, TaskOutcome, Transmit
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, MappingTask, Platform
+from thalweg.experiments.papers.asaduzzaman2010.mapping.agent import agents
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
+    DEDICATED,
+    Ack,
+    Map,
+    Message,
+    Network,
+    TaskOutcome,
+    Transmit,
+)
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host, MappingTask, Platform
 
 FOREVER_S = 1e9
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from thalweg.middleware.planning.mapping.task import Dedicated, Host, MappingTask, Platform, Server, ends
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Dedicated, Host, MappingTask, Platform, Server, ends
 
 SERVICES, COMPONENTS = 25, 10
 RATE_BPS, SIZE_BITS = 1e6, 8e8  # of a task: 1 Mb/s, 100 MB

@@ -16,13 +16,19 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.papers.asaduzzaman2010.exchange import Exchange, undisturbed
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
+    DEDICATED,
+    PUBLIC,
+    FinishedMap,
+    Network,
+    TaskOutcome,
+)
+from thalweg.experiments.papers.asaduzzaman2010.mapping.reallocation import Kind, OutgoingFlow, reallocate
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host, MappingTask, Platform
 from thalweg.experiments.papers.asaduzzaman2010.platforms import RATE_BPS, SIZE_BITS, Networks, platform, task
 from thalweg.experiments.papers.asaduzzaman2010.rates import in_lock_step
 from thalweg.experiments.sweeps.trial import Outcome, Trial
-from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, FinishedMap, Network, TaskOutcome
-from thalweg.middleware.planning.mapping.reallocation import Kind, OutgoingFlow, reallocate
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, MappingTask, Platform
 
 PATIENCE_S = 60.0  # far more than a mapping takes
 VISITS = 1000  # more than a map has

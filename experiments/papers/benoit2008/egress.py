@@ -19,6 +19,7 @@ import numpy as np
 
 from thalweg.emulation.scenarios.data_sets import Grid, find_set, read_grid
 from thalweg.experiments.problems.catalogue import read_egress
+from thalweg.experiments.provisioning.arborescence import busiest_s, cheapest_tree
 from thalweg.middleware.dataflow import Code, Dataflow, Placement, complete_binary_tree
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
@@ -34,7 +35,6 @@ from thalweg.middleware.planning import (
     ask_planner,
     propagate_hints,
 )
-from thalweg.middleware.planning.provisioning.arborescence import busiest_s, cheapest_tree
 
 GRID, PRICES = "skyplane_2022-11", Path("prices", "skyplane_egress.csv")
 DATE = "list prices as Skyplane published them in 2023, rates of November 2022"

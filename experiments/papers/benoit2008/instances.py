@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 
 MB = 1e6
 MOP_S = 1_000.0  # Mop/s of a GHz

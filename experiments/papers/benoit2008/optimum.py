@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
+from thalweg.experiments.provisioning.annealing import anneal
+from thalweg.experiments.provisioning.answer import cost
+from thalweg.experiments.provisioning.best import ProvisioningLimits, Rented, best
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
+from thalweg.experiments.provisioning.parts import parts_of
 from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.provisioning.annealing import anneal
-from thalweg.middleware.planning.provisioning.answer import cost
-from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
-from thalweg.middleware.planning.provisioning.parts import parts_of
 from thalweg.middleware.planning.solver.program import NoSolutionError
 
 SEVEN, ANNEALING, BEST = "best of the seven", "annealing", "best"

@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.papers.benoit2008.instances import Drawing, Shape, drawn
+from thalweg.experiments.provisioning.answer import Answer, cost
+from thalweg.experiments.provisioning.best import ProvisioningLimits, best
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
+from thalweg.experiments.provisioning.selection import NoServerError
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import PlannerError, UsageError, nearest
-from thalweg.middleware.planning.provisioning.answer import Answer, cost
-from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, best
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
-from thalweg.middleware.planning.provisioning.selection import NoServerError
 
 CHEAPEST = "cheapest"  # of the seven, of each tree
 SUBTREE = "subtree-bottom-up"

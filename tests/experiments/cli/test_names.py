@@ -27,6 +27,7 @@ from thalweg.experiments.cli.testbed import iperf, up
 from thalweg.experiments.networks.setup import DETACHABLE, ContainerLimits, make_testbed
 from thalweg.experiments.papers.benoit2008.renting import POOLS as TREES_TO_RENT
 from thalweg.experiments.papers.study import STUDIES, find_study
+from thalweg.experiments.provisioning.heuristics import HEURISTICS
 from thalweg.experiments.runs import launcher
 from thalweg.experiments.runs.workload import WORKLOADS
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds
@@ -37,7 +38,6 @@ from thalweg.experiments.sweeps.sweep import SweepOutcome
 from thalweg.middleware.dataflow import TREES
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.network.view import Link
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS
 from thalweg.middleware.planning.registry import COST_MODELS, MOVERS, PLANNERS, needs_latencies
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell import daemon

@@ -16,10 +16,10 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.cli.provision import missed
 from thalweg.experiments.problems.catalogue import read_catalogue, read_egress
 from thalweg.experiments.problems.provisioning import load_provisioning
+from thalweg.experiments.provisioning.answer import Answer, violations
+from thalweg.experiments.provisioning.best import best
 from thalweg.experiments.runs.rented import next_cheaper, write_platform
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.provisioning.answer import Answer, violations
-from thalweg.middleware.planning.provisioning.best import best
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "provision.toml"
 SMALL = """

@@ -22,6 +22,17 @@ from thalweg.experiments.papers.asaduzzaman2010.heuristics.optimum import bound,
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.study import STUDY as MAPPED
 from thalweg.experiments.papers.asaduzzaman2010.hops.elongation import Chain, Flowed, flow
 from thalweg.experiments.papers.asaduzzaman2010.hops.study import STUDY as HOPS
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
+    CONTROL,
+    DEDICATED,
+    PUBLIC,
+    FinishedMap,
+    Leg,
+    Map,
+    Transmit,
+)
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Dedicated, MappingTask, Platform, Server
 from thalweg.experiments.papers.asaduzzaman2010.platforms import RATE_BPS, platform, preferential, task
 from thalweg.experiments.papers.asaduzzaman2010.rates import MEAN, in_lock_step
 from thalweg.experiments.papers.asaduzzaman2010.simulating import Simulated, Simulating, Simulation, simulate, workload
@@ -31,9 +42,6 @@ from thalweg.experiments.papers.study import FigureResult, Study, pooled
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.trial import Trial
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.mapping.messages import CONTROL, DEDICATED, PUBLIC, FinishedMap, Leg, Map, Transmit
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Dedicated, MappingTask, Platform, Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,11 +18,11 @@ import numpy as np
 
 from thalweg.experiments.papers.asaduzzaman2010.exchange import FOREVER_S, Exchange, undisturbed
 from thalweg.experiments.papers.asaduzzaman2010.heuristics.optimum import bound, optimum
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Dedicated, MappingTask, Platform, Server
 from thalweg.experiments.papers.asaduzzaman2010.platforms import COMPONENTS, preferential
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import PlannerError, UsageError, nearest
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Dedicated, MappingTask, Platform, Server
 
 RATES_BPS, SHAPE = (10e6, 1e9), 1.2  # bounds of the power law, and its shape, as the generator has it
 SPREAD = 1.0  # of capacities: the deviation of their logarithm

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.planning.mapping.task import MappingTask, Platform
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import MappingTask, Platform
 from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 Floats = npt.NDArray[np.float64]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from thalweg.middleware.planning.mapping.directory import ServiceDirectory
-from thalweg.middleware.planning.mapping.holdings import Resources
-from thalweg.middleware.planning.mapping.manager import MapManager, Mapped
-from thalweg.middleware.planning.mapping.messages import (
+from thalweg.experiments.papers.asaduzzaman2010.mapping.directory import ServiceDirectory
+from thalweg.experiments.papers.asaduzzaman2010.mapping.holdings import Resources
+from thalweg.experiments.papers.asaduzzaman2010.mapping.manager import MapManager, Mapped
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
     Ack,
     DirectoryGossip,
     Entry,
@@ -16,9 +16,9 @@ from thalweg.middleware.planning.mapping.messages import (
     TaskOutcome,
     Transmit,
 )
-from thalweg.middleware.planning.mapping.reserving import Reservations
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, MappingTask, Platform, Server
+from thalweg.experiments.papers.asaduzzaman2010.mapping.reserving import Reservations
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host, MappingTask, Platform, Server
 
 
 class Agent:

@@ -12,15 +12,15 @@ import math
 
 import msgspec
 
+from thalweg.experiments.provisioning.annealing import RUNS, STEPS, anneal
+from thalweg.experiments.provisioning.answer import Answer, cost
+from thalweg.experiments.provisioning.cover import cover
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
+from thalweg.experiments.provisioning.parts import ProblemUnits, parts_of
+from thalweg.experiments.provisioning.program import PROVEN, Counted
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.provisioning.annealing import RUNS, STEPS, anneal
-from thalweg.middleware.planning.provisioning.answer import Answer, cost
-from thalweg.middleware.planning.provisioning.cover import cover
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
-from thalweg.middleware.planning.provisioning.parts import ProblemUnits, parts_of
-from thalweg.middleware.planning.provisioning.program import PROVEN, Counted
 from thalweg.middleware.planning.solver.program import NoSolutionError, SearchLimits
 
 NUMBERS = 8  # of machines that are looked at one by one

@@ -12,10 +12,10 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
+from thalweg.experiments.provisioning.answer import NOWHERE, Answer, in_turn_s, needed
+from thalweg.experiments.provisioning.instance import SLACK, Flags, Floats, Indices, ProvisioningInstance
+from thalweg.experiments.provisioning.selection import Selection
 from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.provisioning.answer import NOWHERE, Answer, in_turn_s, needed
-from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Floats, Indices, ProvisioningInstance
-from thalweg.middleware.planning.provisioning.selection import Selection
 from thalweg.middleware.planning.solver.program import Program
 
 SECONDS = 10.0  # for the solver

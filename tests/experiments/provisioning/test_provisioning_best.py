@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from thalweg.experiments.papers.benoit2008.instances import Drawing
 from thalweg.experiments.papers.benoit2008.instances import drawn as paper
+from thalweg.experiments.provisioning.annealing import anneal
+from thalweg.experiments.provisioning.answer import NOWHERE, Answer, cost, needed, violations
+from thalweg.experiments.provisioning.arborescence import busiest_s, cheapest_tree
+from thalweg.experiments.provisioning.best import ProvisioningLimits, Rented, best
+from thalweg.experiments.provisioning.cover import cover
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import Egress, ProvisioningInstance
+from thalweg.experiments.provisioning.parts import parts_of
 from thalweg.middleware.errors import PlannerError, UsageError
-from thalweg.middleware.planning.provisioning.annealing import anneal
-from thalweg.middleware.planning.provisioning.answer import NOWHERE, Answer, cost, needed, violations
-from thalweg.middleware.planning.provisioning.arborescence import busiest_s, cheapest_tree
-from thalweg.middleware.planning.provisioning.best import ProvisioningLimits, Rented, best
-from thalweg.middleware.planning.provisioning.cover import cover
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
-from thalweg.middleware.planning.provisioning.parts import parts_of
 from thalweg.middleware.planning.solver.program import NoSolutionError
 
 QUICK = ProvisioningLimits(steps=2, runs=1)  # so that the program has something to do

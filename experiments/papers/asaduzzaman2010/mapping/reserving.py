@@ -17,9 +17,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.mapping.holdings import Key, Resources
-from thalweg.middleware.planning.mapping.messages import (
+from thalweg.experiments.papers.asaduzzaman2010.mapping.holdings import Key, Resources
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
     CONTROL,
     DEDICATED,
     Broken,
@@ -34,8 +33,9 @@ from thalweg.middleware.planning.mapping.messages import (
     TaskOutcome,
     Transmit,
 )
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import Host, MappingTask
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host, MappingTask
+from thalweg.middleware.arithmetic import plain_sum
 
 RENEWALS = 3  # in a lease: two of them may be lost
 

@@ -26,8 +26,8 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from thalweg.experiments.provisioning.instance import GB, SLACK, Flags, Floats, Indices, ProvisioningInstance
 from thalweg.middleware.errors import PlacementError
-from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Flags, Floats, Indices, ProvisioningInstance
 
 NOWHERE = -1  # instead of a server: the machine does not fetch the object
 

@@ -18,8 +18,8 @@ from typing import Literal
 
 import msgspec
 
-from thalweg.middleware.planning.mapping.holdings import SLACK
-from thalweg.middleware.planning.mapping.task import Host
+from thalweg.experiments.papers.asaduzzaman2010.mapping.holdings import SLACK
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host
 
 Kind = Literal["direct", "relayed", "public"]
 Choice = Literal["direct", "relayed", "search", "public"]

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import SLACK, Floats, ProvisioningInstance
+from thalweg.experiments.provisioning.parts import parts_of
 from thalweg.middleware.errors import PlannerError, UsageError
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import SLACK, Floats, ProvisioningInstance
-from thalweg.middleware.planning.provisioning.parts import parts_of
 
 ENOUGH = 1e9
 

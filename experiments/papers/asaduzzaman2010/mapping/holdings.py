@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import DEDICATED, PUBLIC, Network
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.mapping.messages import DEDICATED, PUBLIC, Network
-from thalweg.middleware.planning.mapping.task import Host
 
 Key = tuple[int, int]  # task and attempt
 SLACK = 1e-9  # as a share of what is given: what rounding may leave

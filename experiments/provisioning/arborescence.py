@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
+from thalweg.experiments.provisioning.instance import SLACK, Floats
 from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 

@@ -28,12 +28,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from thalweg.experiments.provisioning.answer import Answer
+from thalweg.experiments.provisioning.instance import SLACK, Floats
+from thalweg.experiments.provisioning.parts import ProblemUnits
+from thalweg.experiments.provisioning.servers import LATE
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.provisioning.answer import Answer
-from thalweg.middleware.planning.provisioning.instance import SLACK, Floats
-from thalweg.middleware.planning.provisioning.parts import ProblemUnits
-from thalweg.middleware.planning.provisioning.servers import LATE
 from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 PROVEN = 1e-6  # of a cost; HiGHS is exact to as much

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from thalweg.experiments.provisioning.instance import SLACK, ProvisioningInstance
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.provisioning.instance import SLACK, ProvisioningInstance
 
 
 class OperatorGroup:

@@ -17,10 +17,10 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+from thalweg.experiments.provisioning.answer import Answer
+from thalweg.experiments.provisioning.instance import SLACK
+from thalweg.experiments.provisioning.parts import ProblemUnits
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.provisioning.answer import Answer
-from thalweg.middleware.planning.provisioning.instance import SLACK
-from thalweg.middleware.planning.provisioning.parts import ProblemUnits
 
 PENALTY, ANY = 2.0, 0.1
 REFUSALS = 300

@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
-from thalweg.middleware.errors import PlacementError, PlannerError, UsageError
-from thalweg.middleware.planning.costs.period import Period
-from thalweg.middleware.planning.problem.problem import Problem
-from thalweg.middleware.planning.provisioning.answer import (
+from thalweg.experiments.provisioning.answer import (
     Answer,
     cost,
     in_turn_s,
@@ -22,10 +19,13 @@ from thalweg.middleware.planning.provisioning.answer import (
     require,
     violations,
 )
-from thalweg.middleware.planning.provisioning.heuristics import HEURISTICS, rented
-from thalweg.middleware.planning.provisioning.instance import Egress, ProvisioningInstance
-from thalweg.middleware.planning.provisioning.placed import task
-from thalweg.middleware.planning.provisioning.selection import Selection, at_random, in_time
+from thalweg.experiments.provisioning.heuristics import HEURISTICS, rented
+from thalweg.experiments.provisioning.instance import Egress, ProvisioningInstance
+from thalweg.experiments.provisioning.placed import task
+from thalweg.experiments.provisioning.selection import Selection, at_random, in_time
+from thalweg.middleware.errors import PlacementError, PlannerError, UsageError
+from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.problem.problem import Problem
 
 
 def array(*values: Any) -> np.ndarray:

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.middleware.planning.mapping.messages import CONTROL, DirectoryGossip, Entry, Transmit
-from thalweg.middleware.planning.mapping.task import SINK, Host
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import CONTROL, DirectoryGossip, Entry, Transmit
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import SINK, Host
 
 
 class ServiceDirectory:

@@ -13,13 +13,13 @@ from itertools import permutations
 
 import numpy as np
 
+from thalweg.experiments.provisioning.answer import Answer
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.task import Task
-from thalweg.middleware.planning.provisioning.answer import Answer
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
 
 SINK = "results"
 FREE = CostParameters(startup_s=0.0, disk_bytes_per_s=float("inf"))  # what the paper reckons with: bytes and work alone

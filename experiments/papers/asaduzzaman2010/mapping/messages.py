@@ -11,7 +11,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from thalweg.middleware.planning.mapping.task import Host, MappingTask
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host, MappingTask
 
 T = TypeVar("T")
 Network = Literal["dedicated", "public", "control"]

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.errors import PlannerError
-from thalweg.middleware.planning.provisioning.answer import (
+from thalweg.experiments.provisioning.answer import (
     NOWHERE,
     Answer,
     cost,
@@ -21,7 +19,9 @@ from thalweg.middleware.planning.provisioning.answer import (
     needed,
     violations,
 )
-from thalweg.middleware.planning.provisioning.instance import SLACK, Flags, Indices, ProvisioningInstance
+from thalweg.experiments.provisioning.instance import SLACK, Flags, Indices, ProvisioningInstance
+from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.errors import PlannerError
 
 
 class NoServerError(PlannerError):

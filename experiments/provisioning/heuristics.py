@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from thalweg.experiments.provisioning.answer import Answer, require
+from thalweg.experiments.provisioning.fleet import Fleet
+from thalweg.experiments.provisioning.instance import ProvisioningInstance
+from thalweg.experiments.provisioning.selection import NoServerError, served
 from thalweg.middleware.errors import PlacementError, PlannerError, nearest
-from thalweg.middleware.planning.provisioning.answer import Answer, require
-from thalweg.middleware.planning.provisioning.fleet import Fleet
-from thalweg.middleware.planning.provisioning.instance import ProvisioningInstance
-from thalweg.middleware.planning.provisioning.selection import NoServerError, served
 
 SALES = 20  # on the paper's trees, none that came to an answer sold more than 6
 Heuristic = Callable[[Fleet, np.random.Generator], None]

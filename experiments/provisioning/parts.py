@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from thalweg.middleware.planning.provisioning.answer import Answer, cost, needed, violations
-from thalweg.middleware.planning.provisioning.instance import GB, SLACK, Floats, Indices, ProvisioningInstance
-from thalweg.middleware.planning.provisioning.servers import LATE, fetching, served_from
+from thalweg.experiments.provisioning.answer import Answer, cost, needed, violations
+from thalweg.experiments.provisioning.instance import GB, SLACK, Floats, Indices, ProvisioningInstance
+from thalweg.experiments.provisioning.servers import LATE, fetching, served_from
 
 Option = tuple[float, float, float]  # Mop/s, bytes/s and price of a machine, or of a part of one (R3)
 

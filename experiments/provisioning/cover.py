@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from thalweg.experiments.provisioning.parts import ProblemUnits
 from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.provisioning.parts import ProblemUnits
 from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 

@@ -26,10 +26,9 @@ import random
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
-from thalweg.middleware.arithmetic import plain_sum
-from thalweg.middleware.planning.mapping.directory import ServiceDirectory
-from thalweg.middleware.planning.mapping.holdings import SLACK, Resources
-from thalweg.middleware.planning.mapping.messages import (
+from thalweg.experiments.papers.asaduzzaman2010.mapping.directory import ServiceDirectory
+from thalweg.experiments.papers.asaduzzaman2010.mapping.holdings import SLACK, Resources
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
     CONTROL,
     DEDICATED,
     PUBLIC,
@@ -41,8 +40,9 @@ from thalweg.middleware.planning.mapping.messages import (
     Stop,
     Transmit,
 )
-from thalweg.middleware.planning.mapping.rules import COSTS, Rules
-from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Host, MappingTask
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import COSTS, Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import HOST_LIMIT, SINK, Host, MappingTask
+from thalweg.middleware.arithmetic import plain_sum
 
 
 class Pred(NamedTuple):

@@ -11,9 +11,8 @@ import random
 import msgspec
 import pytest
 
-from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.mapping.agent import Agent, agents
-from thalweg.middleware.planning.mapping.messages import (
+from thalweg.experiments.papers.asaduzzaman2010.mapping.agent import Agent, agents
+from thalweg.experiments.papers.asaduzzaman2010.mapping.messages import (
     CONTROL,
     DEDICATED,
     PUBLIC,
@@ -27,9 +26,17 @@ from thalweg.middleware.planning.mapping.messages import (
     TaskOutcome,
     Transmit,
 )
-from thalweg.middleware.planning.mapping.reallocation import OutgoingFlow, reallocate
-from thalweg.middleware.planning.mapping.rules import Rules
-from thalweg.middleware.planning.mapping.task import HOST_LIMIT, SINK, Dedicated, MappingTask, Platform, Server
+from thalweg.experiments.papers.asaduzzaman2010.mapping.reallocation import OutgoingFlow, reallocate
+from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
+from thalweg.experiments.papers.asaduzzaman2010.mapping.task import (
+    HOST_LIMIT,
+    SINK,
+    Dedicated,
+    MappingTask,
+    Platform,
+    Server,
+)
+from thalweg.middleware.errors import UsageError
 
 PLANS = int(os.environ.get("THALWEG_MAPPING_PLANS", "60"))
 NO_WAIT = Rules(ordered=False)
