@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-COPIED = "middleware", "emulation", "experiments", "operators", "tests", "thalweg", "docs"
+COPIED = "middleware", "emulation", "experiments", "operators", "benchmarks", "tests", "thalweg", "docs"
 CORE = "middleware/core/"
 FAULTS = "tests/experiments/faults/test_faults.py"
 OF_THE_CORE = "-k", "not sockets", FAULTS, "tests/middleware/core/", "tests/emulation/virtual"

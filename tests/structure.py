@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CORE = "middleware.core."
-FOLDERS = ("middleware", "operators", "emulation", "experiments")
+FOLDERS = ("middleware", "operators", "emulation", "experiments", "benchmarks")
 # The house from the ground up. A module stands on the floor of the longest name here that its own begins with, and
 # imports from its own room and from lower floors. Rooms on one floor (in one line) know nothing of each other. Outside
 # the core a room is a folder.
@@ -89,9 +89,9 @@ FLOORS: tuple[str, ...] = (
     "experiments.views",
     "experiments.papers",
     "experiments.reports",
-    "experiments.bench",
     "experiments.cli",
     "experiments.cli.testbed",
+    "benchmarks",
 )
 
 
@@ -102,7 +102,7 @@ def module_of(path: Path) -> str:
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the four folders, with its file."""
+    """Every module of these folders, with its file."""
     return {module_of(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
 
 
@@ -195,7 +195,7 @@ def folders(edges: Mapping[str, set[str]], top: str = "middleware") -> dict[str,
 
 
 def folder_circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the circles of folders below each of the four."""
+    """Return the circles of folders below each of ``FOLDERS``."""
     return [circle for top in FOLDERS for circle in circles(folders(edges, top))]
 
 

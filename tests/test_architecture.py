@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "operators": {"operators", "middleware"},
     "emulation": {"emulation", "middleware"},
     "experiments": {"experiments", "emulation", "operators", "middleware"},
+    "benchmarks": {"experiments", "emulation", "operators", "middleware"},
 }
+PACKAGES = MAY_IMPORT.keys() - {"benchmarks"}  # the others are no part of ``thalweg``
 # What decides has no sockets, threads, clock, chance, files or logging of its own.
 PURE = ("core", "protocol", "network", "planning")
 IMPURE = {
@@ -67,9 +69,10 @@ def test_dependencies_point_one_way(path: Path) -> None:
     folder = path.relative_to(ROOT).parts[0]
     for name in imports(path):
         parts = name.split(".")
-        assert parts[0] not in MAY_IMPORT, f"import thalweg.{name} instead of {name}"
+        assert parts[0] not in PACKAGES, f"import thalweg.{name} instead of {name}"
+        assert parts[0] != "benchmarks" or folder == "benchmarks", f"{folder} is installed without {name}"
         assert parts[0] not in ("pickle", "marshal", "shelve"), "nothing executable comes off the wire"
-        if parts[0] == "thalweg" and len(parts) > 1 and parts[1] in MAY_IMPORT:
+        if parts[0] == "thalweg" and len(parts) > 1 and parts[1] in PACKAGES:
             assert parts[1] in MAY_IMPORT[folder], f"{folder} must not import {name}"
 
 
@@ -323,7 +326,7 @@ def test_what_runs_inside_a_testbed_needs_no_library_for_tables_and_plots(module
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
+@pytest.mark.parametrize("folder", sorted(PACKAGES))
 def test_the_packages_are_relative_links_to_the_folders(folder: str) -> None:
     link = ROOT / "thalweg" / folder
     assert link.is_symlink()
@@ -514,7 +517,7 @@ def test_unsafe_lines_of_scripts_are_found() -> None:
 READS_OWN = {  # files of the kernel, of Thalweg itself, or that this process has just made
     "emulation/containers/image.py", "emulation/supervisor/client.py", "emulation/supervisor/processes.py",
     "emulation/uml/files.py", "emulation/uml/keeper.py", "emulation/uml/registers.py", "emulation/uml/system.py",
-    "experiments/bench/attack.py", "experiments/bench/contention.py", "experiments/records/executors.py",
+    "benchmarks/attack.py", "benchmarks/contention.py", "experiments/records/executors.py",
     "experiments/records/spark.py",
     "experiments/papers/pietzuch2006/running/testbed.py", "experiments/runs/processes.py",
     "middleware/platform/processes.py",

@@ -58,7 +58,7 @@ import importlib, json, sys
 failed = {}
 for name in sys.argv[1:]:
     try:
-        importlib.import_module(f"thalweg.{name}")
+        importlib.import_module(name if name.startswith("benchmarks") else f"thalweg.{name}")
     except Exception as error:
         failed[name] = f"{type(error).__name__}: {error}"
 print(json.dumps(failed))

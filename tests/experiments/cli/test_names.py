@@ -11,14 +11,14 @@ import pytest
 from command_lines import verbs
 from made_traces import steps
 
+from benchmarks import attack, attackers, odp
+from benchmarks.options import AttackOptions
 from thalweg.emulation.presets.table import PRESETS as LINES_AND_PATHS
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.open import OPTIONS as BACKENDS
 from thalweg.emulation.traces.files import HEADER
 from thalweg.emulation.traces.topologies import PRESETS
-from thalweg.experiments.bench import attack, attackers, odp
-from thalweg.experiments.bench.options import AttackOptions
 from thalweg.experiments.cli import pages, provision
 from thalweg.experiments.cli.commands import page_of
 from thalweg.experiments.cli.main import invoke

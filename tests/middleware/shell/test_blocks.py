@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_ids import R
 
-from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
+from benchmarks.tree import ALLOW, WORKLOAD
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.protocol import events as e

@@ -17,7 +17,7 @@ import zmq
 from flows import chain
 from patience import patience
 
-from thalweg.experiments.bench.attackers import endless, parts
+from benchmarks.attackers import endless, parts
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
@@ -117,8 +117,8 @@ def test_of_many_connections_those_silent_for_longest_are_cut(
 def test_large_partitions_over_tcp_are_nobodys_attack() -> None:
     """Chunks are as large as they get, and the host that takes them is slow to."""
     size = 3 * MAX_CHUNK_BYTES
-    source = Code("thalweg.experiments.bench.workload:FixedSource", {"site": 0, "size_bytes": size})
-    allow = ("thalweg.experiments",)
+    source = Code("benchmarks.workload:FixedSource", {"site": 0, "size_bytes": size})
+    allow = ("benchmarks",)
     with LocalCluster(1, allow=allow, transport="tcp") as cluster, Client(cluster, allow=allow) as client:
         run = client.run(chain(source), {}, partitions=60)
         for delivered in run:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from playbook import ANY, got
 from run_ids import R, run_of
 
-from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
-from thalweg.experiments.bench.workload import Told
+from benchmarks.tree import ALLOW, WORKLOAD
+from benchmarks.workload import Told
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.failover.checkpoints import MOST, SMALL_BYTES

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.experiments.bench.options import ProvisionOptions
-from thalweg.experiments.bench.rounds import Progress, silent
+from benchmarks.options import ProvisionOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.experiments.papers.benoit2008.instances import Drawing, drawn
 from thalweg.experiments.papers.benoit2008.optimum import one
 from thalweg.experiments.provisioning.annealing import anneal

@@ -7,22 +7,22 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from patience import patience
 
-from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.testbeds.open import open_testbed
-from thalweg.experiments.bench import failover as bench_of_failover
-from thalweg.experiments.bench import graph as bench_of_graph
-from thalweg.experiments.bench import move
-from thalweg.experiments.bench.failover import bench_failover
-from thalweg.experiments.bench.fill import fill
-from thalweg.experiments.bench.graph import bench_graph, bench_graph_dataflow
-from thalweg.experiments.bench.link import bench_link
-from thalweg.experiments.bench.move import bench_move, summary
-from thalweg.experiments.bench.options import (
+from benchmarks import failover as bench_of_failover
+from benchmarks import graph as bench_of_graph
+from benchmarks import move
+from benchmarks.cli import app
+from benchmarks.failover import bench_failover
+from benchmarks.fill import fill
+from benchmarks.graph import bench_graph, bench_graph_dataflow
+from benchmarks.link import bench_link
+from benchmarks.move import bench_move, summary
+from benchmarks.options import (
     FailoverOptions,
     GraphOptions,
     LinkOptions,
@@ -32,9 +32,9 @@ from thalweg.experiments.bench.options import (
     TestbedOptions,
     TreeOptions,
 )
-from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
-from thalweg.experiments.bench.records import bench_records
-from thalweg.experiments.bench.rounds import (
+from benchmarks.plan import MODELS, OURS, STARTS, bench_plan
+from benchmarks.records import bench_records
+from benchmarks.rounds import (
     Plan,
     Round,
     alternate,
@@ -43,9 +43,12 @@ from thalweg.experiments.bench.rounds import (
     play,
     processor_s,
 )
-from thalweg.experiments.bench.testbed import bench_testbed
-from thalweg.experiments.bench.tree import bench_dataflow, bench_tree, check_digests
-from thalweg.experiments.bench.workload import VARIANTS, Ballast, FixedSource, digest_of, expected_digest, maximum
+from benchmarks.testbed import bench_testbed
+from benchmarks.tree import bench_dataflow, bench_tree, check_digests
+from benchmarks.workload import VARIANTS, Ballast, FixedSource, digest_of, expected_digest, maximum
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.experiments.cli import bench
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.log import Detail, Row
 from thalweg.experiments.records.moves import PROTOCOLS
@@ -53,6 +56,8 @@ from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.errors import OperatorError, RunError, UsageError
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.limits import CoreConfig
+
+ROOT = Path(__file__).parents[2]
 
 
 class Counted:
@@ -339,3 +344,9 @@ def test_records_are_counted_as_by_a_loop_and_too_few_batches_refused() -> None:
     assert (answer["rows"], answer["batches"]) == (64, 256)
     with pytest.raises(UsageError, match="takes at least 256 batches; give --batches"):
         bench_records(RecordsOptions(batches=255))
+
+
+def test_an_installed_package_says_where_the_benchmarks_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="in a checkout of the project, and this is an installed package; install the"):
+        bench._load(tmp_path)
+    assert bench._load(ROOT) is app

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from thalweg.experiments.bench.workload import Bytes, FixedSource, maximum
+from benchmarks.workload import Bytes, FixedSource, maximum
 from thalweg.middleware.dataflow import Dataflow
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thalweg.experiments.bench.options import OdpOptions
-from thalweg.experiments.bench.rounds import Progress, silent
+from benchmarks.options import OdpOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.experiments.papers.cardellini2016.instances import drawn, fat, sequential, table_2, tag_and_count
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS
 from thalweg.middleware.planning.odp.instance import OdpInstance

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from thalweg.experiments.bench.workload import Bytes, FixedSource, maximum
+from benchmarks.workload import Bytes, FixedSource, maximum
 from thalweg.middleware.dataflow import Dataflow
 
 

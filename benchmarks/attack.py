@@ -21,12 +21,12 @@ from typing import Any
 
 import msgspec
 
-from thalweg.experiments.bench.attackers import BETRAYED, NAMES, Orders
-from thalweg.experiments.bench.contention import Pauses
-from thalweg.experiments.bench.options import AttackOptions
-from thalweg.experiments.bench.rounds import Progress, silent
-from thalweg.experiments.bench.tree import ALLOW, bench_dataflow
-from thalweg.experiments.bench.workload import VARIANTS, FixedSource, maximum
+from benchmarks.attackers import BETRAYED, NAMES, Orders
+from benchmarks.contention import Pauses
+from benchmarks.options import AttackOptions
+from benchmarks.rounds import Progress, silent
+from benchmarks.tree import ALLOW, bench_dataflow
+from benchmarks.workload import VARIANTS, FixedSource, maximum
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.runs.run import Run
@@ -90,7 +90,7 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
                 reading.enter_context(each)
             begun_s = time.monotonic()
             done = subprocess.run(
-                module_command("thalweg.experiments.bench.attackers"),
+                module_command("benchmarks.attackers"),
                 input=msgspec.msgpack.encode(orders),
                 capture_output=True,
                 timeout=ATTACK_S,

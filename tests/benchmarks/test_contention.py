@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from thalweg.experiments.bench import contention
-from thalweg.experiments.bench.contention import Pauses, Sample, Times, net_pause_s, sample
+from benchmarks import contention
+from benchmarks.contention import Pauses, Sample, Times, net_pause_s, sample
 
 NEW, DUTY, OTHER = (1, "10"), (1, "11"), (2, "20")
 BEFORE = Sample(5.0, {DUTY: Times(1.0, 3.0), OTHER: Times(7.0, 1.0)})

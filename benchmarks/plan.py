@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.experiments.bench.options import PlanOptions
-from thalweg.experiments.bench.rounds import Progress, silent
+from benchmarks.options import PlanOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import KEPT, PlanningHistory, Sample

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from thalweg.experiments.bench.options import GraphOptions
-from thalweg.experiments.bench.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
-from thalweg.experiments.bench.tree import (
+from benchmarks.options import GraphOptions
+from benchmarks.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
+from benchmarks.tree import (
     ALLOW,
     WORKLOAD,
     ThalwegTree,
@@ -16,7 +16,7 @@ from thalweg.experiments.bench.tree import (
     beside_first_input,
     check_digests,
 )
-from thalweg.experiments.bench.workload import digest_of, expected_digest
+from benchmarks.workload import digest_of, expected_digest
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow

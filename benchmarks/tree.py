@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from thalweg.experiments.bench import peers_dask, peers_ray
-from thalweg.experiments.bench.options import TreeOptions
-from thalweg.experiments.bench.raw import raw_tree
-from thalweg.experiments.bench.rounds import (
+from benchmarks import peers_dask, peers_ray
+from benchmarks.options import TreeOptions
+from benchmarks.raw import raw_tree
+from benchmarks.rounds import (
     Plan,
     Progress,
     Round,
@@ -22,14 +22,14 @@ from thalweg.experiments.bench.rounds import (
     median_ratio,
     silent,
 )
-from thalweg.experiments.bench.workload import expected_digest
+from benchmarks.workload import expected_digest
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import RunError, UsageError
 
-ALLOW = ("thalweg.experiments",)
-WORKLOAD = "thalweg.experiments.bench.workload"
+ALLOW = ("benchmarks",)
+WORKLOAD = "benchmarks.workload"
 OTHERS: dict[str, Any] = {"ray": peers_ray, "dask": peers_dask}
 OTHERS_ROUNDS = 3
 

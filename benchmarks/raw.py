@@ -11,15 +11,15 @@ from typing import Any
 
 import zmq
 
+from benchmarks.peers_raw import Keys, secure
 from thalweg.emulation.testbeds.open import open_testbed
-from thalweg.experiments.bench.peers_raw import Keys, secure
 from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.shell.endpoints import SocketFolder
 
-PEERS = "thalweg.experiments.bench.peers_raw"
+PEERS = "benchmarks.peers_raw"
 ANSWER_S = 30.0  # whoever is silent for so long is broken
 CREDITS = 2  # the next partition is under way while one is taken
 ZERO_COPY_BYTES = 1024 * 1024  # measured: below it a copy is cheaper than pyzmq's keeping track of a buffer

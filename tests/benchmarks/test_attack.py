@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from run_ids import R
 
-from thalweg.experiments.bench.attack import NAMES, bench_attack
-from thalweg.experiments.bench.attackers import BETRAYED, ENDLESS, Orders, lies, mutated
-from thalweg.experiments.bench.options import AttackOptions
-from thalweg.experiments.bench.tree import bench_dataflow
+from benchmarks.attack import NAMES, bench_attack
+from benchmarks.attackers import BETRAYED, ENDLESS, Orders, lies, mutated
+from benchmarks.options import AttackOptions
+from benchmarks.tree import bench_dataflow
 from thalweg.experiments.cli.main import invoke
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames

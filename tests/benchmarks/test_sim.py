@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import peers_simpy
+from benchmarks.options import SimOptions
+from benchmarks.sim import SIMPY_KEYS, STAYING, bench_sim, run_memory
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import BULK, CONTROL
-from thalweg.experiments.bench import peers_simpy
-from thalweg.experiments.bench.options import SimOptions
-from thalweg.experiments.bench.sim import SIMPY_KEYS, STAYING, bench_sim, run_memory
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
@@ -125,7 +125,7 @@ def test_networks_are_the_same_for_all_placements_and_their_figures_medians(monk
         asked.append((config.configuration, config.placement))
         return Simulated(mean_interarrival_s=means[config.configuration], elapsed_s=10.0, events=4, delivered=2)
 
-    monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", simulate)
+    monkeypatch.setattr("benchmarks.sim.simulate", simulate)
     placements = ("one-shot", "local")
     answer = bench_sim(SimOptions(servers=(2, 2), images=2, placements=placements, rounds=3, memory=(), others=False))
     assert [row["placement"] for row in answer["rows"]] == list(placements)
@@ -142,6 +142,6 @@ def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         bench_sim(SimOptions(memory=(0,)))
     with pytest.raises(RunError, match=r"memory is measured failed: .*nowhere"):
         run_memory(Simulation(servers=2, images=2, placement="nowhere"))
-    monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", lambda config: Simulated(failed="h1 is gone"))
+    monkeypatch.setattr("benchmarks.sim.simulate", lambda config: Simulated(failed="h1 is gone"))
     with pytest.raises(RunError, match="failed: h1 is gone"):
         bench_sim(SimOptions(servers=(2,), images=2, rounds=1, memory=()))

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.experiments.bench.options import RecordsOptions
-from thalweg.experiments.bench.rounds import Progress, silent
+from benchmarks.options import RecordsOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow
@@ -23,7 +23,7 @@ from thalweg.operators import Source
 from thalweg.operators.records import Select
 from thalweg.operators.windows import Window
 
-ALLOW = ("thalweg.experiments",)
+ALLOW = ("benchmarks",)
 KEYS, VARIANTS = 16, 8
 WINDOW_S = 8  # batches: each is of one second
 WHERE = [">", "value", 0.5]
@@ -49,7 +49,7 @@ class Batches(Source[Any]):
 
 def query(rows: int) -> Dataflow:
     flow = Dataflow()
-    source = flow.source(Code("thalweg.experiments.bench.records:Batches", {"rows": rows}), at="h1", name="source")
+    source = flow.source(Code("benchmarks.records:Batches", {"rows": rows}), at="h1", name="source")
     fast = flow.operator(Code("thalweg.operators.records:Select", {"where": WHERE}), source, name="filter")
     count = flow.operator(Code("thalweg.operators.windows:Window", COUNT), fast, name="count")
     flow.sink("sink", count)

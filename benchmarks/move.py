@@ -34,16 +34,16 @@ import msgspec
 import numpy as np
 import zmq
 
+from benchmarks.fill import fill
+from benchmarks.options import MoveOptions
+from benchmarks.raw import ANSWER_S, raw_link
+from benchmarks.rounds import Plan, Progress, play, silent
+from benchmarks.tree import ALLOW, WORKLOAD
+from benchmarks.workload import Ballast, FixedSource
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.links.units import parse_rate
 from thalweg.emulation.testbeds.open import NEEDS, open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.experiments.bench.fill import fill
-from thalweg.experiments.bench.options import MoveOptions
-from thalweg.experiments.bench.raw import ANSWER_S, raw_link
-from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
-from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
-from thalweg.experiments.bench.workload import Ballast, FixedSource
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import PROTOCOLS, move_figures
 from thalweg.experiments.records.records import write_events

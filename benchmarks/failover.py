@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thalweg.experiments.bench.options import FailoverOptions
-from thalweg.experiments.bench.rounds import (
+from benchmarks.options import FailoverOptions
+from benchmarks.rounds import (
     Plan,
     Progress,
     Side,
@@ -21,7 +21,7 @@ from thalweg.experiments.bench.rounds import (
     median_ratio,
     silent,
 )
-from thalweg.experiments.bench.tree import ALLOW, WORKLOAD, ThalwegTree, bench_dataflow, beside_first_input
+from benchmarks.tree import ALLOW, WORKLOAD, ThalwegTree, bench_dataflow, beside_first_input
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree

@@ -1,6 +1,6 @@
 """Fills links with bulk: on each host one process, from which one flow of TCP goes to every other one.
 
-Run on a host as ``python -P -m thalweg.experiments.bench.fill OWN OTHER…`` (addresses). It prints a line when it
+Run on a host as ``python -P -m benchmarks.fill OWN OTHER…`` (addresses). It prints a line when it
 listens, begins to send when it reads one, and prints another when every flow to it has brought something.
 """
 
@@ -18,7 +18,7 @@ from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.platform.python import module_command
 
-MODULE = "thalweg.experiments.bench.fill"
+MODULE = "benchmarks.fill"
 PORT = 47_809  # any: the namespaces are ours
 PIECE_BYTES = 1 << 16
 

@@ -1,6 +1,6 @@
 """The hand-written comparison: processes that know nothing but pyzmq and numpy.
 
-Started as ``python -P -m thalweg.experiments.bench.peers_raw node|hop JSON``. A process prints its endpoint, reads
+Started as ``python -P -m benchmarks.peers_raw node|hop JSON``. A process prints its endpoint, reads
 its children's endpoints (one line of JSON) from standard input, and ends when standard input is closed.
 
 *node*: one node of a REQ/REP tree. It asks all its children at once, combines what comes, holds the result until it is
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from thalweg.experiments.bench.workload import FixedSource, maximum
+from benchmarks.workload import FixedSource, maximum
 
 Keys = tuple[str, str] | None
 

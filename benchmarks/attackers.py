@@ -1,6 +1,6 @@
 """Attacks on a host in ``bench attack``, run by a process of their own.
 
-The process is started as ``python -P -m thalweg.experiments.bench.attackers``.
+The process is started as ``python -P -m benchmarks.attackers``.
 
 It reads an ``Orders`` (msgpack) from its standard input and prints how many frames it sent. An attack is a function
 from orders and chance to messages: from whom, to which host and port, and of which frames.

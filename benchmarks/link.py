@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from thalweg.experiments.bench.options import LinkOptions
-from thalweg.experiments.bench.raw import raw_link
-from thalweg.experiments.bench.rounds import (
+from benchmarks.options import LinkOptions
+from benchmarks.raw import raw_link
+from benchmarks.rounds import (
     Plan,
     Progress,
     Side,
@@ -18,7 +18,7 @@ from thalweg.experiments.bench.rounds import (
     median_ratio,
     silent,
 )
-from thalweg.experiments.bench.tree import ALLOW, ThalwegTree, bench_dataflow, check_digests
+from benchmarks.tree import ALLOW, ThalwegTree, bench_dataflow, check_digests
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import UsageError

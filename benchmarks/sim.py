@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 import psutil
 
-from thalweg.experiments.bench import peers_simpy
-from thalweg.experiments.bench.options import SimOptions
-from thalweg.experiments.bench.rounds import Progress, silent
+from benchmarks import peers_simpy
+from benchmarks.options import SimOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.experiments.simulation.run import plan_ahead, sized_code
 from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
@@ -143,7 +143,7 @@ def run_memory(config: Simulation) -> dict[str, Any]:
     Raises RunError when the process fails.
     """
     done = subprocess.run(
-        module_command("thalweg.experiments.bench.sim", msgspec.json.encode(config).decode()),
+        module_command("benchmarks.sim", msgspec.json.encode(config).decode()),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=host_environment(),

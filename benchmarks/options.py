@@ -15,7 +15,7 @@ PROBLEMS = ("experiment", "fat", "sequential", "random", "local search")  # of `
 
 def attack_names() -> dict[str, str]:
     """Return the attacks of ``bench attack``."""
-    from thalweg.experiments.bench.attackers import NAMES
+    from benchmarks.attackers import NAMES
 
     return dict.fromkeys(NAMES, "")
 

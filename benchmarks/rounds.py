@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 import psutil
 
-from thalweg.experiments.bench.workload import VARIANTS, digest_of
+from benchmarks.workload import VARIANTS, digest_of
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.platform import processes
 

@@ -12,9 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from benchmarks.options import CostSpaceOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.emulation.traces.topologies import transit_stub
-from thalweg.experiments.bench.options import CostSpaceOptions
-from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.papers.pietzuch2006.placing import (
     OURS,
     PLACEMENTS,

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.experiments.bench.options import BimodalOptions
-from thalweg.experiments.bench.rounds import Progress, silent
+from benchmarks.options import BimodalOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.experiments.papers.asaduzzaman2010.exchange import FOREVER_S, Exchange, undisturbed
 from thalweg.experiments.papers.asaduzzaman2010.mapping.rules import Rules
 from thalweg.experiments.papers.asaduzzaman2010.platforms import Networks, platform, task

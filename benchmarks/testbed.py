@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.options import TestbedOptions
+from benchmarks.rounds import Progress, silent
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.experiments.bench.options import TestbedOptions
-from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError
 from thalweg.middleware.network.view import links_between
