@@ -1,8 +1,8 @@
 """``make release-check``: the wheel and the sdist are complete, and the tutorials run with either of them alone.
 
 Each is built, then installed in an environment of its own, outside the checkout. There the commands of README and of
-the tutorials run, and every public name is imported. The long description has no link and no picture that leads into
-the repository. The exit status is 1 if something of this is not so.
+the tutorials run, every public name is imported, and ``thalweg bench`` says where it works. The long description has no
+link and no picture that leads into the repository. The exit status is 1 if something of this is not so.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ def check(package: Path, folder: Path) -> None:
     version = run(python, "-I", "-c", IMPORT_ALL, cwd=work).strip()
     size = run("du", "-sm", python.parent.parent).split()[0]
     print(f"{package.name}: version {version}, {size} MB with all extras", flush=True)
+    *said, status = run("sh", "-c", '"$0" -I -m thalweg bench tree 2>&1; echo $?', python, cwd=work).splitlines()
+    if status != "2" or len(said) != 1 or "in a checkout" not in said[0]:
+        raise SystemExit(f"release-check: thalweg bench says {said}, and ends with {status}")
     print(run(python, "pages.py", *PAGES, cwd=work), end="", flush=True)
 
 
