@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
 
@@ -646,36 +646,35 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def check(self) -> RunConfig:
         """Return self, or raise UsageError naming the option that is out of range."""
-        if self.testbed not in TESTBEDS:
-            raise UsageError(f"unknown --testbed {self.testbed!r}; there are {', '.join(TESTBEDS)}")
-        if not 1 <= self.servers <= MAX_SERVERS:
-            raise UsageError(f"--servers is {self.servers}; a testbed has addresses for 1 to {MAX_SERVERS} servers")
+        for refuses, says in (*VALUES, *TOGETHER):
+            if refuses(self):
+                raise UsageError(says(self))
+        self._check_workload()
+        self._check_testbed()
+        self._check_scenario()
+        from thalweg.emulation.scenarios.process_events import deeds_of, read_stand_ins  # the help page can do without
+
+        deeds_of(self.befalling, self.all_servers, self.time_scale)
+        read_stand_ins(self.stand_in, self.all_servers)
+        if self.forecaster is not None:
+            make_forecaster(self.forecaster)
+        CoreConfig().limited(self.limits)
+        return self
+
+    def _check_workload(self) -> None:
+        """Raise UsageError for an option of another workload, and for a placement that is given twice."""
         for workload, names in OF_WORKLOADS.items():
             for field in msgspec.structs.fields(self) if workload != self.workload else ():
                 if field.name in names and getattr(self, field.name) != field.default:
                     raise UsageError(
                         f"{flag(RunConfig, field.name)} goes with --workload {workload}, and this is {self.workload}"
                     )
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise UsageError(f"--rate is {self.rate:g}; give partitions a second, above 0")
-        if self.images < 1:
-            raise UsageError(f"--images is {self.images}; it must be at least 1")
-        if not self.placements:
-            raise UsageError("no --placement was given; try --placement one-shot")
-        if (self.workload == PLANNED or "fixed" in self.placements) and self.plan is None:
-            what = f"--workload {PLANNED}" if self.workload == PLANNED else "--placement fixed"
-            raise UsageError(f"{what} is told what to do by a plan file; add --plan FILE, which thalweg run takes")
-        if self.plan is not None and self.workload != PLANNED and "fixed" not in self.placements:
-            raise UsageError("--plan says where operators are under --placement fixed; add that")
         for name in self.placements:
             if self.placements.count(name) > 1:
                 raise UsageError(f"--placement {name} is given twice; each is run once")
-        if not (math.isfinite(self.time_scale) and self.time_scale > 0):
-            raise UsageError(f"--time-scale is {self.time_scale}; it must be above 0")
-        if self.link_mean_bps is not None and self.testbed == "loopback":
-            raise UsageError("--link-mean shapes links, and the loopback testbed has none; use --testbed netns")
-        if self.traces is not None and self.testbed == "loopback":
-            raise UsageError("--traces shapes links, and the loopback testbed has none; use --testbed netns")
+
+    def _check_testbed(self) -> None:
+        """Raise UsageError for an option of another testbed."""
         for option, given, testbed in (
             ("--image", self.image is not None, "docker"),
             ("--kernel uml", self.kernel == "uml", "netns"),
@@ -685,56 +684,129 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ):
             if given and self.testbed != testbed:
                 raise UsageError(f"{option} goes with --testbed {testbed}, and this run is on {self.testbed}")
-        if self.testbed == "loopback" and self.view == "truth":
-            raise UsageError("--view truth asks an emulator, and loopback is none; use --testbed netns")
+
+    def _check_scenario(self) -> None:
+        """Raise UsageError for an option that goes with a scenario file only, or with none, as it is not so."""
         described = is_scenario_file(self.scenario)
-        if self.scenario not in (None, "collapse") and not described:
-            raise UsageError(f"unknown --scenario {self.scenario!r}; there is collapse, or a file that ends in .toml")
-        if self.collapse_at_s is not None and self.scenario != "collapse":
-            raise UsageError("--collapse-at says when --scenario collapse begins, and that is not given")
-        said_of = {
+        of_files = {
             "--network": bool(self.networks), "--wanted": self.wanted_hz is not None, "--hops": self.hops != HOPS,
         }  # fmt: skip
-        for option, said in said_of.items():
-            if said and not described:
+        for option, given in of_files.items():
+            if given and not described:
                 raise UsageError(f"{option} is about a scenario file's networks, and no such file is given")
-        if self.wanted_hz is not None and not 0 < self.wanted_hz < math.inf:
-            raise UsageError(f"--wanted is {self.wanted_hz:g}; give partitions a second, above 0")
-        if not 1 <= self.hops <= MAX_HOPS:
-            raise UsageError(f"--hops is {self.hops}; give 1, for links from host to host, to {MAX_HOPS}")
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
         if self.latency is not None and described:
             raise UsageError("--latency gives links delays, and a scenario file says them itself (latency); take one")
-        if self.latency is not None and self.testbed == "loopback":
-            raise UsageError("--latency gives links delays, and the loopback testbed has none; use --testbed sim")
-        if self.testbed == "loopback" and self.scenario is not None:
-            raise UsageError(f"--scenario {self.scenario} changes links, and loopback has none; use --testbed netns")
         if self.spares and described:
             raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
-        if not 0 <= self.spares <= MAX_SERVERS - self.servers:
-            raise UsageError(f"--spares is {self.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0")
-        from thalweg.emulation.scenarios.process_events import deeds_of, read_stand_ins  # the help page can do without
 
-        deeds_of(self.befalling, self.all_servers, self.time_scale)
-        read_stand_ins(self.stand_in, self.all_servers)
-        if self.checkpoint is not None and self.checkpoint < 1:
-            raise UsageError(f"--checkpoint is {self.checkpoint}; give partitions, at least 1")
-        if self.stripes not in (None, "auto") and re.fullmatch("[0-9]{1,9}", self.stripes) is None:
-            raise UsageError(f"--stripes is {one_line(self.stripes)!r}; give a number of trees, or auto")
-        if self.missing == "nothing" and self.stripes not in (None, "1"):
-            raise UsageError("--missing nothing goes with one tree, and --stripes asks for several; leave one out")
-        if self.missing == "nothing" and "random-reshapes" in self.placements:
-            raise UsageError("--missing nothing keeps every operator's inputs, and random-reshapes changes them")
-        if self.ahead != "auto" and not (re.fullmatch("[0-9]{1,9}", self.ahead) and 1 <= int(self.ahead) <= MOST_AHEAD):
-            raise UsageError(f"--ahead is {one_line(self.ahead)}; give partitions, 1 to {MOST_AHEAD}, or auto")
-        if self.forecaster is not None:
-            make_forecaster(self.forecaster)
-        if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:
-            raise UsageError(f"--image-bytes is {self.image_bytes}; it must be from 1024 to 67108864")
-        CoreConfig().limited(self.limits)
-        if self.call_timeout_s is not None and not 0 < self.call_timeout_s < math.inf:
-            raise UsageError(f"--call-timeout is {self.call_timeout_s:g}; give seconds above 0")
-        if self.pictures < 0:
-            raise UsageError(f"--pictures is {self.pictures}; it must be at least 0")
-        return self
+
+Refusal = tuple[Callable[[RunConfig], bool], Callable[[RunConfig], str]]  # whether, and why
+# Values that an option cannot have.
+VALUES: tuple[Refusal, ...] = (
+    (
+        lambda run: run.testbed not in TESTBEDS,
+        lambda run: f"unknown --testbed {run.testbed!r}; there are {', '.join(TESTBEDS)}",
+    ),
+    (
+        lambda run: not 1 <= run.servers <= MAX_SERVERS,
+        lambda run: f"--servers is {run.servers}; a testbed has addresses for 1 to {MAX_SERVERS} servers",
+    ),
+    (
+        lambda run: run.rate is not None and not 0 < run.rate < math.inf,
+        lambda run: f"--rate is {run.rate:g}; give partitions a second, above 0",
+    ),
+    (lambda run: run.images < 1, lambda run: f"--images is {run.images}; it must be at least 1"),
+    (lambda run: not run.placements, lambda run: "no --placement was given; try --placement one-shot"),
+    (
+        lambda run: not (math.isfinite(run.time_scale) and run.time_scale > 0),
+        lambda run: f"--time-scale is {run.time_scale}; it must be above 0",
+    ),
+    (
+        lambda run: run.scenario not in (None, "collapse") and not is_scenario_file(run.scenario),
+        lambda run: f"unknown --scenario {run.scenario!r}; there is collapse, or a file that ends in .toml",
+    ),
+    (
+        lambda run: run.wanted_hz is not None and not 0 < run.wanted_hz < math.inf,
+        lambda run: f"--wanted is {run.wanted_hz:g}; give partitions a second, above 0",
+    ),
+    (
+        lambda run: is_scenario_file(run.scenario) and not 1 <= run.hops <= MAX_HOPS,
+        lambda run: f"--hops is {run.hops}; give 1, for links from host to host, to {MAX_HOPS}",
+    ),
+    (
+        lambda run: not 0 <= run.spares <= MAX_SERVERS - run.servers,
+        lambda run: f"--spares is {run.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0",
+    ),
+    (
+        lambda run: run.checkpoint is not None and run.checkpoint < 1,
+        lambda run: f"--checkpoint is {run.checkpoint}; give partitions, at least 1",
+    ),
+    (
+        lambda run: run.stripes not in (None, "auto") and re.fullmatch("[0-9]{1,9}", run.stripes) is None,
+        lambda run: f"--stripes is {one_line(run.stripes)!r}; give a number of trees, or auto",
+    ),
+    (
+        lambda run: (
+            run.ahead != "auto" and not (re.fullmatch("[0-9]{1,9}", run.ahead) and 1 <= int(run.ahead) <= MOST_AHEAD)
+        ),
+        lambda run: f"--ahead is {one_line(run.ahead)}; give partitions, 1 to {MOST_AHEAD}, or auto",
+    ),
+    (
+        lambda run: not 1024 <= run.image_bytes <= 64 * 1024 * 1024,
+        lambda run: f"--image-bytes is {run.image_bytes}; it must be from 1024 to 67108864",
+    ),
+    (
+        lambda run: run.call_timeout_s is not None and not 0 < run.call_timeout_s < math.inf,
+        lambda run: f"--call-timeout is {run.call_timeout_s:g}; give seconds above 0",
+    ),
+    (lambda run: run.pictures < 0, lambda run: f"--pictures is {run.pictures}; it must be at least 0"),
+)
+# Options that do not go together.
+TOGETHER: tuple[Refusal, ...] = (
+    (
+        lambda run: run.workload == PLANNED and run.plan is None,
+        lambda run: f"--workload {PLANNED} is told what to do by a plan file; add --plan FILE, which thalweg run takes",
+    ),
+    (
+        lambda run: "fixed" in run.placements and run.plan is None,
+        lambda run: "--placement fixed is told what to do by a plan file; add --plan FILE, which thalweg run takes",
+    ),
+    (
+        lambda run: run.plan is not None and run.workload != PLANNED and "fixed" not in run.placements,
+        lambda run: "--plan says where operators are under --placement fixed; add that",
+    ),
+    (
+        lambda run: run.testbed == "loopback" and run.link_mean_bps is not None,
+        lambda run: "--link-mean shapes links, and the loopback testbed has none; use --testbed netns",
+    ),
+    (
+        lambda run: run.testbed == "loopback" and run.traces is not None,
+        lambda run: "--traces shapes links, and the loopback testbed has none; use --testbed netns",
+    ),
+    (
+        lambda run: run.testbed == "loopback" and run.view == "truth",
+        lambda run: "--view truth asks an emulator, and loopback is none; use --testbed netns",
+    ),
+    (
+        lambda run: run.testbed == "loopback" and run.latency is not None,
+        lambda run: "--latency gives links delays, and the loopback testbed has none; use --testbed sim",
+    ),
+    (
+        lambda run: run.testbed == "loopback" and run.scenario is not None,
+        lambda run: f"--scenario {run.scenario} changes links, and loopback has none; use --testbed netns",
+    ),
+    (
+        lambda run: run.collapse_at_s is not None and run.scenario != "collapse",
+        lambda run: "--collapse-at says when --scenario collapse begins, and that is not given",
+    ),
+    (
+        lambda run: run.missing == "nothing" and run.stripes not in (None, "1"),
+        lambda run: "--missing nothing goes with one tree, and --stripes asks for several; leave one out",
+    ),
+    (
+        lambda run: run.missing == "nothing" and "random-reshapes" in run.placements,
+        lambda run: "--missing nothing keeps every operator's inputs, and random-reshapes changes them",
+    ),
+)

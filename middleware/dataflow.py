@@ -250,6 +250,22 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return next((node.name for node in self.nodes if node.name not in reached), "")
 
     def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
+        """Raise DataflowError for what a node cannot be, by itself and among the others."""
+        self._check_types(node)
+        self._check_kind(node)
+        self._check_options(node)
+        self._check_inputs(node)
+        for host in () if hosts is None or node.pinned is None else (node.pinned, *node.stand_ins):
+            if hosts is not None and host not in hosts:
+                cure = "; of a tree, give client=NAME to the function that makes it" if node.kind == "sink" else ""
+                raise DataflowError(
+                    f"{node.kind} {node.name!r} is pinned to unknown host {host!r};"
+                    f" the hosts are {', '.join(sorted(hosts))}{cure}"
+                )
+
+    @staticmethod
+    def _check_types(node: Node) -> None:
+        """Raise DataflowError for a field of another type, as Python lets a caller give any."""
         if not isinstance(node.name, str) or not node.name or len(node.name) > 128 or not node.name.isprintable():
             raise DataflowError(f"node name {node.name!r} is not 1 to 128 printable characters")
         if node.kind not in get_args(Kind):
@@ -258,16 +274,24 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"the inputs of node {node.name!r} are a tuple of names, not {shown(node.inputs)}")
         if node.code is not None and not isinstance(node.code, Code):
             raise DataflowError(f"the code of node {node.name!r} is a Code(use, params), not {shown(node.code)}")
+
+    @staticmethod
+    def _check_kind(node: Node) -> None:
+        """Raise DataflowError for inputs, or code, that a node of its kind cannot have, or lacks."""
         if node.kind == "source" and node.inputs:
             raise DataflowError(f"source {node.name!r} has inputs {list(node.inputs)}; a source has none")
-        if node.kind == "operator" and not node.inputs:
-            raise DataflowError(f"operator {node.name!r} has no inputs; give it at least one")
-        if node.kind == "sink" and not node.inputs:
-            raise DataflowError(f"sink {node.name!r} has no inputs; give it at least one")
+        if node.kind != "source" and not node.inputs:
+            raise DataflowError(f"{node.kind} {node.name!r} has no inputs; give it at least one")
         if node.kind == "sink" and node.code is not None:
             raise DataflowError(f"sink {node.name!r} names code; partitions are handed to the client there")
         if node.kind != "sink" and node.code is None:
             raise DataflowError(f"{node.kind} {node.name!r} names no code; set Code(use=…)")
+        if node.kind == "source" and node.pinned is None:
+            raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
+
+    @staticmethod
+    def _check_options(node: Node) -> None:
+        """Raise DataflowError for an option that a node of its kind cannot have, or a value of it."""
         if node.rate is not None:
             if node.kind != "source":
                 raise DataflowError(f"{node.kind} {node.name!r} has a rate; sources have, and all others follow them")
@@ -281,8 +305,12 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"{node.kind} {node.name!r} has missing={shown(node.missing)}; use wait or nothing")
         if node.missing != "wait" and node.kind != "operator":
             raise DataflowError(f"{node.kind} {node.name!r} has missing={node.missing!r}; only operators go on without")
-        if node.kind == "source" and node.pinned is None:
-            raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
+        if type(node.ahead) is not int or not 1 <= node.ahead <= (1 if node.kind == "sink" else MOST_AHEAD):
+            most = "a sink keeps 1" if node.kind == "sink" else f"give 1 to {MOST_AHEAD}"
+            raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")
+
+    def _check_inputs(self, node: Node) -> None:
+        """Raise DataflowError for an input that is none, is a sink, or is there twice."""
         for name in node.inputs:
             if name not in self.by_name:
                 raise DataflowError(_unknown(node.name, name, self.by_name))
@@ -290,17 +318,6 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                 raise DataflowError(f"node {node.name!r} takes its input from the sink {name!r}")
         if len(set(node.inputs)) != len(node.inputs):
             raise DataflowError(f"node {node.name!r} names an input twice: {list(node.inputs)}; name each once")
-        if type(node.ahead) is not int or not 1 <= node.ahead <= (1 if node.kind == "sink" else MOST_AHEAD):
-            most = "a sink keeps 1" if node.kind == "sink" else f"give 1 to {MOST_AHEAD}"
-            raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")
-        if hosts is not None and node.pinned is not None:
-            for host in (node.pinned, *node.stand_ins):
-                if host not in hosts:
-                    cure = "; of a tree, give client=NAME to the function that makes it" if node.kind == "sink" else ""
-                    raise DataflowError(
-                        f"{node.kind} {node.name!r} is pinned to unknown host {host!r};"
-                        f" the hosts are {', '.join(sorted(hosts))}{cure}"
-                    )
 
 
 def tolerant(code: Code, on_error: OnError) -> Code:
