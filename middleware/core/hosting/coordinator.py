@@ -44,7 +44,7 @@ R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -321,6 +321,7 @@ class Coordinator:
                 self._forget(led)
 
     def on_failed(self, sender: str, message: m.Failed) -> Notes:
+        """A host says that it, or a node, cannot go on, or that it waits for a host in vain."""
         led = self.led.get(message.run)
         if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
             return
@@ -328,55 +329,69 @@ class Coordinator:
             yield from self._lost(led, message.lost, f"was given up: {message.reason}")
             return
         if message.lost and message.lost not in (led.out.host, *led.directory.peers):  # R6: a guest that has left
-            led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": message.lost})
+            self._record_unexpected(led, sender, lost=message.lost)
             return
         recovery = led.recovery
-        if recovery is not None and not (message.lost or message.led):
-            # R10: the sender says that a node, or the sender itself, cannot go on
-            if not message.node and sender != led.out.host:
-                yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
+        if recovery is not None:
+            about_sender = message.led or not message.lost
+            if about_sender and (yield from self._on_sender_failed(led, recovery, sender, message)):
                 return
-            if message.node and not led.speaks_of(sender, message.node):
-                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "node": message.node})
+            if message.lost and (yield from self._on_host_missed(led, recovery, sender, message)):
                 return
-        if (
-            recovery is not None and message.led and self._doubts(led, recovery, sender)
-        ):  # R10: the first host that names another leader is lost
-            yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
-            return
-        origin = f"node {message.node!r} on host" if message.node else "host"
-        about, gone = f"{origin} {sender!r}: {message.reason}", message.lost
-        fields: dict[str, Any] = {
-            "node": message.node,
-            "host": gone or sender,
-            "lost": bool(gone),
-            "cause": message.cause,
-        }
+        gone = message.lost
         held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
-        if gone and recovery is not None and gone not in led.directory.fell and self._is_late(led, gone):
-            led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone, "late": True})
-            return
-        if (
-            gone and recovery is not None and sender == led.out.host and self._is_deaf(led, gone)
-        ):  # R3: no ping is answered
-            yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
-            return
-        if gone and recovery is not None:
-            away = recovery.judge(sender, gone)
-            if not away:
-                led.out.record("unexpected", peer=sender, detail={"message": "Failed", "lost": gone})
-                return
-            cut = away not in led.directory.fell
-            if led.recovers(away, again=not cut, wait=not cut):
-                if cut:
-                    led.remote.discard(away)
-                    other = sender if away == gone else gone
-                    how = f"and host {other!r} do not reach each other: {about}"
-                    led.directory.lose(away, how)
-                    led.out.record("fault", peer=away, detail={"about": "host", "what": how})
-                return
+        about, fields = _said_by(sender, message), _fields_of(sender, message)
         if not (message.node and led.end_queries(held or [message.node], about, **fields)):
             led.out.fail(about, **fields)
+
+    def _on_sender_failed(
+        self, led: _Led, recovery: Recovery, sender: str, message: m.Failed
+    ) -> Generator[Note, None, bool]:
+        """R10: a host says that a node or itself cannot go on, or who leads the run. Return whether the run goes on."""
+        if message.led:
+            if not self._doubts(led, recovery, sender):
+                return False
+            # the first host that names another leader is lost
+            yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False, wait=False)
+            return True
+        if not message.node and sender != led.out.host:
+            yield from self._lost(led, sender, f"cannot go on: {message.reason}", gone=False)
+            return True
+        if message.node and not led.speaks_of(sender, message.node):
+            self._record_unexpected(led, sender, node=message.node)
+            return True
+        return False
+
+    def _on_host_missed(
+        self, led: _Led, recovery: Recovery, sender: str, message: m.Failed
+    ) -> Generator[Note, None, bool]:
+        """R10: a host waits for another one in vain: one of the two is lost. Return whether the run goes on."""
+        directory, gone = led.directory, message.lost
+        assert directory is not None
+        if gone not in directory.fell and self._is_late(led, gone):
+            self._record_unexpected(led, sender, lost=gone, late=True)
+            return True
+        if sender == led.out.host and self._is_deaf(led, gone):  # R3: no ping is answered
+            yield from self._lost(led, gone, f"does not answer: {message.reason}", late=True)
+            return True
+        away = recovery.judge(sender, gone)
+        if not away:
+            self._record_unexpected(led, sender, lost=gone)
+            return True
+        cut = away not in directory.fell
+        if not led.recovers(away, again=not cut, wait=not cut):
+            return False
+        if cut:
+            led.remote.discard(away)
+            other = sender if away == gone else gone
+            how = f"and host {other!r} do not reach each other: {_said_by(sender, message)}"
+            directory.lose(away, how)
+            led.out.record("fault", peer=away, detail={"about": "host", "what": how})
+        return True
+
+    @staticmethod
+    def _record_unexpected(led: _Led, sender: str, **detail: Any) -> None:
+        led.out.record("unexpected", peer=sender, detail={"message": "Failed", **detail})
 
     def _is_late(self, led: _Led, host: str) -> bool:
         """R10: whether this host itself does not hear that one without a break, or has not until just now."""
@@ -636,3 +651,15 @@ def _is_asked(led: _Led, host: str) -> bool:
 def _guests_of(led: _Led) -> set[str]:
     """R6: of a run that goes on; whoever has not heard of this generation yet would say that it is unknown."""
     return set() if led.directory is None else led.directory.subscribers - led.directory.returning
+
+
+def _said_by(sender: str, message: m.Failed) -> str:
+    """What a host says, and of which node."""
+    origin = f"node {message.node!r} on host" if message.node else "host"
+    return f"{origin} {sender!r}: {message.reason}"
+
+
+def _fields_of(sender: str, message: m.Failed) -> dict[str, Any]:
+    """The same for the application, as fields of ``Fail``."""
+    gone = message.lost
+    return {"node": message.node, "host": gone or sender, "lost": bool(gone), "cause": message.cause}
