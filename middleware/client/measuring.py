@@ -60,50 +60,53 @@ class MeasurementRequests:
     def measure(self, links: Iterable[Pair], kind: type[Measured]) -> dict[Link, Measured]:
         """Have links measured; raises as ``Client.probe`` says."""
         reports: dict[Link, Measured] = self._reports[kind]
-        peers, gone, news = self._registry.peers, self._registry.gone, self._registry.news
-        pairs = [words(link, "a link is a pair of hosts") for link in links]
-        if odd := next((pair for pair in pairs if not 2 <= len(pair) <= (3 if kind is LinkEstimate else 2)), None):
-            raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
-        asked = wanted = {Link(*pair) for pair in pairs if pair[0] != pair[1]}
-        if unknown := sorted({host for link in wanted for host in link.hosts} - self._registry.known):
-            raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], peers)}")
-        for link in wanted:
-            for host in link.hosts:
-                if host in peers and link.via not in (ends := peers[host].ends):
-                    raise UsageError(
-                        f"host {host!r} is not joined to a network {link.via!r}; {nearest(link.via, ends)}"
-                    )
-
-        def vain() -> bool:
-            return bool(self._registry.closing) or any(host in gone for link in wanted for host in link.hosts)
-
-        both = wanted | {Link(link.target, link.source, link.via) for link in wanted}
+        news, asked = self._registry.news, self._checked(links, kind)
+        wanted, both = asked, asked | {Link(link.target, link.source, link.via) for link in asked}
         if kind is Latency:  # one direction is as good as the other
-            asked = wanted = {link for link in wanted if link.source < link.target or Link(*link[::-1]) not in wanted}
+            asked = wanted = {link for link in asked if link.source < link.target or Link(*link[::-1]) not in asked}
         elif kind is Place:
-            both = wanted = {Link(link.source, link.source) for link in wanted}
+            both = wanted = {Link(link.source, link.source) for link in asked}
         with news:
             for link in wanted if kind is LinkEstimate else both:
                 reports.pop(link, None)
             for _ in range(PROBE_TRIES):
-                if not vain():
+                if not self._in_vain(wanted):
                     still = {link for link in asked if not {link, Link(link.source, link.source)} & reports.keys()}
                     self._request_probes(still, QUANTITIES[kind])
                 known = -1
                 while known < len(reports):
                     known = len(reports)
-                    if news.wait_for(lambda: vain() or wanted <= reports.keys(), PROBE_S):
+                    if news.wait_for(lambda: self._in_vain(wanted) or wanted <= reports.keys(), PROBE_S):
                         self._registry.check_open()
-                        for host in sorted({host for link in wanted for host in link.hosts} & gone.keys()):
-                            how = gone[host]
-                            raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
+                        self._check_there(wanted)
                         return {link: reports[link] for link in both if link in reports}
-            link = min(wanted - reports.keys())
-        source, target = link.hosts
-        if kind is Place:
-            raise HostLostError(f"host {source!r} did not find its coordinates; is it still there?")
-        where = f"from {source!r} to {target!r}" + ("" if link.via == NET else f" over {link.via!r}")
-        raise HostLostError(f"the link {where} could not be measured; is {source!r} still there?")
+            raise _unanswered(min(wanted - reports.keys()), kind)
+
+    def _checked(self, links: Iterable[Pair], kind: type[Measured]) -> set[Link]:
+        """The links; UsageError for what is none, or between hosts that are not known."""
+        peers = self._registry.peers
+        pairs = [words(link, "a link is a pair of hosts") for link in links]
+        if odd := next((pair for pair in pairs if not 2 <= len(pair) <= (3 if kind is LinkEstimate else 2)), None):
+            raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
+        asked = {Link(*pair) for pair in pairs if pair[0] != pair[1]}
+        if unknown := sorted({host for link in asked for host in link.hosts} - self._registry.known):
+            raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], peers)}")
+        for host, via in [(host, link.via) for link in asked for host in link.hosts if host in peers]:
+            if via not in (ends := peers[host].ends):
+                raise UsageError(f"host {host!r} is not joined to a network {via!r}; {nearest(via, ends)}")
+        return asked
+
+    def _in_vain(self, wanted: set[Link]) -> bool:
+        """Whether the client is closed, or a host of these links gone."""
+        return bool(self._registry.closing) or any(
+            host in self._registry.gone for link in wanted for host in link.hosts
+        )
+
+    def _check_there(self, wanted: set[Link]) -> None:
+        """Raise HostLostError if a host of these links is gone."""
+        gone = self._registry.gone
+        for host in sorted({host for link in wanted for host in link.hosts} & gone.keys()):
+            raise HostLostError(f"no link of host {host!r} can be measured: it {gone[host]}", host=host)
 
     def _request_probes(self, links: set[Link], quantity: m.Quantity) -> None:
         peers = self._registry.peers
@@ -115,3 +118,12 @@ class MeasurementRequests:
         for (source, via), targets in by_source.items():
             fields = tuple(targets), self._me
             self._tell(e.ProbesRequested(BEFORE_RUNS, peers[source], *fields, quantity, via))
+
+
+def _unanswered(link: Link, kind: type[Measured]) -> HostLostError:
+    """Why what was asked for has not come, of the first link."""
+    source, target = link.hosts
+    if kind is Place:
+        return HostLostError(f"host {source!r} did not find its coordinates; is it still there?")
+    where = f"from {source!r} to {target!r}" + ("" if link.via == NET else f" over {link.via!r}")
+    return HostLostError(f"the link {where} could not be measured; is {source!r} still there?")

@@ -26,6 +26,7 @@ from thalweg.middleware.planning.problem.hints import (
     SupportsHints,
     propagate_hints,
 )
+from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.routes import route_of
 from thalweg.middleware.planning.problem.task import Stripe, Task
@@ -202,6 +203,39 @@ class Replanner(msgspec.Struct, frozen=True):
         return forecasts
 
     def _plan(self, command: e.RequestPlan, view: NetworkView) -> e.PlanReady:
+        task = self._task_of(command, view)
+        result = ask_planner(self.planner, task, self.model)
+        sink = task.dataflow.sinks[0]
+        placement = {sink: command.placement[sink], **result.placement}
+        target = self.of(result.dataflow)
+        placement = check_placement(result.dataflow, placement, task.hosts)
+        now_s, then_s = result.initial_cost_s, result.cost_s
+        if math.isnan(then_s) or math.isnan(now_s):
+            fastest = with_all_networks(task)
+            now_s = evaluate(self.model, Problem(fastest), command.placement)
+            then_s = evaluate(self.model, Problem(target.task.but(view=fastest.view)), placement)
+        costs = (now_s, then_s) if result.judged is None else result.judged
+        moving_s = self._moving_s(command, task, target, placement)
+        worth, why = self._judge(costs, moving_s, other_tree=target is not self)
+        if not is_compared(self.planner):
+            moves = any(command.placement.get(name) != host for name, host in placement.items())
+            worth = moves or target is not self or bool(result.routes)
+            why = "the planner says so" if worth else "operators are there already"
+        if worth and (own := self.stripes.get(self.stripe)):
+            self.stripes[self.stripe] = Stripe(result.dataflow, placement, own.share)
+        figures = {"predicted_s": then_s, "current_s": now_s}
+        detail: dict[str, Any] = {"planner": self.label, "why": why}
+        detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
+        ways = self._ways_of(task, command, result, placement, worth=worth)
+        if target is self:
+            return e.PlanReady(command.run, placement, worth=worth, detail=detail, ways=ways)
+        codes = [task.dataflow.by_name[name].code for name in task.hints.reorderable]
+        free = tuple(code for code in codes if code is not None)
+        tree = target.task.dataflow
+        return e.PlanReady(command.run, placement, worth=worth, detail=detail, dataflow=tree, free=free, ways=ways)
+
+    def _task_of(self, command: e.RequestPlan, view: NetworkView) -> Task:
+        """The planner's task at present, with all that the core tells of nodes, hosts and routes."""
         task = self.task.but(view=view, current=command.placement)
         if command.nodes or command.hosts:
             task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
@@ -218,57 +252,50 @@ class Replanner(msgspec.Struct, frozen=True):
             beside = tuple(stripe for name, stripe in self.stripes.items() if name != self.stripe)
             task = task.but(share=own.share, beside=beside)
             self.stripes[self.stripe] = Stripe(task.dataflow, command.placement, own.share)
-        result = ask_planner(self.planner, task, self.model)
-        sink = task.dataflow.sinks[0]
-        placement = {sink: command.placement[sink], **result.placement}
-        target = self.of(result.dataflow)
-        placement = check_placement(result.dataflow, placement, task.hosts)
-        now_s, then_s = result.initial_cost_s, result.cost_s
-        if math.isnan(then_s) or math.isnan(now_s):
-            fastest = with_all_networks(task)
-            now_s = evaluate(self.model, Problem(fastest), command.placement)
-            then_s = evaluate(self.model, Problem(target.task.but(view=fastest.view)), placement)
+        return task
+
+    def _moving_s(self, command: e.RequestPlan, task: Task, target: Replanner, placement: Placement) -> float:
+        """How long states travel to where their operators would be, one after the other."""
         moving_s = 0.0
         for node, host in placement.items():
             was = command.placement.get(node, host)
             if was != host and (target is self or node not in task.hints.reorderable):
-                rate_bps = view.rate_bps(was, host)
+                rate_bps = task.view.rate_bps(was, host)
                 moving_s += migration_s(command.state_bytes.get(node, 0), math.inf if rate_bps is None else rate_bps)
-        options = self.options
-        before_s, after_s = (now_s, then_s) if result.judged is None else result.judged
-        if target is not self and math.isfinite(before_s):
-            moving_s += REFILL * before_s
+        return moving_s
+
+    def _judge(self, costs: tuple[float, float], moving_s: float, *, other_tree: bool) -> tuple[bool, str]:
+        """Whether a plan is worth its moves, and why. ``costs``: of the present placement and of the plan's, seconds.
+
+        A tree is refilled when it changes, and a change of it has to pay for longer.
+        """
+        options, (before_s, after_s) = self.options, costs
         horizon_s = options.horizon_s or options.period_s
-        if target is not self and math.isfinite(before_s):
+        if other_tree and math.isfinite(before_s):
+            moving_s += REFILL * before_s
             horizon_s = max(horizon_s, LEAST_HORIZON * before_s)
-        worth = worth_moving(before_s, after_s, horizon_s, moving_s, options.hysteresis, options.gain)
-        why = "a better plan" if worth else "no better plan"
-        if not is_compared(self.planner):
-            moves = any(command.placement.get(name) != host for name, host in placement.items())
-            worth = moves or target is not self or bool(result.routes)
-            why = "the planner says so" if worth else "operators are there already"
-        elif after_s < before_s and not worth:
-            small = after_s >= before_s * (1 - options.gain)
-            why = f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving"
-        if own and worth:
-            self.stripes[self.stripe] = Stripe(result.dataflow, placement, own.share)
-        detail: dict[str, Any] = {"planner": self.label, "why": why}
-        ways: tuple[RoutePreference, ...] | UnsetType = UNSET
-        if task.networks and worth:
-            now = self._as_measured(task, command, result.dataflow, placement)
-            choice = choose(now, result.dataflow, placement, result.hints)
-            ways = ways_of(in_order(choice, result.routes) if result.routes else choice, now)
-        elif task.networks:
+        if worth_moving(before_s, after_s, horizon_s, moving_s, options.hysteresis, options.gain):
+            return True, "a better plan"
+        if after_s >= before_s:
+            return False, "no better plan"
+        small = after_s >= before_s * (1 - options.gain)
+        return (
+            False,
+            f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving",
+        )
+
+    def _ways_of(
+        self, task: Task, command: e.RequestPlan, result: Plan, placement: Placement, *, worth: bool
+    ) -> tuple[RoutePreference, ...] | UnsetType:
+        """Over which networks partitions go: for the plan if it is worth its moves, else where operators are now."""
+        if not task.networks:
+            return UNSET
+        if not worth:
             now = self._as_measured(task, command, task.dataflow, command.placement)
-            ways = ways_of(choose(now, task.dataflow, command.placement), now)
-        figures = {"predicted_s": then_s, "current_s": now_s}
-        detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
-        if target is self:
-            return e.PlanReady(command.run, placement, worth=worth, detail=detail, ways=ways)
-        codes = [task.dataflow.by_name[name].code for name in task.hints.reorderable]
-        free = tuple(code for code in codes if code is not None)
-        tree = target.task.dataflow
-        return e.PlanReady(command.run, placement, worth=worth, detail=detail, dataflow=tree, free=free, ways=ways)
+            return ways_of(choose(now, task.dataflow, command.placement), now)
+        now = self._as_measured(task, command, result.dataflow, placement)
+        choice = choose(now, result.dataflow, placement, result.hints)
+        return ways_of(in_order(choice, result.routes) if result.routes else choice, now)
 
     def _as_measured(self, task: Task, command: e.RequestPlan, dataflow: Dataflow, placement: Placement) -> Task:
         """The same task where the shared network carries what it does now, between hosts that have another one.
