@@ -181,6 +181,20 @@ def place(
     return candidates[0] if candidates else client
 
 
+class _Draft(msgspec.Struct):
+    """A generation that is being planned: its nodes, and where each is.
+
+    ``able``: hosts whose replicas can be had. ``gone``, ``regained``: sources that become absent or come back (R11),
+    with the hosts that they are on from now on.
+    """
+
+    nodes: dict[str, Node]
+    where: dict[str, str]
+    able: set[str]
+    gone: dict[str, str] = {}
+    regained: dict[str, str] = {}
+
+
 class Recovery(Part):
     """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
 
@@ -515,23 +529,61 @@ class Recovery(Part):
     def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Install | str:
         """The next generation without these hosts, with how they were lost; or why there can be none."""
         install, directory = self._context.install, self._directory
-        assert install.failover is not None
         self._see_again(peers)
-        remaining, barred = directory.hosts - lost.keys(), self.rejoin_policy.barred
-        able = {*remaining}  # whose replicas can be had
+        remaining = directory.hosts - lost.keys()
         stays = remaining - directory.vacating  # where something may be put
         flow, starts = self._graph(), self._restart(remaining)
-        where, nodes = directory.where(flow.by_name), dict(flow.by_name)
-        # R11: sources that become absent or come back, and their hosts
-        gone, regained = dict[str, str](), dict[str, str]()
+        draft = _Draft(dict(flow.by_name), directory.where(flow.by_name), {*remaining})
+        if why := self._find_homes(draft, flow, starts, lost, remaining, stays):
+            return why
+        cuts = {cut.node: cut for cut in install.history_gaps if cut.node in draft.nodes}
+        if draft.gone or draft.regained:
+            cuts |= self._change_sources(draft, flow, cuts)
+            starts = self._restart(draft.able)
+        elif draft.able > remaining:
+            starts = self._restart(draft.able)
+        for name in reversed(flow.upward):
+            if draft.where[name] not in remaining and draft.nodes[name].pinned is None:
+                chosen = self._chosen.get(name, "")
+                found = chosen in stays
+                draft.where[name] = chosen if found else place(flow, name, draft.where, starts, stays, self._client)
+        flow = Dataflow(tuple(draft.nodes.values()))
+        kept_from = self._kept_from(starts)
+        if kept_from is not None:
+            free = {name: self._free(node) for name, node in draft.nodes.items()}
+            starts = {name: msgspec.structs.replace(start, free=free[name]) for name, start in starts.items()}
+        return msgspec.structs.replace(
+            install,
+            run=install.run.next_generation,
+            dataflow=flow,
+            locations=tuple([m.Location(name, draft.where[name], 1) for name in flow.by_name]),
+            peers=tuple([peer for peer in peers if peer.name not in self.rejoin_policy.barred]),
+            starts=tuple([starts[name] for name in flow.by_name]),
+            kept_from=kept_from,
+            history_gaps=tuple(cuts.values()),
+            afresh=False,
+        )
+
+    def _find_homes(
+        self,
+        draft: _Draft,
+        flow: Dataflow,
+        starts: Mapping[str, m.Start],
+        lost: Mapping[str, str],
+        remaining: Collection[str],
+        stays: Collection[str],
+    ) -> str:
+        """R5, R11: find hosts for pinned nodes of lost hosts. Return why the run cannot go on; empty if it can."""
+        install, barred, nodes, where = self._context.install, self.rejoin_policy.barred, draft.nodes, draft.where
+        assert install.failover is not None
         for name, node in flow.by_name.items():
             node = nodes[name] = spared(node, barred)
             if is_absent(node):
                 home = next((host for host in node.stand_ins if host in remaining), None)
                 if home is not None:
-                    regained[name] = home
+                    draft.regained[name] = home
                 elif starts[name].index < gaps_of(node)[-1][0]:
-                    gone[name] = self._client
+                    draft.gone[name] = self._client
                 continue
             if where[name] in remaining or node.pinned is None or node.kind == "sink":
                 continue
@@ -542,42 +594,29 @@ class Recovery(Part):
                 nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(fallbacks))
                 where[name] = stand_in
             elif may_miss(Dataflow(tuple(nodes.values())), name):
-                gone[name] = self._client
+                draft.gone[name] = self._client
                 nodes[name] = without_source(node, LAST, self._client)
             elif install.failover.wait_s <= 0 or where[name] in barred | self.rejoin_policy.waited:
                 return f"host {where[name]!r}, which holds {name}, {lost.get(where[name], 'is gone')}"
             elif where[name] in self._late:  # R12: the host is waited for, so its replicas count
-                able.add(where[name])
-        starts = self._restart(able) if able > remaining else starts
-        cuts = {cut.node: cut for cut in install.history_gaps if cut.node in nodes}
-        if gone or regained:
-            # R11: operators that remember these sources begin with one and the same partition
-            first, taking = self._cut(flow, {*gone, *regained}, able)
-            nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
-            nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
-            starts, where = self._restart(able), where | gone | regained
-            number = install.run.next_generation.generation
-            cuts |= {name: follows(cuts.get(name), name, first, number) for name in taking}
-        for name in reversed(flow.upward):
-            if where[name] not in remaining and nodes[name].pinned is None:
-                chosen = self._chosen.get(name, "")
-                where[name] = chosen if chosen in stays else place(flow, name, where, starts, stays, self._client)
-        flow = Dataflow(tuple(nodes.values()))
-        kept_from = self._kept_from(starts)
-        if kept_from is not None:
-            free = {name: self._free(node) for name, node in nodes.items()}
-            starts = {name: msgspec.structs.replace(start, free=free[name]) for name, start in starts.items()}
-        return msgspec.structs.replace(
-            install,
-            run=install.run.next_generation,
-            dataflow=flow,
-            locations=tuple([m.Location(name, where[name], 1) for name in flow.by_name]),
-            peers=tuple([peer for peer in peers if peer.name not in barred]),
-            starts=tuple([starts[name] for name in flow.by_name]),
-            kept_from=kept_from,
-            history_gaps=tuple(cuts.values()),
-            afresh=False,
-        )
+                draft.able.add(where[name])
+        return ""
+
+    def _change_sources(
+        self, draft: _Draft, flow: Dataflow, cuts: Mapping[str, m.HistoryGap]
+    ) -> dict[str, m.HistoryGap]:
+        """R11: have operators that remember sources which go, or are back, begin with one and the same partition.
+
+        Return the gaps in the history of these operators.
+        """
+        gone, regained, nodes = draft.gone, draft.regained, draft.nodes
+        first, taking = self._cut(flow, {*gone, *regained}, draft.able)
+        barred = self.rejoin_policy.barred
+        nodes |= {name: spared(without_source(nodes[name], first, host), barred) for name, host in gone.items()}
+        nodes |= {name: back(nodes[name], first, host) for name, host in regained.items()}
+        draft.where |= gone | regained
+        number = self._context.install.run.next_generation.generation
+        return {name: follows(cuts.get(name), name, first, number) for name in taking}
 
     def _kept_from(self, starts: Mapping[str, m.Start]) -> int | None:
         """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
