@@ -64,6 +64,7 @@ def faults(first_seed: int, plans: int, *kind: str) -> Part:
 DELAYS = "docs/examples/delays.toml"
 SIGKILL, NAMES = "tests/emulation/testbeds/test_sigkill.py", "tests/middleware"
 KILLS = f"{NAMES}/client/failover/test_kills.py"
+MAPPING = "tests/experiments/papers/test_mapping.py"
 PARTS = (
     tests("tests", "every test, with many and fresh examples", 90, "--size", "long", HYPOTHESIS_PROFILE="long"),
     tests("load", f"the usual tests beside {BUSY} busy processes", 90, "--size", "usual", busy=BUSY),
@@ -77,7 +78,7 @@ PARTS = (
     tests("campaigns", "launchers killed 100 times", 30, SIGKILL, THALWEG_KILLS="100"),
     tests("campaigns", "host processes killed 100 times", 30, KILLS, THALWEG_KILLS="100"),
     tests("campaigns", "a million hostile messages", 60, f"{NAMES}/core/test_fuzz.py", THALWEG_FUZZ="1000000"),
-    tests("campaigns", "mapping, 1,000 plans", 30, f"{NAMES}/planning/test_mapping.py", THALWEG_MAPPING_PLANS="1000"),
+    tests("campaigns", "mapping, 1,000 plans", 30, MAPPING, THALWEG_MAPPING_PLANS="1000"),
     tests(
         "campaigns", "500 reshapings of four trees", 30, "tests/emulation/virtual/test_striped.py", "-k", "reshap",
         THALWEG_STRIPES="500",

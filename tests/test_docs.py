@@ -92,12 +92,9 @@ def defined(path: Path) -> set[str]:
     return found
 
 
-NAMED = {
-    (page.name, *named)
-    for page in TEXTS
-    for named in re.findall(r"`((?:middleware|operators|emulation|experiments|tests|docs)/[\w/]+\.py)(?::([\w.]+))?`",
-                            page.read_text(encoding="utf-8"))
-}  # fmt: skip
+FOLDERS = "middleware|operators|emulation|experiments|benchmarks|tests|docs"
+FILE = re.compile(rf"[` ]((?:{FOLDERS})/[\w/]+\.py)(?::([\w.]+))?[` ]")  # in a text or a command
+NAMED = {(page.name, *named) for page in TEXTS for named in FILE.findall(page.read_text(encoding="utf-8"))}
 
 
 @pytest.mark.parametrize(("page", "file", "name"), sorted(NAMED))

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from long_runs import PARTS, ROOT
 from sizes import EVERY, SIZES, SMALL, cells_left_out
 
 STEPS, FAULTS = [f"step {n}" for n in range(9)], [f"fault {n}" for n in range(15)]
@@ -38,6 +39,12 @@ def test_every_row_and_column_and_outcome_of_a_matrix_stays(columns: int) -> Non
     for name in ("step", "fault", "expected"):
         assert {cell.params[name] for cell in left} == {cell.params[name] for cell in matrix}
     assert len(left) <= max(SMALL, len(matrix) / EVERY["usual"] + len(STEPS) + columns)
+
+
+def test_each_file_that_the_long_run_names_is_there() -> None:
+    named = {word for part in PARTS for word in part.command if word.startswith("tests/")}
+    assert len(named) > 5
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
 def test_long_leaves_out_nothing_and_small_tests_run_whole() -> None:
