@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from flows import chain
-from patience import patience
+from run_records import rows_of_run
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.experiments.drivers.random_moves import RandomMover
@@ -94,18 +93,9 @@ class Taken:
 
 
 def rows_of(records: Path, label: str, kind: str) -> list[Row]:
-    """The records of a run, once its client has closed: ``monitor`` is what a host writes as it ends."""
-    given_up, rows, ended = time.monotonic() + patience(20), list[Row](), {*records.glob("*.jsonl")}
-    while ended:
-        assert time.monotonic() < given_up
-        rows, ended = [], {*records.glob("*.jsonl")}
-        for path in records.glob("*.jsonl"):
-            lines = path.read_text().splitlines(keepends=True)
-            own = [row for line in lines if line.endswith("\n") and (row := json.loads(line))["placement"] == label]
-            rows += own
-            if any(row["kind"] == "monitor" for row in own):
-                ended.remove(path)
-    return sorted((row for row in rows if row["kind"] == kind), key=lambda row: float(row["t"]))
+    """The records of a run of that kind, once its client has closed."""
+    rows = [row for _, row in rows_of_run(records, label) if row["kind"] == kind]
+    return sorted(rows, key=lambda row: float(row["t"]))
 
 
 def scenes() -> dict[str, Code]:

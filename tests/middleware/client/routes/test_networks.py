@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_records import rows_of_run
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
@@ -95,8 +96,8 @@ def test_edges_change_networks_while_data_flows(cluster: LocalCluster, records: 
     assert [each.index for each in values] == list(range(len(values)))
     assert_reference([each.value for each in values], tree, len(values))
     over: Counter[str] = Counter()
-    for _, row in rows_of(records, "h1", "h2"):
-        if row["kind"] == "transfer" and row["peer"] == "client" and row["placement"] == "to and fro":
+    for _, row in rows_of_run(records, "to and fro", "h1", "h2"):
+        if row["kind"] == "transfer" and row["peer"] == "client":
             over[(row.get("detail") or {}).get("via", "net")] += 1
     assert over["fast"] > 0 and over["net"] > 0, over
 
@@ -163,9 +164,7 @@ def test_relays_pass_on_what_is_large_and_what_is_small_and_are_left_and_taken_w
     ways: Counter[Any] = Counter()
     faults: list[Any] = []
     passed: dict[str, set[tuple[int, int]]] = {"h2": set(), "h3": set()}
-    for host, row in rows_of(records, "h1", "h2", "h3"):
-        if row["placement"] != "relayed":
-            continue
+    for host, row in rows_of_run(records, "relayed", "h1", "h2", "h3"):
         if row["kind"] == "fault" and not row.get("detail") and (host, row["peer"]) in OVER_HOPS:
             faults.append((host, row))
         elif row["kind"] == "transfer" and row["peer"] == "client":
