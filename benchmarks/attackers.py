@@ -225,7 +225,8 @@ def large_installs(orders: Orders, chance: Random) -> Iterator[Attack]:
     found = tuple(m.Location(node.name, "h1", 1) for node in nodes)
     for number, (size, at) in enumerate(itertools.product((30_000, 60_000, 120_000), range(len(orders.hosts)))):
         some = Dataflow((*nodes[:size], nodes[-1]))
-        large = msgspec.structs.replace(install, run=f"large {number}", dataflow=some, locations=found[: size // 4])
+        run_id, there = RunId(f"large-{number}"), found[: size // 4]
+        large = msgspec.structs.replace(install, run=run_id, dataflow=some, locations=there)
         yield "stranger", at, CONTROL, [frames.encode(msgspec.structs.replace(large, client="stranger"))]
 
 
@@ -234,7 +235,7 @@ def runs(orders: Orders, chance: Random) -> Iterator[Attack]:
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     for number in range(10_000):
-        another = msgspec.structs.replace(install, run=f"run {number}", client="stranger")
+        another = msgspec.structs.replace(install, run=RunId(f"run-{number}"), client="stranger")
         yield _from("stranger", orders, another, chance)
 
 

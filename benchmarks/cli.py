@@ -160,7 +160,7 @@ def records(options: RecordsOptions, as_json: JsonOption = False) -> None:
         table.add_row(name, "-" if answer[key] is None else f"{answer[key]:,}")
     output().print(table)
     if options.others and answer["bytewax_rows_per_s"] is None:
-        output().print("Bytewax is not installed; the bench extra has it: pip install 'thalweg[bench]'")
+        output().print("Bytewax is not installed; the bench extra has it: pip install -e '.[bench]'")
 
 
 @app.command("testbed")
@@ -383,7 +383,7 @@ def sim(options: SimOptions, as_json: JsonOption = False) -> None:
         table.add_row(row["placement"], str(row["servers"]), *times, *rates, mean, *peer)
     output().print(table)
     if options.others and answer["simpy"] is None:
-        output().print("SimPy is not installed; the bench extra has it: pip install 'thalweg[bench]'")
+        output().print("SimPy is not installed; the bench extra has it: pip install -e '.[bench]'")
     table = new_table("images", "before the run MB", "peak MB", "grown MB", title="Memory of a process")
     for row in answer["memory"]:
         keys = ("before_bytes", "peak_bytes", "grown_bytes")

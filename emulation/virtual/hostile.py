@@ -7,6 +7,7 @@ again; one that was said, with a field or two that are others; or one that is al
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.run_id import NO_RUN, RunId
+from thalweg.middleware.protocol.run_id import LIMIT, NO_RUN, RunId
 
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
 # Kinds of messages that a hostile host draws. The list is fixed, and each kind keeps its place: a renamed or an added
@@ -37,6 +38,7 @@ DRAWN: tuple[type[msgspec.Struct], ...] = (
     m.ProbeRequest, m.ProbeResult, m.Echo, m.ProbeRequest, m.ProbeResult, m.Echo, m.Credit,
     m.Partition, m.Probe,
 )  # fmt: skip
+OTHER = RunId("another")
 OVERHEARD = 256  # of what is said the latest
 STRANGE = ("stranger", "", "nobody", "x" * 128, "a\nb", "\x1b[31m\n" * 3)
 EDGES = (0, 1, 2, 3, 5, 40, 2**31, 2**40, 2**53 - 1)
@@ -62,6 +64,9 @@ class Pool:
     ) -> None:
         self.dice, self.hosts, self.nodes, self.run, self.kinds = dice, hosts, nodes, run, kinds
         self.index = 0  # about where the run is
+        stream, last = run.stream, LIMIT - 1
+        others = OTHER, run.next_generation, RunId(stream, 7), RunId(stream, None, last), RunId(stream, 10**9 - 1, last)
+        self._others = itertools.cycle(others)
         self._dataflow = dataflow
 
     def message(self, kind: type[msgspec.Struct] | None = None) -> Any:
@@ -136,7 +141,10 @@ class Pool:
         """A run's id."""
         if self.dice.random() < 0.06:
             return RunId(self.dice.choice(STRANGE))
-        return self.run if self.dice.random() < 0.9 else self.dice.choice((RunId("another"), NO_RUN, BEFORE_RUNS))
+        if self.dice.random() < 0.9:
+            return self.run
+        drawn = self.dice.choice((OTHER, NO_RUN, BEFORE_RUNS))
+        return next(self._others) if drawn is OTHER else drawn
 
     def text(self, name: str) -> str:
         dice = self.dice

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,24 @@ FOLDER = "benchmarks"
 
 
 def _load(root: Path) -> Any:
-    """Return the verbs of the benchmarks in a checkout; UsageError where ``root`` is none."""
+    """Return the verbs of the benchmarks in a checkout.
+
+    Raises UsageError where ``root`` is none, or where processes that are started from here, which do not import from
+    the working directory, would find another package of that name.
+    """
     if not (root / FOLDER / "cli.py").is_file():
         raise UsageError(
             "the benchmarks are in a checkout of the project, and this is an installed package;"
             " install the checkout with pip install -e, and run thalweg bench there"
         )
-    if str(root) not in sys.path:
-        sys.path.append(str(root))
+    begins_here = not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()])
+    found = PathFinder.find_spec(FOLDER, sys.path[begins_here:])
+    if found is not None and found.origin and not Path(found.origin).resolve().is_relative_to(root):
+        raise UsageError(
+            f"another package called {FOLDER} hides that of the checkout: {found.origin};"
+            " take its folder out of PYTHONPATH, or out of the environment"
+        )
+    sys.path.insert(0, str(root))
     return import_module(f"{FOLDER}.cli").app
 
 

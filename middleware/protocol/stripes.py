@@ -1,9 +1,4 @@
-"""The names of a stream's stripes: runs of their own, so that whatever is said of a run says of which.
-
-A stream that goes over several trees at once (``stripes.striping``) is one run for each of them. Stripe *k* of stream
-``r`` is run ``r/k``, and counts its partitions from 0; which of the stream's each of them is, its client says
-(``StripeIndices``). Where some of the graph is above its trees (``split_graph``), that is run ``r``.
-"""
+"""Stripes of a stream (``RunId.stripe``): how many there may be, and which partitions of the stream each has."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from random import Random
 
@@ -10,13 +11,15 @@ import pytest
 from run_ids import R
 
 from benchmarks.attack import NAMES, bench_attack
-from benchmarks.attackers import BETRAYED, ENDLESS, Orders, lies, mutated
+from benchmarks.attackers import ATTACKS, BETRAYED, ENDLESS, Orders, lies, mutated
 from benchmarks.options import AttackOptions
 from benchmarks.tree import bench_dataflow
 from thalweg.experiments.cli.main import invoke
+from thalweg.middleware.core.hosting.admission import why_not
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 
 
 @pytest.mark.long
@@ -64,3 +67,14 @@ def test_mutated_frames_decode_to_messages_or_to_a_protocol_error() -> None:
         for decode in (frames.decode_all, frames.decode_chunk):
             with contextlib.suppress(ProtocolError):
                 decode(frame)
+
+
+@pytest.mark.parametrize(("name", "count"), [("runs", 3), ("installs", 1)])  # further ones are too large for a frame
+def test_what_asks_a_host_for_runs_is_understood_there(name: str, count: int) -> None:
+    """An attack whose messages do not decode, or are refused for another reason, shows nothing of its bounds."""
+    there = m.Peer("h1", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+    attack = ATTACKS[name](Orders("", (there,), R, "h3", corpus()[0], (), 0, 0), Random(1))
+    for _, _, _, (frame, *_) in itertools.islice(attack, count):
+        install = frames.decode_control(frame)
+        assert isinstance(install, m.Install)
+        assert "the run's name" not in why_not("stranger", install, "h1", CoreConfig(), runs=0, draining=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -350,3 +351,20 @@ def test_an_installed_package_says_where_the_benchmarks_are(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="in a checkout of the project, and this is an installed package; install the"):
         bench._load(tmp_path)
     assert bench._load(ROOT) is app
+
+
+@pytest.mark.parametrize("where", ["PYTHONPATH", "working directory"])
+def test_another_package_of_that_name_is_not_taken_for_it(tmp_path: Path, where: str) -> None:
+    """Processes that the benchmarks start do not import from the working directory."""
+    other = tmp_path / "benchmarks/__init__.py"
+    other.parent.mkdir()
+    other.write_text("raise SystemExit('the other package')")
+    environment = {**os.environ, **({"PYTHONPATH": str(tmp_path)} if where == "PYTHONPATH" else {})}
+    line = [sys.executable, "-m", "thalweg", "bench", "link", "--rounds", "1", "--size", "8", "--json"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=patience(60), cwd=tmp_path)
+    if where == "PYTHONPATH":
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"another package called benchmarks hides that of the checkout: {other};" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])

@@ -276,7 +276,8 @@ class Replanner(msgspec.Struct, frozen=True):
             horizon_s = max(horizon_s, LEAST_HORIZON * before_s)
         if worth_moving(before_s, after_s, horizon_s, moving_s, options.hysteresis, options.gain):
             return True, "a better plan"
-        if after_s >= before_s:
+        cheaper = after_s < before_s  # no figure is cheaper where one is not a number
+        if not cheaper:
             return False, "no better plan"
         small = after_s >= before_s * (1 - options.gain)
         return (

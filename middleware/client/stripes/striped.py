@@ -31,7 +31,7 @@ from thalweg.middleware.errors import DataflowError, UsageError, expect
 from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.run_id import NO_RUN, RunId
+from thalweg.middleware.protocol.run_id import NO_RUN, TREES, RunId
 from thalweg.middleware.protocol.split_graph import PlacedGraph, inlet_of, is_inlet, renamed, whole
 
 ABOVE = "/"  # ends the name of a query's node above the trees, so that no node of a tree is called the same
@@ -136,7 +136,7 @@ class StripedRun(Run[T]):
 
     def take(self, command: e.Command) -> None:
         number = getattr(command, "run", NO_RUN).stripe
-        if number is None and not isinstance(command, e.OperatorMoved | e.TreeChanged | e.TreesChanged):
+        if number in (None, TREES) and not isinstance(command, e.OperatorMoved | e.TreeChanged | e.TreesChanged):
             super().take(command)
             if isinstance(command, e.Fail) and command.query:
                 self._leaves(command.query)

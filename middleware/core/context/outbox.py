@@ -72,7 +72,7 @@ class HostContext:
 
 
 class Outbox:
-    """Commands of one run (or with an empty ``run`` of the host itself), until ``HostCore.handle`` returns them."""
+    """Commands of one run (or with ``NO_RUN`` of the host itself), until ``HostCore.handle`` returns them."""
 
     __slots__ = ("context", "failed", "host", "run")
 

@@ -200,7 +200,7 @@ class Runs:
                 run.handle_notes((note,))
 
     def work_on(self, run_id: RunId = NO_RUN) -> None:
-        """Note which of several runs handles an event, as that one is dropped if it breaks. Empty: none of them."""
+        """Note which of several runs handles an event, as that one is dropped if it breaks. ``NO_RUN``: none."""
         self._at_work = run_id
 
     def hear(self, local: Local | None) -> None:
