@@ -129,6 +129,7 @@ class World:
         self.trees: dict[int | None, tuple[Dataflow, Placement]] = {}  # as the client knows them, by stripe; None: else
         self.attached: dict[int, e.QueryStarted] = {}  # queries that have begun beside the first one
         self.queries_failed: dict[int, str] = {}
+        self.queries_failed_s: dict[int, float] = {}  # when
         self.open: set[int] = set()  # queries that the application has not left, as in ``client.Run``
         self.subscribed: dict[tuple[str, int], e.QueryStarted] = {}  # by guest and number
         self.dismissed: dict[tuple[str, int], str] = {}
@@ -352,6 +353,7 @@ class World:
                 self.dismissed[host.name, query] = reason
             case e.Fail(_, reason, query=int(query)):
                 self.queries_failed[query] = reason
+                self.queries_failed_s.setdefault(query, self.now)
                 self.detach(query)
             case e.Fail(run, reason):
                 self.failed = self.failed or reason

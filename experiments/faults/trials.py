@@ -405,12 +405,16 @@ def _result(
 
 def _longest_silence(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Callers) -> Standstill | None:
     """Return the standstill of one of the first query's sinks that a fault lasted longest without a message."""
+    ends = [(at_s, world.queries_failed[query]) for query, at_s in world.queries_failed_s.items() if query == 0]
     if world.failed is not None and world.failed_s is not None:
-        log.watch.on_failed(world.failed_s, world.failed)
+        ends.append((world.failed_s, world.failed))
+    for at_s, why in ends:
+        log.watch.on_failed(at_s, why)
+    ended_s = min([at_s for at_s, _ in ends], default=world.now)
     found: list[Standstill] = []
     for sink in [name for name, query in log.queries.items() if query == 0 and 0 not in callers.left]:
         got_s, whole = log.watch.got_s[sink], len(set(log.indices[sink])) >= log.length(sink)
-        over_s = got_s[-1] if whole and got_s else world.now if world.failed_s is None else world.failed_s
+        over_s = got_s[-1] if whole and got_s else ended_s
         found += log.watch.standstills(lasting(plan, world.names), [sink], over_s)
     return max(found, key=lambda standstill: standstill.unnamed_s, default=None)
 

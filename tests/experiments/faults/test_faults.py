@@ -284,6 +284,13 @@ def test_a_run_goes_on_for_other_clients_when_the_application_s_first_query_has_
     assert result.outcome != "failed", result
 
 
+def test_the_first_query_stands_still_until_it_fails_and_no_longer_where_others_go_on() -> None:
+    faults = Outage("h4", "h5", 14.06, 76.49), Drop("client", "h4", "Install", 1), Drop("client", "h1", "Partition", 1)
+    result, _ = run_trial(FaultPlan(9_100_011, faults, graph=True))
+    assert result.outcome != "failed", result
+    assert result.silent_s < 60.0  # it fails 50 s after the beginning of the outage
+
+
 @pytest.mark.parametrize("seed", [80_299, 80_425])
 def test_partitions_of_before_a_change_of_networks_leave_routes_that_carry_nothing(seed: int) -> None:
     result, _ = run_trial(drawn_plan(seed, networks=True, lasting=True, gray=True))
