@@ -20,8 +20,8 @@ R7. Of a run that outlives its hosts there is one generation here, the newest th
     one is told who leads the run: to a client that has begun a later one itself that says nothing.
 R8. A stream of this application's that goes over several trees is a run for each of them (``stripes.striping``): the
     application hears of the stream.
-R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of them in a row counts as
-    failed for the run that they name, or where that cannot be read for all runs that it has a part in. A host that
+R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of one type in a row counts
+    as failed for the run that they name, or where that cannot be read for all runs that it has a part in. A host that
     does not lead the run tells its client only while it waits for the other.
 R10. If this host did not run itself (``Woke``), all others get a fresh period before silence counts again. That happens
      once in ``liveness_s`` at most, so a host that sleeps again and again finds out who is gone.
@@ -61,7 +61,7 @@ from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-THROUGH_HOST = frozenset({m.Subscribe, m.Failed})  # for a part of a run, as far as the host does not handle them
+THROUGH_HOST = frozenset({m.Subscribe, m.Failed})  # the host handles them, or passes them to a part of a run
 OF_RUNS = frozenset({*TABLE.messages, *RUN_MESSAGES}) - THROUGH_HOST
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
@@ -78,7 +78,7 @@ class HostCore:
         self.coordinator, self.links, self.silence = hosted.coordinator, hosted.links, hosted.silence
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, hosted.failover_runs)
-        self._undecoded = UndecodedMessages()  # R9: messages in a row that do not decode
+        self._undecoded = UndecodedMessages()  # R9
         # asked for every event
         self._streams, self._led, self._lingering = self._stripes.led, hosted.failover_runs.led, hosted.lingering
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
@@ -116,7 +116,7 @@ class HostCore:
             self.hosted.begin_fallen_anew()
 
     def _finish_streams(self) -> None:
-        """R8: pass runs' commands to their streams, and act on the events that come of it. Keep all other commands."""
+        """R8: give commands of runs to their streams, and handle the events that these return. Keep the others."""
         desk, stripes, passed = self.context, self._stripes, list[e.Command]()
         while True:
             while desk.commands:
@@ -175,7 +175,7 @@ class HostCore:
         for run in self.runs.values():
             assert not self.ended_runs.knows(run.install.client, run.id, self.context.now), f"run {run.id} is over"
             run.validate()
-        here = {(run.install.client, run.id.first) for run in self.runs.values()}
+        here = {(run.install.client, run.id.first_generation) for run in self.runs.values()}
         assert len(here) == len(self.runs), f"two generations of a run are here: {sorted(map(str, self.runs))}"
         replicated = self.hosted.failover_runs.replicas.keys()
         assert replicated <= here, f"replicas of a run that is over: {replicated}"
@@ -186,7 +186,7 @@ class HostCore:
         if self.coordinator.led:
             self.coordinator.handle_sign_of_life(event.sender)
         if self._undecoded.rows:
-            self._undecoded.end(event.sender)
+            self._undecoded.end(event.sender, m.tag_of(type(event.message)))
         if event.via is not UNSET and type(event.message) is m.Probe:
             self.links.on_probe(event.sender, event.message, event.via)
             return
@@ -219,9 +219,9 @@ class HostCore:
     def _on_undecoded(self, event: e.DecodingFailed) -> None:
         """R9: a host has sent what does not decode."""
         sender = event.sender
-        if not self._undecoded.add(sender):
+        if not self._undecoded.add(sender, event.kind):
             return
-        how = f"has sent {MOST_IN_A_ROW} messages in a row that do not decode; does it run another version?"
+        how = f"has sent {MOST_IN_A_ROW} messages of one type in a row that do not decode; does it run another version?"
         self._do_without(sender, how, event.run)
 
     def _do_without(self, host: str, how: str, only: RunId = NO_RUN) -> None:

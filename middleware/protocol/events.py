@@ -45,10 +45,14 @@ class MessageReceived(Event, frozen=True):
 
 
 class DecodingFailed(Event, frozen=True):
-    """A message from host ``sender`` could not be decoded; ``run``: the run that it names, if that can be read."""
+    """A message from host ``sender`` could not be decoded.
+
+    ``run``, ``kind``: the run that it names, and the tag of its type, if they can be read.
+    """
 
     sender: str
     run: RunId = NO_RUN
+    kind: str = ""
 
 
 class CertificateExpired(Event, frozen=True):

@@ -437,7 +437,7 @@ class Shell:
         """A message does not decode: it changes nothing, and is no secret."""
         kind, run = frames.subject_of(frame)
         self._rejections.add(str(error), sender, kind, run)
-        self.handle(e.DecodingFailed(sender, run), time.monotonic())
+        self.handle(e.DecodingFailed(sender, run, kind), time.monotonic())
 
     # --- commands --------------------------------------------------------------------------------------
 

@@ -292,27 +292,24 @@ def test_what_does_not_decode_is_recorded_and_logged_with_its_type_and_its_sende
 def test_a_host_that_sends_garbage_is_out_of_its_run_and_of_no_other(
     dial: Callable[..., zmq.Socket[bytes]], lasting: bool
 ) -> None:
-    """Someone of h2's name sends it, as h2 would; the run is idle meanwhile, but for h2's answers to pings."""
+    """Someone of h2's name sends it, as h2 would, while h2 itself sends what is right."""
     with LocalCluster(3, allow=ALLOW, transport="tcp") as cluster, Client(cluster, allow=ALLOW) as client:
         run = client.run(BLOCKS, {"o": "h2"}, failover=Failover() if lasting else None)
         other = client.run(BLOCKS, {"o": "h2"})
         came = [next(run).index, next(other).index]
         garbled = dial(client.shell.me.control, b"h2/1")
         bad = frames.encode(m.Relocated(RunId(run.id), "", True, m.Location("o", "h2", 1)))
-        for _ in range(3 * MOST_IN_A_ROW):  # answers of h2 itself may come in between
+        for _ in range(MOST_IN_A_ROW):  # other messages of h2 itself come in between
             garbled.send(bad)
         until_s = time.monotonic() + patience(10)
-        while client.shell.frames_rejected < 3 * MOST_IN_A_ROW:  # partitions of h2 in between would end the row
-            assert time.monotonic() < until_s
-            time.sleep(0.001)
         if lasting:
             while run.placement["o"] == "h2":
                 came.append(next(run).index)
-                assert time.monotonic() < until_s + patience(10), f"it goes on as it was: {len(came)} partitions came"
+                assert time.monotonic() < until_s, f"it goes on as it was: {len(came)} partitions came"
             assert came[2:] == list(range(1, len(came) - 1))
             assert next(run).index == len(came) - 1
         else:
-            with pytest.raises(RunError, match="host 'h2', which holds o, has sent 16 messages in a row that do not"):
+            with pytest.raises(RunError, match="host 'h2', which holds o, has sent 16 messages of one type in a row"):
                 for _ in run:
                     pass
         assert next(other).index == 1

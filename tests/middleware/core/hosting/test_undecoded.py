@@ -13,7 +13,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-HOW = "has sent 16 messages in a row that do not decode; does it run another version?"
+HOW = "has sent 16 messages of one type in a row that do not decode; does it run another version?"
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def client(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     return book
 
 
-def garble(book: Playbook, sender: str, count: int, run: RunId = R) -> None:
+def garble(book: Playbook, sender: str, count: int, run: RunId = R, kind: str = "Pong") -> None:
     """``count`` messages of ``sender`` do not decode; of all but the last nothing comes."""
     for _ in range(count - 1):
-        book << e.DecodingFailed(sender, run) >> []
-    book << e.DecodingFailed(sender, run)
+        book << e.DecodingFailed(sender, run, kind) >> []
+    book << e.DecodingFailed(sender, run, kind)
 
 
 @pytest.mark.parametrize("run", [R, NO_RUN], ids=str)
@@ -57,6 +57,15 @@ def test_a_message_that_decodes_ends_the_row_and_those_of_others_do_not_count(cl
         client << got("h2", m.Pong(R)) >> []
         client << got("h1", m.Pong(R)) >> []
     assert client.core.runs[R].directory.hosts == {"client", "h1", "h2", "h3"}
+
+
+def test_messages_of_another_type_that_decode_do_not_end_the_row(client: Playbook) -> None:
+    for _ in range(MOST_IN_A_ROW):
+        assert client.core.runs
+        garble(client, "h2", 1, kind="Demand")
+        failed = client.only(e.Fail)
+        client << got("h2", m.Pong(R)) >> []
+    assert [each.host for each in failed] == ["h2"]
 
 
 def test_a_host_that_does_not_lead_tells_the_client_only_while_it_waits_for_the_other(
