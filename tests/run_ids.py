@@ -9,24 +9,24 @@ R = RunId("r")
 
 
 def run_of(text: str) -> RunId:
-    """The id that is shown as that."""
+    """Return the id that this text shows."""
     first, _, generation = text.partition(GENERATION_SIGN)
     stream, sign, number = first.partition(STRIPE_SIGN)
     return RunId(stream, int(number or TREES) if sign else None, int(generation or 0))
 
 
 def timer_of(text: str) -> e.TimerKey:
-    """The key of a timer, of the run if there is one, and of what in the run: ``ping r``."""
+    """Return the key of a timer: its name, then its run and what in the run, if there are any. ``epoch r o``."""
     timer, *rest = text.split(" ")
     run, what = (*rest, "", "")[:2]
     return e.TimerKey(timer, run_of(run) if run else NO_RUN, what)
 
 
 def fired(text: str) -> e.TimerFired:
-    """That timer is due."""
+    """Return the event that this timer is due."""
     return e.TimerFired(timer_of(text))
 
 
 def alarm(text: str, at_s: float) -> e.SetTimer:
-    """That timer is set for that time."""
+    """Return the command that sets this timer for that time."""
     return e.SetTimer(timer_of(text), at_s)

@@ -102,7 +102,7 @@ def module_of(path: Path) -> str:
 
 
 def modules() -> dict[str, Path]:
-    """Every module of these folders, with its file."""
+    """Every module of ``FOLDERS``, with its file."""
     return {module_of(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
 
 

@@ -200,7 +200,7 @@ class FaultyWorld(World):
 
     def _leave(self, host: VirtualHost, run: RunId, *, joins: bool = False) -> None:
         """A run is over on a host, which may have dropped it and ``joins`` it again."""
-        key = host, run.first
+        key = host, run.first_generation
         self.left[key] = max(self.left.get(key, -1), run.generation - joins)
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
@@ -491,7 +491,7 @@ class FaultyWorld(World):
         runs = [run for run in host.core.runs.values() if run.id.stream_id == self.run_id]  # but those of hostile hosts
         nodes: set[tuple[RunId, str]] = set()
         for run in runs:
-            left = self.left.get((host, run.id.first), -1)
+            left = self.left.get((host, run.id.first_generation), -1)
             assert run.id.generation > left, f"the run is back on host {host.name}"
             nodes.update((run.id, name) for name in run.flow.nodes)
             departures = run.parts.existing(Departures)

@@ -302,7 +302,7 @@ class World:
         return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, send.via)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
-        code = host.code.get((command.run.first, command.node))
+        code = host.code.get((command.run.first_generation, command.node))
         if code is None:
             return
         made = node_code.make(code, command)
@@ -330,18 +330,18 @@ class World:
             case e.Meet(run, peers):
                 host.met.setdefault(run, set()).update([peer.name for peer in peers])
             case e.OpenRun(install, nodes):
-                run, coded = install.run.first, [install.dataflow.by_name[name] for name in nodes]
+                run, coded = install.run.first_generation, [install.dataflow.by_name[name] for name in nodes]
                 host.code |= {(run, node.name): self._code(node) for node in coded if node.code is not None}
             case e.OpenNode():
                 self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
-                host.code.pop((run.first, name), None)
+                host.code.pop((run.first_generation, name), None)
             case e.CloseRun(run, _, kept):
-                self._drop_code(host, run.first, kept)
+                self._drop_code(host, run.first_generation, kept)
                 if run not in host.core.coordinator.led:
                     host.met.pop(run, None)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
-                if (command.run.first, command.node) in host.code:
+                if (command.run.first_generation, command.node) in host.code:
                     self._soon(host, node_code.take_or_give(lambda: self._code_of(host, command), command))
             case e.Ready(run):
                 if self.ways:
@@ -360,7 +360,7 @@ class World:
                 self._soon(host, e.RunAbandoned(run))
             case e.Forgotten(run, follows):
                 host.met.pop(run, None)
-                over = run.first == self.run_id and not (follows or host.name in self.guests)
+                over = run.first_generation == self.run_id and not (follows or host.name in self.guests)
                 self._over = self._over or over
             case e.OperatorMoved(run, name, where):
                 placement = self.trees[run.stripe][1]
@@ -395,7 +395,7 @@ class World:
 
     def _code_of(self, host: VirtualHost, command: e.OpenNode | StateCall) -> NodeCode:
         """The code that a command is about, opened if that is what it wants."""
-        run = command.run.first
+        run = command.run.first_generation
         if not isinstance(command, e.OpenNode):
             return host.code[run, command.node]
         code = host.code[run, command.node.name] = self._code(command.node)

@@ -98,9 +98,8 @@ class MeasurementRequests:
 
     def _in_vain(self, wanted: set[Link]) -> bool:
         """Whether the client is closed, or a host of these links gone."""
-        return bool(self._registry.closing) or any(
-            host in self._registry.gone for link in wanted for host in link.hosts
-        )
+        gone = self._registry.gone
+        return bool(self._registry.closing) or any(host in gone for link in wanted for host in link.hosts)
 
     def _check_there(self, wanted: set[Link]) -> None:
         """Raise HostLostError if a host of these links is gone."""

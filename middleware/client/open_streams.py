@@ -106,6 +106,6 @@ class OpenStreams:
         if (concerned := self.runs.get(run.stream)) is not None:
             concerned.take(command)
         if self._subscriptions:
-            first = run.first
+            first = run.first_generation
             for subscription in [other for other in self._subscriptions.values() if other._run_id == first]:
                 subscription.take(command)

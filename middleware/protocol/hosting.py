@@ -26,7 +26,7 @@ from thalweg.middleware.protocol.fields import (
 )
 from thalweg.middleware.protocol.run_id import Generation, RunId
 
-Padding = Annotated[bytes, msgspec.Meta(max_length=32_768)]  # what answers it is to be let in as an answer
+Padding = Annotated[bytes, msgspec.Meta(max_length=32_768)]  # an answer has at most ``shell.bounds.ANSWER_BYTES``
 MOST_BESIDE = 64  # runs that one message is about, beside the first: stripes, and what is above (``protocol.stripes``)
 
 

@@ -1,4 +1,4 @@
-"""The id of a run, which says of which stream it is, of which of its stripes, and of which generation.
+"""The id of a run: its stream, the stripe of the stream that it is, and its generation.
 
 A stream that goes over several trees at once (``core.stripes.striping``) is one run for each of them, its stripe. Each
 counts its partitions from 0. The client of a stripe says which partition of the stream each of them is
@@ -28,9 +28,9 @@ Generation = Annotated[int, msgspec.Meta(ge=0, le=LIMIT - 1)]
 
 
 class RunId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, cache_hash=True, gc=False):
-    """A run: of ``stream``, of its ``stripe`` of that number if it is one, and of this ``generation``.
+    """Generation ``generation`` of a run: of a stream, or of its stripe of number ``stripe``.
 
-    ``NO_RUN`` is false.
+    ``NO_RUN`` is false. In text an id is ``r``, ``r/3`` for a stripe, ``r/3~2`` for its generation 2.
     """
 
     stream: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -45,8 +45,8 @@ class RunId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         return f"{self.stream}{stripe}{GENERATION_SIGN}{self.generation}" if self.generation else self.stream + stripe
 
     @property
-    def first(self) -> RunId:
-        """Generation 0 of the run."""
+    def first_generation(self) -> RunId:
+        """Generation 0 of the run, or of the stripe."""
         return RunId(self.stream, self.stripe) if self.generation else self
 
     @property
@@ -89,7 +89,7 @@ class RunId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         return self.generation % (1 << COUNT_BITS)
 
     def taken_over(self, process: int, term: int = 0) -> RunId:
-        """Return the first generation of another process, which is later than all by those before it.
+        """Return the first generation by another process. It is later than all generations by processes before.
 
         Args:
             process: a number below ``PROCESSES`` that no other process has.

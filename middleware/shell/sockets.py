@@ -224,7 +224,7 @@ class Sockets:
 
     def meet(self, run: RunId, peers: Iterable[m.Peer]) -> None:
         """In run ``run`` these hosts listen there."""
-        lines, version = self.lines.setdefault(run, {}), self._versions.get(run.first, self.version)
+        lines, version = self.lines.setdefault(run, {}), self._versions.get(run.first_generation, self.version)
         for peer in peers:
             line = lines.pop(peer.name, None)
             if line is None or line.peer != peer or line.version != version:
@@ -236,7 +236,7 @@ class Sockets:
 
     def speak(self, run: RunId, version: int) -> None:
         """Of that run, in all of its generations, this version is spoken from now on; any thread."""
-        self._versions[run.first] = version
+        self._versions[run.first_generation] = version
 
     def _line_in_place_of(self, before: HostConnections | None, line: HostConnections) -> HostConnections:
         self._lines_at.update(line.ends)
@@ -292,7 +292,7 @@ class Sockets:
         Unless another generation ``follows``, also which version is spoken.
         """
         if not follows:
-            self._versions.pop(run.first, None)
+            self._versions.pop(run.first_generation, None)
         for line in self.lines.pop(run, {}).values():
             self._forget(line)
         for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line

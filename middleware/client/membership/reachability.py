@@ -1,8 +1,7 @@
 """What reaches another host: its port for control messages, its ports for partitions, and large messages on each.
 
-A host that runs answers all of it, with the messages that it knows. A ``Ping`` comes back as long
-as it was sent. The first chunk of a partition that nobody there has demanded is refused, on the connection
-that it came on.
+A host that runs answers all of it, with the messages that it knows. A ``Ping`` comes back as long as it was sent. The
+first chunk of a partition that nobody there has demanded is refused, on the connection that it came on.
 """
 
 from __future__ import annotations

@@ -279,11 +279,9 @@ class Replanner(msgspec.Struct, frozen=True):
         cheaper = after_s < before_s  # no figure is cheaper where one is not a number
         if not cheaper:
             return False, "no better plan"
-        small = after_s >= before_s * (1 - options.gain)
-        return (
-            False,
-            f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving",
-        )
+        if after_s >= before_s * (1 - options.gain):
+            return False, f"it saves less than {options.gain:.0%}"
+        return False, f"it does not repay {moving_s:.3g} s of moving"
 
     def _ways_of(
         self, task: Task, command: e.RequestPlan, result: Plan, placement: Placement, *, worth: bool

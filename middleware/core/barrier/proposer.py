@@ -450,7 +450,7 @@ class Proposer(Part):
 
     @property
     def unanswering(self) -> Iterator[tuple[str, float]]:
-        """R14: hosts of the run that have not answered what all are told, with the time when it was said."""
+        """R14: hosts of the run that have not answered a message to all hosts, each with the time of the message."""
         hosts, proposal, queries = self._directory.hosts, self.proposal, self._queries
         for host in sorted(hosts.intersection(queries.awaited)):
             yield host, queries.told_s

@@ -27,7 +27,7 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class FailoverRuns:
-    """Replicas of the runs with failover on this host, and of runs that it leads the requests with which they began."""
+    """Replicas on this host of runs with failover, and the requests that began the runs which this host leads."""
 
     def __init__(self, runs: Mapping[RunId, RunCore], replicas: ReplicaTable) -> None:
         self._runs = runs
@@ -35,8 +35,8 @@ class FailoverRuns:
         self.led: dict[RunId, tuple[e.RunRequested, RunId]] = {}  # of this application, and their generations
 
     def begin(self, event: e.RunRequested, run: RunCore) -> None:
-        """A run begins that this host leads."""
-        self.led[run.id.first] = event, run.id
+        """Take the request of a run that begins, and that this host leads."""
+        self.led[run.id.first_generation] = event, run.id
         if event.journaled:
             recovery = run.parts.get(Recovery)
             recovery.keep_journal()
@@ -47,14 +47,14 @@ class FailoverRuns:
 
     def forget(self, run: RunCore) -> None:
         """R1: a run is over."""
-        base = run.id.first
+        base = run.id.first_generation
         self._table.drop(run.install.client, base)
         if run.context.leads:
             self.led.pop(base, None)
 
     def broke(self, run_id: RunId, host: str) -> bool:
         """A run of this application broke as it began anew; whether there was one."""
-        existed = self.led.pop(run_id.first, None) is not None
+        existed = self.led.pop(run_id.first_generation, None) is not None
         if existed:
             self._table.drop(host, run_id)
         return existed
@@ -72,7 +72,7 @@ class FailoverRuns:
 
     def again(self, old: RunCore, install: m.Install) -> e.RunRequested:
         """R2: with what a run begins anew."""
-        base = old.id.first
+        base = old.id.first_generation
         request = msgspec.structs.replace(self.led[base][0], install=install, known=())
         self.led[base] = request, install.run
         return request
@@ -92,5 +92,5 @@ class FailoverRuns:
 
     def current_id(self, run_id: RunId) -> RunId:
         """R2: return the id of the generation that a run is now."""
-        _, now = self.led.get(run_id.first, (None, run_id))
+        _, now = self.led.get(run_id.first_generation, (None, run_id))
         return now

@@ -182,7 +182,7 @@ def place(
 
 
 class _Draft(msgspec.Struct):
-    """A generation that is being planned: its nodes, and where each is.
+    """A generation that is being planned: its ``nodes``, and the hosts ``where`` they are to be.
 
     ``able``: hosts whose replicas can be had. ``gone``, ``regained``: sources that become absent or come back (R11),
     with the hosts that they are on from now on.
@@ -271,7 +271,9 @@ class Recovery(Part):
             name: {index: tuple(sorted(hosts)) for index, hosts in replicas.items()}
             for name, replicas in self.known.items()
         }
-        self._out.emit(e.Keep(install.run.first, e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases))))
+        self._out.emit(
+            e.Keep(install.run.first_generation, e.ResumableRun(now, known, tuple(self.stateless), dict(self.bases)))
+        )
 
     def on_changed(self, _: ChangedOver | Left) -> None:
         """R7: the graph has changed, perhaps, or where its nodes are."""
@@ -545,8 +547,9 @@ class Recovery(Part):
         for name in reversed(flow.upward):
             if draft.where[name] not in remaining and draft.nodes[name].pinned is None:
                 chosen = self._chosen.get(name, "")
-                found = chosen in stays
-                draft.where[name] = chosen if found else place(flow, name, draft.where, starts, stays, self._client)
+                if chosen not in stays:
+                    chosen = place(flow, name, draft.where, starts, stays, self._client)
+                draft.where[name] = chosen
         flow = Dataflow(tuple(draft.nodes.values()))
         kept_from = self._kept_from(starts)
         if kept_from is not None:

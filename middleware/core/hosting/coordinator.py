@@ -347,7 +347,7 @@ class Coordinator:
     def _on_sender_failed(
         self, led: _Led, recovery: Recovery, sender: str, message: m.Failed
     ) -> Generator[Note, None, bool]:
-        """R10: a host says that a node or itself cannot go on, or who leads the run. Return whether the run goes on."""
+        """R10: a host says that a node or itself cannot go on, or who leads the run. Return whether that is settled."""
         if message.led:
             if not self._doubts(led, recovery, sender):
                 return False
@@ -365,7 +365,7 @@ class Coordinator:
     def _on_host_missed(
         self, led: _Led, recovery: Recovery, sender: str, message: m.Failed
     ) -> Generator[Note, None, bool]:
-        """R10: a host waits for another one in vain: one of the two is lost. Return whether the run goes on."""
+        """R10: a host waits for another one in vain: one of the two is lost. Return whether that is settled."""
         directory, gone = led.directory, message.lost
         assert directory is not None
         if gone not in directory.fell and self._is_late(led, gone):
@@ -654,12 +654,12 @@ def _guests_of(led: _Led) -> set[str]:
 
 
 def _said_by(sender: str, message: m.Failed) -> str:
-    """What a host says, and of which node."""
+    """Return the line for the application: which node, which host, and the reason."""
     origin = f"node {message.node!r} on host" if message.node else "host"
     return f"{origin} {sender!r}: {message.reason}"
 
 
 def _fields_of(sender: str, message: m.Failed) -> dict[str, Any]:
-    """The same for the application, as fields of ``Fail``."""
+    """Return the same as fields of ``Fail``."""
     gone = message.lost
     return {"node": message.node, "host": gone or sender, "lost": bool(gone), "cause": message.cause}

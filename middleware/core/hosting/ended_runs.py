@@ -39,7 +39,7 @@ class EndedRuns:
         wildcard = next((pattern for pattern in ((ALL, NO_RUN), (client, NO_RUN)) if pattern in until_s), None)
         if wildcard is not None and not opened:
             return  # it is refused as it is, and whoever is refused removes what was
-        key = wildcard or (client, run.first)
+        key = wildcard or (client, run.first_generation)
         until_s.pop(key, None)
         self._joined.pop(key, None)
         until_s[key] = now + self._kept_s
@@ -53,7 +53,7 @@ class EndedRuns:
 
     def revive(self, client: str, run: RunId) -> None:
         """A run goes on here after all."""
-        self.until_s.pop((client, run.first), None)
+        self.until_s.pop((client, run.first_generation), None)
 
     def _forget(self, now: float) -> None:
         until_s = self.until_s
@@ -78,7 +78,7 @@ class EndedRuns:
     def knows(self, client: str, run: RunId, now: float, joins: int = 0) -> bool:
         """Whether that run is over, also for who ``joins`` it by the ``Install`` of that number."""
         self._forget(now)
-        key, generation = (client, run.first), run.generation
+        key, generation = (client, run.first_generation), run.generation
         last = self._generations.get(key, 0)
         if key not in self.until_s or generation > last:
             return False

@@ -121,15 +121,15 @@ class Runs:
 
     def generations(self, client: str, run_id: RunId) -> list[RunId]:
         """R7: the generations of a run that are here, of which there is one at most."""
-        runs, base = self.runs, run_id.first
+        runs, base = self.runs, run_id.first_generation
         if not run_id.generation and not self.failover_runs.replicas:
             return [run_id] if run_id in runs else []
-        return [other for other, run in runs.items() if other.first == base and run.install.client == client]
+        return [other for other, run in runs.items() if other.first_generation == base and run.install.client == client]
 
     def is_of_another(self, client: str, run_id: RunId) -> bool:
         """Return whether a run of that id is here, in any generation, and only of other clients."""
-        base = run_id.first
-        owners = {run.install.client for other, run in self.runs.items() if other.first == base}
+        base = run_id.first_generation
+        owners = {run.install.client for other, run in self.runs.items() if other.first_generation == base}
         return bool(owners) and client not in owners
 
     def close_run(

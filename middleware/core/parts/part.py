@@ -106,7 +106,7 @@ class Part:
 
     @property
     def unanswering(self) -> Iterable[tuple[str, float]]:
-        """Hosts that have not answered what all are told by the part, with the time when it was said."""
+        """Hosts that have not answered a message of the part to all hosts, each with the time of the message."""
         return ()
 
     def awaits(self, message: Any) -> bool:

@@ -16,8 +16,8 @@ class ReplicaTable:
 
     def of(self, install: m.Install) -> Replicas:
         """Return the replicas that are here of a run."""
-        return self.of_runs.setdefault((install.client, install.run.first), {})
+        return self.of_runs.setdefault((install.client, install.run.first_generation), {})
 
     def drop(self, client: str, run_id: RunId) -> None:
         """Forget the replicas of a run."""
-        self.of_runs.pop((client, run_id.first), None)
+        self.of_runs.pop((client, run_id.first_generation), None)

@@ -25,26 +25,26 @@ class SubscriptionTable:
 
     def get(self, run_id: RunId, owner: str) -> RunSubscriptions | None:
         """Return what is taken of a client's run, whatever its generation."""
-        visit = self.known.get(run_id.first)
+        visit = self.known.get(run_id.first_generation)
         return visit if visit is not None and visit.owner.name == owner else None
 
     def here(self, run_id: RunId) -> RunId:
         """The generation of a visited run that is open here; ``NO_RUN`` where none is."""
-        base, visit = run_id.first, self.known.get(run_id.first)
+        base, visit = run_id.first_generation, self.known.get(run_id.first_generation)
         if visit is None:
             return NO_RUN
         mine = (
             name for name, run in self._runs.items()
-            if name.first == base and run.install.client == visit.owner.name
+            if name.first_generation == base and run.install.client == visit.owner.name
         )  # fmt: skip
         return next(mine, NO_RUN)
 
     def request(self, event: e.SubscribeRequested) -> None:
         """The application wants the partitions of a node."""
-        run_id = event.run.first
+        run_id = event.run.first_generation
         out = self._out.of(run_id)
         if run_id not in self.known:
-            if any(name.first == run_id for name in self._runs):
+            if any(name.first_generation == run_id for name in self._runs):
                 why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
                 out.fail(why, node=event.node, host=self._me.name, query=event.number)
                 return
@@ -53,8 +53,8 @@ class SubscriptionTable:
 
     def leave(self, event: e.UnsubscribeRequested) -> None:
         """It wants them no more."""
-        if event.run.first in self.known:
-            self.known[event.run.first].leave(event.number)
+        if event.run.first_generation in self.known:
+            self.known[event.run.first_generation].leave(event.number)
 
     def on_timer(self, run_id: RunId) -> RunId:
         """Repeat what is due; return the run that is to be closed here, if there is one."""
@@ -66,14 +66,14 @@ class SubscriptionTable:
     def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> RunId:
         """The run's client says that a subscription is over, or that all are; return the run to be closed here."""
         visit = self.get(message.run, sender)
-        if visit is None and message.run.first in self.known:  # another client leads the run, and it goes on
+        if visit is None and message.run.first_generation in self.known:  # another client leads the run, and it goes on
             self._out.of(message.run).record("unexpected", peer=sender, detail={"message": "Dismiss"})
             return NO_RUN
         if visit is not None:
             visit.dismiss(message.number, message.why)
         if not message.number:
             self._out.of(message.run).send(sender, m.Removed(message.run, self._me.name))
-        return NO_RUN if visit is None else self._go_home(message.run.first)
+        return NO_RUN if visit is None else self._go_home(message.run.first_generation)
 
     def handle_sign_of_life(self, sender: str, run_id: RunId, now: float) -> None:
         """A sign of life has come from the run's client."""
@@ -98,7 +98,7 @@ class SubscriptionTable:
     def end(self, run_id: RunId, why: str, owner: str) -> None:
         """The run is over here, if anything was taken of it."""
         if self.get(run_id, owner) is not None:
-            self._end(run_id.first, why)
+            self._end(run_id.first_generation, why)
 
     def _end(self, run_id: RunId, why: str) -> None:
         self.known.pop(run_id).end(why)

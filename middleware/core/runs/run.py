@@ -164,7 +164,7 @@ class RunCore:
 
     @property
     def unanswering(self) -> Iterator[tuple[str, float]]:
-        """Hosts that have not answered what all are told, with the time when it was said."""
+        """Hosts that have not answered a message to all hosts, each with the time of the message."""
         return (each for part in self.parts for each in part.unanswering)
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
@@ -253,7 +253,7 @@ class RunCore:
             self.handle_notes(hearer(*words))
 
     def _on_located(self, sender: str, message: m.Located) -> None:
-        """Use newer locations, which a host tells as this one has used older ones."""
+        """Take newer locations. A host sends them because this one has used older ones."""
         self._insist(sender, message.locations)
         believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
         self.directory.settle(believed)

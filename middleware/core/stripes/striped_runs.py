@@ -191,7 +191,7 @@ class Stripes:
             return self._handle_notes(command.run.stream_id, pair[0].on_delivered(pair[1], command))
         if (fed := self._of_trunk(command)) is not None:
             return self._handle_notes(command.run.stream_id, fed.take(command))
-        fed, run = self.trunks.get(command.run.first), self._runs.get(command.run)
+        fed, run = self.trunks.get(command.run.first_generation), self._runs.get(command.run)
         if fed is None or run is None or not command.end:
             return (command,)
         return (fed.mark_uneven(command, run.tree.dataflow.below(command.sink)),)
@@ -219,7 +219,7 @@ class Stripes:
             return
         if pair is not None:
             pair[0].forget(pair[1])
-        self._left[stream].discard(command.run.first)
+        self._left[stream].discard(command.run.first_generation)
         if not self._left[stream]:  # R2: the stream is forgotten with its last run
             del self.led[stream], self._left[stream]
             self.trunks.pop(stream, None)
@@ -229,7 +229,7 @@ class Stripes:
 
     def _on_open(self, command: e.OpenRun) -> Iterable[e.Event | e.Command]:
         """R3: no code is to be loaded for what is fed here."""
-        fed = self.trunks.get(command.install.run.first)
+        fed = self.trunks.get(command.install.run.first_generation)
         if fed is None:
             return (command,)
         nodes = command.install.dataflow.by_name
@@ -237,14 +237,14 @@ class Stripes:
 
     def _on_open_node(self, command: e.OpenNode) -> Iterable[e.Event | e.Command]:
         """R3: nor for what may come to be fed here."""
-        if command.run.first not in self.trunks or not is_inlet(command.node):
+        if command.run.first_generation not in self.trunks or not is_inlet(command.node):
             return (command,)
         return (e.NodeOpened(command.run, command.node.name),)
 
     def _on_run_operator(self, command: e.RunOperator) -> Iterable[e.Event | e.Command]:
         if not self.trunks:
             return (command,)
-        stream = command.run.first
+        stream = command.run.first_generation
         fed, run = self.trunks.get(stream), self._runs.get(command.run)
         node = None if fed is None or run is None else run.tree.dataflow.by_name.get(command.node)
         if fed is None or node is None or not is_inlet(node):

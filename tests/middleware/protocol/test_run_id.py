@@ -37,8 +37,8 @@ def test_no_run_is_false_and_comes_in_no_message() -> None:
 def test_a_stripe_belongs_to_its_stream() -> None:
     stripe = R.of_stripe(3).next_generation
     assert stripe == run_of("r/3~1") == RunId("r", 3, 1)
-    assert (stripe.first, stripe.stream_id, stripe.asked_as) == (run_of("r/3"), R, R)
-    assert (R.next_generation.asked_as, R.next_generation.stream_id, R.first) == (run_of("r~1"), R, R)
+    assert (stripe.first_generation, stripe.stream_id, stripe.asked_as) == (run_of("r/3"), R, R)
+    assert (R.next_generation.asked_as, R.next_generation.stream_id, R.first_generation) == (run_of("r~1"), R, R)
     assert len({R, R.trees, R.of_stripe(0), R.next_generation, RunId("r")}) == 4
 
 
@@ -63,7 +63,7 @@ def test_who_takes_over_is_later_than_all_before(chain: list[int], losses: int) 
         last = RunId("r", generation=run.generation + losses)
         for each in (run, later(run, 3), last):
             assert before < each.generation < LIMIT
-            assert each.first == R
+            assert each.first_generation == R
         before, run = last.generation, last
 
 
