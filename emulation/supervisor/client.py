@@ -24,7 +24,7 @@ from thalweg.emulation.supervisor.requests import Request
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.platform import check_linux
 from thalweg.middleware.platform.packages import install_line
-from thalweg.middleware.platform.python import find_program, module_command
+from thalweg.middleware.platform.python import find_program, module_command, working_folder
 
 START_S = 20.0
 CALL_S = 60.0
@@ -313,7 +313,7 @@ class SupervisorClient:
 def _as_here(host: str, command: Command) -> tuple[list[str], dict[str, str], str]:
     """A command's words, environment and folder, which are ours where it does not say them."""
     variables = os.environ if command.env is None else command.env
-    return command.words(host), dict(variables), os.fspath(command.cwd or Path.cwd())
+    return command.words(host), dict(variables), os.fspath(command.cwd or working_folder())
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.emulation.uml.streams import Credit, Streams
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, STATUS, Frames, Kind
 from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.platform.python import SHELL, find_program, isolated_command, module_command
+from thalweg.middleware.platform.python import SHELL, find_program, isolated_command, module_command, working_folder
 
 BOOT_S = 60.0  # about 3 s where nothing else runs
 POWER_OFF_S = 15.0
@@ -185,7 +185,7 @@ class Kernel:
         job = {
             "argv": list(argv),
             "env": variables,
-            "cwd": os.fspath(cwd or Path.cwd()),
+            "cwd": os.fspath(cwd or working_folder()),
             "umask": mask,
             "terminals": [
                 tuple(os.get_terminal_size(one))[::-1] if os.isatty(one) else None for one in (stdout, stderr)

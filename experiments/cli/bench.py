@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -26,8 +25,8 @@ def _load(root: Path) -> Any:
             "the benchmarks are in a checkout of the project, and this is an installed package;"
             " install the checkout with pip install -e, and run thalweg bench there"
         )
-    begins_here = not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()])
-    found = PathFinder.find_spec(FOLDER, sys.path[begins_here:])
+    inherited = sys.path if sys.flags.safe_path else sys.path[1:]  # without the working directory, or the script's
+    found = PathFinder.find_spec(FOLDER, inherited)
     if found is not None and found.origin and not Path(found.origin).resolve().is_relative_to(root):
         raise UsageError(
             f"another package called {FOLDER} hides that of the checkout: {found.origin};"

@@ -20,6 +20,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from thalweg.middleware.errors import UsageError
+
 PYTHON = sys.executable
 SHELL = "/bin/sh"  # no look-up
 LAST = "THALWEG_LAST_FOLDERS"
@@ -47,6 +49,14 @@ def drop_relative_folders() -> None:
     """Leave only the absolute folders in the ``PATH`` of this process (R5), for libraries that look programs up."""
     if (path := os.environ.get("PATH")) is not None:
         os.environ["PATH"] = os.pathsep.join(folder for folder in path.split(os.pathsep) if os.path.isabs(folder))
+
+
+def working_folder() -> str:
+    """Return the working directory; UsageError if it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory has been removed; change to another") from None
 
 
 # --- folders of modules -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 
+from thalweg.middleware.errors import UsageError
 from thalweg.middleware.platform import python
 
 NAMES = ("json", "string", "shutil", "msgspec", "numpy")
@@ -100,3 +101,13 @@ def test_programs_are_found_in_absolute_folders_only(foreign: Path, monkeypatch:
     assert os.environ["PATH"] == str(foreign / "bin")
     monkeypatch.setenv("PATH", ".")
     assert python.find_program("tool", str(foreign / "bin")) == str(foreign / "bin/tool")
+
+
+def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert python.working_folder() == str(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="the working directory has been removed; change to another"):
+        python.working_folder()
