@@ -19,9 +19,9 @@ SOURCE = Node("s", "source", (), CODE, "h1")
 class Traced(NodeCore):
     """A node that remembers the table entries it used."""
 
-    def __init__(self, node: Node, limit: int | None = None, **others: Any) -> None:
+    def __init__(self, node: Node, limit: int | None = None, *others: Any, **more: Any) -> None:
         self.used: list[tuple[NodeState, NodeEvent]] = []
-        super().__init__(node, limit, **others)
+        super().__init__(node, limit, *others, **more)
 
     def to(self, trigger: NodeEvent) -> None:
         entry = (self.state, trigger)
@@ -47,7 +47,7 @@ def out(index: int, value: object = None, *, end: m.End = False) -> Output:
 
 def shared(node: Node = SOURCE) -> NodePlaybook:
     """A node whose consumers are x and y."""
-    return NodePlaybook(Traced.of(node, None, ("x", "y")))
+    return NodePlaybook(Traced.begun(node, None, 0, {"x": 0, "y": 0}))
 
 
 def ahead(of: int) -> NodePlaybook:
@@ -61,7 +61,12 @@ def ahead(of: int) -> NodePlaybook:
     return book
 
 
+def under_way(book: NodePlaybook, index: int, consumer: str = "") -> None:
+    """The host has begun a transfer of that to a consumer, which is not over."""
+    book.node.window.consumers[consumer].was_sent(index, "h2", under_way=True)
+
+
 def deep(book: NodePlaybook, depth: int = 3) -> NodePlaybook:
     """The same, with so many partitions under way."""
-    book.node.depth = depth
+    book.node.window.depth = depth
     return book

@@ -11,6 +11,7 @@ looked at: a book tells everything, or says ``>> ANY``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
@@ -20,7 +21,7 @@ from msgspec import structs
 from run_ids import R
 
 from thalweg.middleware.core.barrier.member import Member
-from thalweg.middleware.core.flow.actions import Action, Output
+from thalweg.middleware.core.flow.actions import Action, Dispatch, Output
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.moving.departures import Departures
@@ -168,7 +169,7 @@ def Finished(index: int, value: Any = None, *, end: bool = False) -> Stimulus:
 
 def TransferOver(index: int, *, arrived: bool = True) -> Stimulus:
     """The transfer of partition ``index`` is over: it has ``arrived``, or nobody knows."""
-    return lambda node: _told(node.on_transfer_over(index, arrived=arrived))
+    return lambda node: _told(node.window.on_transfer_over(index, "", arrived=arrived))
 
 
 class ToLeave:
@@ -203,9 +204,19 @@ def Replaced(after: int) -> Stimulus:
     return lambda node: ("taken", node.replace(after))
 
 
-def ToTurn(after: int) -> Stimulus:
+def ToTurn(after: int, to: str = "new") -> Stimulus:
     """Another consumer takes what comes after partition ``after``."""
-    return lambda node: ("taken", node.turn(after))
+    return lambda node: ("taken", node.turn(after, to))
+
+
+def TurnedTo() -> Stimulus:
+    """The host has kept what the old consumer may still want, as ``Turned`` said."""
+
+    def turned(node: NodeCore) -> tuple[str, list[Action]]:
+        node.turned()
+        return "taken", node.go_on()
+
+    return turned
 
 
 def Rewired(after: int, *inputs: str) -> Stimulus:
@@ -228,6 +239,9 @@ class NodePlaybook:
     def __lshift__(self, stimulus: Stimulus) -> NodePlaybook:
         self._before = state_of(self.node)
         self.verdict, self.actions = stimulus(self.node)
+        for action in self.actions:
+            if isinstance(action, Dispatch):  # the host sends it, and its transfer is over: nobody knows how
+                self.node.window.consumers[action.consumer].was_sent(action.output.index, "h2", under_way=False)
         self.node.validate()
         return self
 
@@ -243,9 +257,14 @@ class NodePlaybook:
 
 def state_of(node: NodeCore) -> dict[str, Any]:
     """A copy of a node's state, but for the repeated demand that it lets pass once: a duplicate uses that up."""
-    copied = {each.name: getattr(node, each.name) for each in fields(NodeCore) if each.name not in ("taker", "takers")}
-    copied |= {f"of {name}": (each.demanded, each.sending) for name, each in node.takers.items()}
-    return {name: type(value)(value) if isinstance(value, dict | set) else value for name, value in copied.items()}
+    window, received = node.window, node.received
+    copied = {each.name: getattr(node, each.name) for each in fields(NodeCore)}
+    copied["window"] = [*window.unacked], {*window.unheard}
+    copied["received"] = {**received.inputs}, {*received.asked}, received.last, copy.deepcopy(received.prefetched)
+    for name, consumer in window.consumers.items():
+        under_way = {index: sent.under_way for index, sent in consumer.sent.items()}
+        copied[f"of {name}"] = consumer.demanded, consumer.first, under_way
+    return copied
 
 
 def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:

@@ -40,13 +40,13 @@ from thalweg.middleware.protocol import messages as m
 ROOT = Path(__file__).parents[1]
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "a0e5f82385927d879ef0836a975ed18521cb297981e1c5e61cae8e6dc944c137",
-    "--placement local --period 60 --seed 1 --k 2": "7e947ecb985764e4921f0bf82cc1390452f80cf0c12dd02c6498caff3d865e5a",
+    "--placement global --period 60 --seed 3": "6a0707fbc8c195066058220f95e8d6427230b7c3a95149f4ecc1e9380d9b0ab4",
+    "--placement local --period 60 --seed 1 --k 2": "098e476f0c43a31c15d37d12dacaa1d32e77759108d1c09882c8af44af2d0ebb",
     "--placement thalweg --period 60 --seed 2": "c6b2d04dae72ed4b35a20901a965dba8131ebb274b113e9ca597a63a0da45e7e",
-    "--placement random-moves --moves 20 --seed 4": "3e982c92657a33b65c80993600abfac243eb8ab3b1d4822c102f4a84a7b3af7f",
+    "--placement random-moves --moves 20 --seed 4": "97b33fe6601ea0864a0cb5a9527324257ca47c656523c79d059de99f63433ce2",
     "--placement one-shot --bytes --seed 1": "d8ae40201bbe40728ff17bd5a6b4abf94c6989093543cbcdaeaca2158b18dd35",
 }
-FAULTS = {22: "7c331f828b18eb43ec54a6eb2ece27f4b71eb2e1b2aa34e753be1bd2cb4a4266"}
+FAULTS = {22: "9b2967d8e025eac31ffaef285f363a1f88cc9ad3ec8eda7997fe3ac43ebab1a7"}
 
 
 def told(options: str, folder: Path) -> list[str]:

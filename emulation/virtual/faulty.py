@@ -501,10 +501,10 @@ class FaultyWorld(World):
                 version = run.directory.locations[name].version
                 if version > 1:  # each is of a hand-over, this one perhaps begun and over with one event
                     self.begun.setdefault((run.id, name, version - 1), {host})
-                held = node.output
-                if held is not None and node.retained is not None:
-                    assert held.index == node.retained.index + 1, f"host {host.name}: {node!r} holds {held.index}"
-                for output in node.inputs.values():
+                held, sent = node.output, node.window.last
+                if held is not None and sent is not None:
+                    assert held.index == sent.index + 1, f"host {host.name}: {node!r} holds {held.index}"
+                for output in node.received.inputs.values():
                     assert output.index == node.index, f"host {host.name}: {node!r} has input {output.index}"
         if nodes != self._nodes[host.name]:
             self._nodes[host.name] = nodes

@@ -31,7 +31,7 @@ class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class ConsumerDemand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one of several consumers has demanded of an operator that moves, and the operator's epoch so far for it."""
+    """What a consumer has demanded of an operator that moves, and the operator's epoch so far for it."""
 
     consumer: Name
     demanded: Demanded
@@ -53,23 +53,20 @@ class Refuse(NodeMessage, frozen=True):
 
 
 class State(NodeMessage, frozen=True):
-    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``, or what
-    ``ConsumerDemand`` says.
+    """``node`` between two partitions: it needs ``index`` next, and its consumers have demanded ``demanded``.
 
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
     else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
-    any. ``book`` is the operator's epoch so far. With ``heir`` the operator goes nowhere: that one, which appears in
-    another tree, takes over what it remembers.
+    any. With ``heir`` the operator goes nowhere: that one, which appears in another tree, takes over what it remembers.
     """
 
     index: Index
-    demanded: Demanded | tuple[ConsumerDemand, ...]
+    demanded: tuple[ConsumerDemand, ...]
     state_version: Index
     size_bytes: Index
     digest: Annotated[str, msgspec.Meta(max_length=128)]
     tail: Annotated[str, msgspec.Meta(max_length=128)] = ""
     inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
-    book: BookState | None = None
     heir: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 

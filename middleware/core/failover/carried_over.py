@@ -10,7 +10,7 @@ R2. An operator here goes on if the next generation has it here, with the same i
     as it would start; not if it still waits for a replica or for states that it takes over, if its last output is on
     another host, or if it has not begun. Else it begins like those that were lost: each of the two is sound, whatever
     the others do, so nobody has to agree on it.
-R3. An operator keeps its outputs from where its consumer would start (``flow.retained``). So whoever begins anew, with
+R3. An operator keeps its outputs from where its consumer would start (``flow.replay_log``). So whoever begins anew, with
     whatever has gone on around it, is given what it wants again, and its consumer's first demand tells how far it is.
     The client lets the next generation be of this kind only if no operator would start before what it has had
     dropped (``CheckpointsObsolete``); that is so as long as no state is lost with all its replicas.

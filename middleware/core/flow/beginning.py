@@ -2,7 +2,7 @@
 
 Rules:
 
-R1. Operators of a run that outlives its hosts keep their outputs (``retained``), where that is of use: sources make
+R1. Operators of a run that outlives its hosts keep their outputs (``replay_log``), where that is of use: sources make
     theirs again, sinks stay.
 R2. In a graph a consumer says itself with which partition it goes on. The only one that a node has does so as well.
 R3. So does a sink of another client in every later generation. The run's client knows about how far it is, and no more.
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.flow.retained import Retained
+from thalweg.middleware.core.flow.replay_log import ReplayLog
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
@@ -26,14 +26,15 @@ def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     starts = {start.node: start for start in install.starts}
     start = starts.get(node.name)
     guests = {name for name in consumers if install.failover is not None and is_of_guest(name, tree, install)}
+    index, free = (0, False) if start is None else (start.index, start.free)
+    begins: dict[str, int | None]
     if install.kept_from is not None and start is not None and consumers:
-        core = NodeCore.anew(node, limit, start, firsts(consumers, tree, install))
+        begins = firsts(consumers, tree, install)
     elif guests and start is not None and start.index < LAST:  # R3: begin at the guest's own partition
-        begins_at = {name: None if name in guests else starts[name].index for name in consumers}
-        core = NodeCore.anew(node, limit, start, begins_at)
+        begins = {name: None if name in guests else starts[name].index for name in consumers}
     else:
-        begins = {name: starts[name].index if name in starts else 0 for name in consumers}
-        core = NodeCore.resumed(node, limit, 0 if start is None else start.index, begins)
+        begins, free = {name: starts[name].index if name in starts else 0 for name in consumers}, False
+    core = NodeCore.begun(node, limit, index, begins, free=free)
     equip(core, tree, install)
     return core
 
@@ -57,7 +58,7 @@ def firsts(consumers: Iterable[str], tree: Tree, install: m.Install) -> dict[str
 
 def equip(node: NodeCore, tree: Tree, install: m.Install) -> None:
     """Tell a node how many partitions may be under way, and have it keep its outputs (R1)."""
-    node.depth = install.ahead
+    node.window.depth = install.ahead
     kinds = {tree.node_of(name).kind for name in tree.consumers[node.node.name]}
     if install.failover is not None and node.node.kind == "operator" and "operator" in kinds:
-        node.log = Retained(install.failover.retained_bytes)
+        node.window.log = ReplayLog(install.failover.retained_bytes)

@@ -43,7 +43,6 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
-    ConsumerState,
     Dispatch,
     Hand,
     Output,
@@ -52,6 +51,7 @@ from thalweg.middleware.core.flow.actions import (
     Turned,
 )
 from thalweg.middleware.core.flow.beginning import begun
+from thalweg.middleware.core.flow.consumer_state import ConsumerState
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected, Pending
 from thalweg.middleware.core.flow.epochs import EpochBooks
@@ -65,6 +65,7 @@ from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, LIGHT, RUN
 from thalweg.middleware.core.flow.output_schedule import OutputSchedule
 from thalweg.middleware.core.flow.pace import Pace
 from thalweg.middleware.core.flow.room import Room
+from thalweg.middleware.core.flow.send_window import SendWindow
 from thalweg.middleware.core.flow.shared_transfers import SharedTransfer, SharedTransfers
 from thalweg.middleware.core.flow.tails import Tails
 from thalweg.middleware.core.flow.tree import Tree
@@ -166,7 +167,7 @@ class Demands:
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
         self.compute_s: dict[str, float] = {}  # how long a node's code took last
-        self.tails = Tails(context, shared.silence, tree, directory)
+        self.tails = Tails(context, shared.silence, directory)
         self.expected: dict[str, Expected] = {}
         # what consumers have sent to an operator that is light: where it goes answers that
         self._owed: dict[str, dict[str, m.Demand | m.SkipTo]] = {}
@@ -233,9 +234,9 @@ class Demands:
                 self.transfer_over(part, arrived=False)
         if demand.version > self._directory.locations[consumer].version:
             self._directory.merge((m.Location(consumer, sender, demand.version),))
-        if self.tails.left and (left := self.tails.wanted(demand)) is not None:
-            if left.is_due(demand):
-                left.was_sent(demand.consumer, self._send_output(name, demand.consumer, left.output))
+        if self.tails.left and (sends := self.tails.wanted(demand)) is not None:
+            for send in sends:
+                self._was_sent(self.tails.left[name], send, self._send_output(name, consumer, send.output))
                 self._out.record("repeated", node=name, index=index)
             return NO_NOTES
         node = self.nodes.get(name)
@@ -250,14 +251,14 @@ class Demands:
             return NO_NOTES
         if self._under_way and self.shared_transfers.alight(demand, self._directory.locations[consumer].host):
             # R9: the consumer has moved, and gets nothing of a transfer to its old host that it was to share
-            taker = node.taker_of(consumer)
-            taker.sending = False
-            taker.over(index, arrived=False)
-        if node.depth > 1:
-            self._see_where(node.taker_of(consumer), demand)
+            node.window.on_transfer_over(index, consumer, arrived=False)
+        state = node.window.consumers.get(consumer)
+        if state is None:  # the node has turned since
+            return NO_NOTES
+        self._see_where(state, demand)
         book = self._books.of.get(name)
-        fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
-        unheard = bool(node.unheard)
+        fresh = book is not None and state.demanded < index <= node.index
+        unheard = bool(node.window.unheard)
         verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict != "taken":
             if verdict == "lacking":
@@ -270,9 +271,9 @@ class Demands:
         noted = self._perform(node, actions) if actions else NO_NOTES
         return (*noted, *self._recall(node, node.leave_heard())) if unheard else noted
 
-    def _see_where(self, taker: ConsumerState, demand: m.Demand) -> None:
+    def _see_where(self, consumer: ConsumerState, demand: m.Demand) -> None:
         """R13: what has come to where the consumer was is to be sent again."""
-        for index, sent in taker.sent.items():
+        for index, sent in consumer.sent.items():
             if not sent.under_way and sent.host != self._directory.host_of(demand.consumer, index):
                 sent.due = True
 
@@ -296,7 +297,7 @@ class Demands:
             self.tails.acknowledge(name, consumer, index)
         if index == LAST and not self._may_renounce(sender, message):
             return NO_NOTES
-        unheard, light = bool(node.unheard), node.state is LIGHT
+        unheard, light = bool(node.window.unheard), node.state is LIGHT
         can, actions = node.on_skip(index, consumer)
         if not can:
             self.failures.lacks(name, consumer, index)
@@ -344,7 +345,7 @@ class Demands:
         """R7: a consumer here waits for what another host keeps."""
         name, consumer = demand.producer, demand.consumer
         here = self.nodes.get(consumer)
-        waits = here is not None and name in here.asked and here.index == demand.index
+        waits = here is not None and name in here.received.asked and here.index == demand.index
         if waits and (consumer, name) not in self.pending:
             self._await(consumer, name, demand.index)
 
@@ -465,7 +466,7 @@ class Demands:
 
     def _made(self, node: NodeCore, actions: list[Action], made: notes.OutputMade) -> Iterable[Note]:
         """R13: who takes the node's state does so before its code runs again, for which all inputs may be here."""
-        if node.depth == 1 and node.node.inputs:  # none is before it has demanded them
+        if node.window.depth == 1 and node.node.inputs:  # none is before it has demanded them
             return (*self._perform(node, actions), made)
         return self._made_ahead(node, actions, made)
 
@@ -483,7 +484,7 @@ class Demands:
         node, tail = self.nodes.get(name), self.tails.left.get(name)
         for consumer in consumers:
             if node is not None:
-                node.on_transfer_over(index, consumer, arrived=arrived)
+                node.window.on_transfer_over(index, consumer, arrived=arrived)
             if tail is not None:
                 tail.on_transfer_over(index, consumer, arrived=arrived)
 
@@ -551,7 +552,7 @@ class Demands:
             elif type(action) is Ask:
                 index = action.index
                 for producer in node.node.inputs:
-                    if self._send_demand(name, producer, index) and producer in node.asked:
+                    if self._send_demand(name, producer, index) and producer in node.received.asked:
                         self._await(name, producer, index)
             elif type(action) is Hand:
                 self._deliver(name, action.output)
@@ -561,8 +562,8 @@ class Demands:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
                     self.skip(name, producer, LAST)
             elif type(action) is Turned:
-                self.tails.leave(node)
-                noted = (*noted, *self._perform(node, node.go_on_turned()))
+                self.tails.leave(name, node.turned())
+                noted = (*noted, *self._perform(node, node.go_on()))
             else:
                 noted = (notes.Light(name),)
         if node.state is ENDED:
@@ -603,7 +604,7 @@ class Demands:
         later = critical = False
         if self._by_epochs:
             node, book = self.nodes[consumer], self._books.of.get(consumer)
-            later = node.last == producer
+            later = node.received.last == producer
             critical = node.node.kind == "sink" if book is None else book.critical
         news = commit = None
         if here:
@@ -667,25 +668,25 @@ class Demands:
         return None if locations is None and not estimates else m.Piggyback(locations or (), estimates)
 
     def _dispatch(self, node: NodeCore, action: Dispatch) -> None:
-        name, output = node.node.name, action.output
-        taker = node.taker or node.takers[action.consumer]
-        consumer = action.consumer or self._tree.consumer_of(name, output.index)
+        name, output, consumer = node.node.name, action.output, action.consumer
         if self._under_way and not action.again and (host := self._boards(name, consumer, output.index)):
             # R9: the output is under way to another consumer on that host, and this consumer shares the transfer
             to = host
         else:
             to = self._send_output(name, consumer, output)
-        if node.depth > 1:
-            # R13: an output that is not acknowledged is sent again if it went where the consumer is no longer
-            taker.was_sent(output.index, to or self._directory.host_of(consumer, output.index), under_way=bool(to))
-        else:
-            taker.to, taker.sending = to, bool(to)
+        self._was_sent(node.window, action, to)
         if self._newcomers is not None and name in self._newcomers.came:
             self._newcomers.record(name, output.index)
         if name in self._books.of:
             self._books.of[name].on_sent(output.index, consumer)
         if action.again:
             self._out.record("repeated", node=name, index=output.index)
+
+    def _was_sent(self, window: SendWindow, action: Dispatch, to: str) -> None:
+        """R13: where an output went: it is sent again if its consumer is there no longer."""
+        consumer, index = action.consumer, action.output.index
+        host = to or self._directory.host_of(consumer, index)
+        window.consumers[consumer].was_sent(index, host, under_way=bool(to))
 
     def _boards(self, name: str, consumer: str, index: int) -> str:
         """R9: the host to which this is under way already, and to a consumer there; empty: it is not."""

@@ -29,8 +29,9 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context import notes
 from thalweg.middleware.core.context.notes import Note, Notes
 from thalweg.middleware.core.context.outbox import Timer
-from thalweg.middleware.core.flow.actions import LAST, Action, Ask, ConsumerState, Renounce, RunCode
+from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode
 from thalweg.middleware.core.flow.beginning import equip, firsts
+from thalweg.middleware.core.flow.consumer_state import ConsumerState
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
 from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.newcomers import Newcomer
@@ -97,7 +98,7 @@ class Flow(Demands, Part):
                 self._perform(node, [Renounce(node.node.inputs)])
                 continue
             for producer in node.node.inputs:
-                if producer in node.asked:
+                if producer in node.received.asked:
                     self._demand_until_answered(name, producer, node.index)
                 elif graph:
                     self.skip(name, producer, node.got)
@@ -121,14 +122,14 @@ class Flow(Demands, Part):
             consumer = self._tree.dataflow.by_name.get(line.node)
             for name in () if consumer is None else consumer.inputs:
                 node = self.nodes.get(name)
-                if node is not None and node.log is not None:
-                    node.log.let_go(self._needed(node))
+                if node is not None and node.window.log is not None:
+                    node.window.log.let_go(self._needed(node))
 
     def _needed(self, node: NodeCore) -> int:
         """The first partition of a node that a consumer may want."""
         consumers = [self._tree.node_of(name) for name in self._tree.consumers[node.node.name]]
         lines = [self._lines.get(consumer.name, 0) for consumer in consumers if consumer.kind == "operator"]
-        return min([*lines, *(taker.demanded for taker in node.takers.values())])
+        return min([*lines, *(consumer.demanded for consumer in node.window.consumers.values())])
 
     # --- other hosts --------------------------------------------------------------------------------
 
@@ -136,8 +137,7 @@ class Flow(Demands, Part):
         """No transfer to that host is under way any more, and what it kept is gone."""
         self.tails.peer_gone(lost.host)
         for node in self.nodes.values():
-            for taker in node.takers.values():
-                taker.unsent(lost.host)
+            node.window.peer_gone(lost.host)
         if self._shared_transfers is not None:
             self._shared_transfers.peer_gone(lost.host)
         return NO_NOTES
@@ -150,19 +150,14 @@ class Flow(Demands, Part):
         waits = self.tails.waits_for(host)
         if waits is not None:
             return waits
-        outputs = [
-            (name, node.sent_to(taker, taker.demanded), consumer, taker)
-            for name, node in self.nodes.items()
-            for consumer, taker in node.takers.items()
-        ]
-        for name, tail in self.tails.left.items():
-            outputs += [(name, tail.output, consumer, taker) for consumer, taker in tail.takers.items()]
-        for name, output, consumer, taker in outputs:
-            if output is None or taker.has(output.index):
-                continue
-            to = consumer or self._tree.consumer_of(name, output.index)
-            if to not in self.nodes and self._directory.whereabouts(to, output.index) == host:
-                return name, f"which holds {to!r}"
+        windows = [(name, node.window) for name, node in self.nodes.items()] + [*self.tails.left.items()]
+        for name, window in windows:
+            for consumer, state in window.consumers.items():
+                index = state.demanded
+                if window.output(index) is None or state.has(index) or consumer in self.nodes:
+                    continue
+                if self._directory.whereabouts(consumer, index) == host:
+                    return name, f"which holds {consumer!r}"
         return None
 
     # --- hand-overs -----------------------------------------------------------------------------------
@@ -181,7 +176,7 @@ class Flow(Demands, Part):
     def release(self, name: str) -> None:
         """An operator has left, as ``Directory`` knows; its tail stays."""
         node = self.nodes.pop(name)
-        self.tails.leave(node)
+        self.tails.leave(name, node.window.split())
         self.tails.forget(name)
         self._forget((name,))
         self._books.forget(name)
@@ -203,7 +198,7 @@ class Flow(Demands, Part):
             if here is None:
                 if owed and consumer in owed:
                     self._out.send(self._directory.locations[name].host, owed[consumer])
-            elif name in here.asked:  # R1: the operator was here; the demand goes to its new host, and is repeated
+            elif name in here.received.asked:  # R1: the demand goes to the operator's new host, and is repeated
                 self._demand_until_answered(consumer, name, here.index)
             elif owed and isinstance(owed.get(consumer), m.SkipTo):  # it may have its own end in hand yet
                 self.skip(consumer, name, LAST)
@@ -220,26 +215,20 @@ class Flow(Demands, Part):
         """An operator has come, with ``state``: it demands its next inputs."""
         name, tree = state.node, self._tree
         consumers = tree.consumers[name]
-        demanded, last = state.demanded, state.index - 1
-        per_consumer = (
-            (m.ConsumerDemand(consumers[0], demanded, state.book),) if isinstance(demanded, int) else demanded
-        )
-        known = {progress.consumer: progress for progress in per_consumer}
-        takers: dict[str, ConsumerState] = {}
+        last = state.index - 1
+        known = {progress.consumer: progress for progress in state.demanded}
+        begins: dict[str, ConsumerState] = {}
         for consumer in consumers:  # R4: queries may have begun or left since the state was taken
             first, progress = tree.first.get(consumer, 0), known.get(consumer)
             if progress is not None and state.index < progress.demanded < LAST:  # it goes on there
                 first = max(first, progress.demanded)
-            takers[consumer] = ConsumerState(
-                max(first - 1, last) if progress is None else progress.demanded, first=first
-            )
+            demanded = max(first - 1, last) if progress is None else progress.demanded
+            begins[consumer] = ConsumerState(demanded, first=first)
         if state.tail:
-            waiting = {consumer for consumer, taker in takers.items() if taker.demanded <= last}
+            waiting = {consumer for consumer, begin in begins.items() if begin.needs <= last}
             if waiting:
                 self.tails.keep(name, state.tail, last, waiting)
-        if len(takers) == 1 and takers[consumers[0]].first <= state.index:
-            takers = {"": takers[consumers[0]]}
-        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
+        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, begins)
         equip(node, tree, self._install)
         self.nodes[name] = node
         self.newcomers.come(name, came)
@@ -250,14 +239,14 @@ class Flow(Demands, Part):
                 (self.skip if pending.skips else self._demand_until_answered)(consumer, name, pending.index)
         for producer in node.node.inputs:
             if producer in self.nodes:
-                self.nodes[producer].taker_of(name).forget()
+                self.nodes[producer].window.forget(name)
         expected = self.expected.pop(name, None)
         early_inputs = {} if expected is None else expected.early
-        if node.depth > 1:
-            node.prefetched = early_inputs
+        if node.window.depth > 1:
+            node.received.prefetched = early_inputs
         for action in node.stay():
             # else nobody wanted anything more of it while it was on its way
-            if not isinstance(action, Ask) or node.depth > 1:
+            if not isinstance(action, Ask) or node.window.depth > 1:
                 self._perform(node, [action])
                 continue
             for producer in node.node.inputs:
@@ -313,13 +302,14 @@ class Flow(Demands, Part):
                 todo.append((node, node.replace(turn)))  # R3: the node ends with the old tree
                 continue
             if old.consumers[name] != new.consumers[name]:
-                todo.append((node, node.turn(turn)))
+                todo.append((node, node.turn(turn, new.consumers[name][0])))
             if old.by_name[name].inputs != successor.inputs:
                 todo.append((node, node.rewire(turn, successor)))
         for name in held:
             self.hold(name)
         for name in new_nodes:
-            node = self.nodes[name] = NodeCore.of(new.by_name[name], self._install.partitions, ("",), turn + 1)
+            begins = dict.fromkeys(new.consumers[name], turn + 1)
+            node = self.nodes[name] = NodeCore.begun(new.by_name[name], self._install.partitions, turn + 1, begins)
             equip(node, tree, self._install)
             todo.append((node, node.begin()))
             self._books.keep(new, name)
@@ -364,10 +354,9 @@ class Flow(Demands, Part):
         many = len(tree.dataflow.sinks) > 1
         todo: list[tuple[NodeCore, list[Action]]] = []
         for name, node in self.nodes.items():
-            takers = tree.consumers[name]
-            new = [consumer for consumer in takers if consumer in names]
+            new = [consumer for consumer in tree.consumers[name] if consumer in names]
             if new:
-                todo.append((node, node.join(new, first, takers[0])))
+                todo.append((node, node.join(new, first)))
             # R6: a node has ended because no consumer wanted more, and cannot serve a query that wants something
             for consumer in new if node.renounced and (limit is None or first < limit) else ():
                 why = (
@@ -378,7 +367,8 @@ class Flow(Demands, Part):
                 # R5: the node told its producers nothing while there was one sink; they may go on for others
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:
-            self.nodes[name] = NodeCore.of(tree.dataflow.by_name[name], limit, tree.consumers[name], first)
+            begins = dict.fromkeys(tree.consumers[name], first)
+            self.nodes[name] = NodeCore.begun(tree.dataflow.by_name[name], limit, first, begins)
             equip(self.nodes[name], tree, self._install)
         self._books.begin_anew(tree.dataflow, self.nodes)
         for node, actions in todo:
@@ -410,7 +400,7 @@ class Flow(Demands, Part):
             self._books.forget(name)
         self._books.begin_anew(self._tree.dataflow, self.nodes)
         for node in list(self.nodes.values()):
-            if not gone.isdisjoint(node.takers):
+            if not gone.isdisjoint(node.window.consumers):
                 yield from self._perform(node, node.part(gone))
                 yield from self._recall(node, node.leave_heard())
                 if node.state is ENDED:  # nobody who is left wants anything of it, so it waits for nothing
@@ -432,8 +422,8 @@ class Flow(Demands, Part):
             if node.node.kind == "sink":
                 if node.state is IDLE and node.index > self._tree.first.get(name, 0):
                     yield name, "", node.index - 1
-            elif len(node.takers) > 1 and not node.unheard:
-                demanded = {consumer: taker.demanded for consumer, taker in node.takers.items()}
+            elif len(node.window.consumers) > 1 and not node.window.unheard:
+                demanded = {consumer: state.demanded for consumer, state in node.window.consumers.items()}
                 demanded = {consumer: index for consumer, index in demanded.items() if index < LAST}
                 least = min(demanded.values(), default=0)
                 if any(index > least for index in demanded.values()):
@@ -444,7 +434,7 @@ class Flow(Demands, Part):
         for node in self.nodes.values():
             node.validate()
         for (consumer, producer), pending in self.pending.items():
-            assert pending.skips or producer in self.nodes[consumer].asked, (consumer, producer)
+            assert pending.skips or producer in self.nodes[consumer].received.asked, (consumer, producer)
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name
         assert self.expected.keys().isdisjoint(self.nodes), self.expected

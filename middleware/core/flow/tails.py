@@ -18,38 +18,12 @@ from typing import Literal
 import msgspec
 
 from thalweg.middleware.core.context.outbox import RunContext
-from thalweg.middleware.core.flow.actions import ConsumerState, Output
+from thalweg.middleware.core.flow.actions import Dispatch
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.forwards import MAX_FORWARDS, forwarded
-from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.send_window import SendWindow
 from thalweg.middleware.core.measuring.silence import Suspicions
 from thalweg.middleware.protocol import messages as m
-
-
-class Tail(msgspec.Struct):
-    """The last output of a node for consumers that it does not serve from here any more, until they acknowledge it."""
-
-    output: Output
-    takers: dict[str, ConsumerState]
-
-    def is_due(self, demand: m.Demand) -> bool:
-        """Whether the consumer is to be sent it now: it is not on its way, and did not land while this was said."""
-        taker = self.takers[demand.consumer]
-        if demand.again and taker.landed == demand.index:
-            taker.landed = -1
-            return False
-        return not taker.sending
-
-    def was_sent(self, consumer: str, to: str) -> None:
-        """Its transfer to that host has begun, or, where that is none, is over."""
-        self.takers[consumer].to, self.takers[consumer].sending = to, bool(to)
-
-    def on_transfer_over(self, index: int, consumer: str, *, arrived: bool) -> None:
-        """A transfer of a partition of this node is over."""
-        if index == self.output.index and consumer in self.takers:
-            taker = self.takers[consumer]
-            taker.sending, taker.landed = False, index if arrived else -1
 
 
 class RemoteTail(msgspec.Struct):
@@ -57,7 +31,7 @@ class RemoteTail(msgspec.Struct):
 
     host: str
     index: int
-    takers: set[str]
+    consumers: set[str]
     gone: bool = False  # that host was lost, and may have joined again without it
 
 
@@ -81,61 +55,57 @@ class Tails:
         "_retry_max_s",
         "_silence",
         "_to",
-        "_tree",
         "kept",
         "left",
     )
 
-    def __init__(self, context: RunContext, silence: Suspicions, tree: Tree, directory: Directory) -> None:
+    def __init__(self, context: RunContext, silence: Suspicions, directory: Directory) -> None:
         self._out, self._host, self._to = context.out, context.out.host, context.install.client
         self._retry_max_s, self._lasts = context.limits.retry_max_s, context.fails_over
-        self._silence, self._tree, self._directory = silence, tree, directory
-        self.left: dict[str, Tail] = {}
+        self._silence, self._directory = silence, directory
+        self.left: dict[str, SendWindow] = {}
         self.kept: dict[str, RemoteTail] = {}
         self._passed: dict[str, ForwardedDemands] = {}  # to those
 
-    def leave(self, node: NodeCore) -> None:
-        """R1: keep a node's last output, for consumers that may not have got it."""
-        output, name = node.retained, node.node.name
-        if output is not None:
-            self.left[name] = tail = Tail(output, {})
-            for consumer, taker in node.takers.items():
-                if node.taker is not None or taker.demanded <= output.index:  # the only one has perhaps changed
-                    consumer = consumer or self._tree.consumer_of(name, output.index)
-                    tail.takers[consumer] = taker.of_last(output.index)
-            node.release()
+    def leave(self, name: str, window: SendWindow | None) -> None:
+        """R1: keep the last output of a node, for consumers that may not have got it."""
+        if window is not None:
+            self.left[name] = window
 
-    def wanted(self, demand: m.Demand) -> Tail | None:
-        """R1: the tail that answers this demand. Who demands a later partition has let go of it."""
-        tail = self.left.get(demand.producer)
-        if tail is None or demand.index < tail.output.index:
+    def wanted(self, demand: m.Demand) -> list[Dispatch] | None:
+        """R1: what is to be sent of a tail that this demand asks for; None where no tail answers it.
+
+        Who demands a later partition has let go of the tail.
+        """
+        window = self.left.get(demand.producer)
+        if window is None:
             return None
-        if demand.index > tail.output.index:
-            self.let_go(demand.producer, demand.consumer, demand.index)
+        index, consumer, last = demand.index, demand.consumer, window.unacked[-1].index
+        if index > last:
+            self.let_go(demand.producer, consumer, index)
             return None
-        return tail if demand.consumer in tail.takers else None
+        if index < last or consumer not in window.consumers:
+            return None
+        window.consumers[consumer].miss(index, again=demand.again)
+        return window.due(consumer)
 
     def let_go(self, name: str, consumer: str, index: int) -> None:
         """R1: let go of a tail for a consumer that needs nothing of the node before partition ``index``."""
-        tail = self.left.get(name)
-        if tail is None or index <= tail.output.index:
-            return
-        if self._tree.former is None or index <= self._tree.turn:  # else it is perhaps another consumer's
-            tail.takers.pop(consumer, None)
-            if not tail.takers:
+        window = self.left.get(name)
+        if window is not None and index > window.unacked[-1].index:
+            window.part((consumer,))
+            if not window.consumers:
                 del self.left[name]
 
-    def keep(self, name: str, host: str, index: int, takers: set[str]) -> None:
+    def keep(self, name: str, host: str, index: int, consumers: set[str]) -> None:
         """That host keeps the last output of an operator that has come from there, which these have perhaps not got."""
-        self.kept[name] = RemoteTail(host, index, takers)
+        self.kept[name] = RemoteTail(host, index, consumers)
 
     def answers(self, demand: m.Demand) -> Literal["node", "elsewhere", "nobody"]:
         """Who answers a demand for an operator here whose last output another host keeps; that host is sent it."""
         name, index = demand.producer, demand.index
         holder = self.kept[name]
         host = holder.host
-        if self._tree.former is not None and index > self._tree.turn:  # perhaps of another consumer
-            return "node"
         if index > holder.index:  # which acknowledges it
             self.acknowledge(name, demand.consumer, index)
             return "node"
@@ -160,13 +130,13 @@ class Tails:
     def acknowledge(self, name: str, consumer: str, index: int) -> None:
         """R2: have the host of a tail let go of it for a consumer that needs nothing before partition ``index``."""
         holder = self.kept[name]
-        if index <= holder.index or (self._tree.former is not None and index > self._tree.turn):
+        if index <= holder.index:
             return
-        if consumer in holder.takers:
-            holder.takers.discard(consumer)
+        if consumer in holder.consumers:
+            holder.consumers.discard(consumer)
             if holder.host != self._host:
                 self._out.send(holder.host, m.ReplayNotNeeded(self._out.run, name, consumer, index))
-        if not holder.takers:
+        if not holder.consumers:
             self.forget(name)
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
@@ -181,9 +151,8 @@ class Tails:
     def peer_gone(self, host: str) -> None:
         """A host was lost: no transfer to it is under way, and what it kept is gone."""
         self.unkeep(host)
-        for tail in self.left.values():
-            for taker in tail.takers.values():
-                taker.unsent(host)
+        for window in self.left.values():
+            window.peer_gone(host)
 
     def unkeep(self, host: str) -> None:
         """A host that was lost, or has joined, has no last outputs of operators here."""
@@ -197,7 +166,7 @@ class Tails:
 
     def shrink(self, turn: int) -> None:
         """The old tree has ended with partition ``turn``: nothing was handed over meanwhile, so all is of before."""
-        for name in [name for name, tail in self.left.items() if tail.output.index <= turn]:
+        for name in [name for name, window in self.left.items() if window.unacked[-1].index <= turn]:
             del self.left[name]
         self.kept.clear()
 
@@ -206,11 +175,11 @@ class Tails:
         for name in gone:
             self.left.pop(name, None)
             self.forget(name)
-        for name, tail in list(self.left.items()):
-            tail.takers = {consumer: taker for consumer, taker in tail.takers.items() if consumer not in gone}
-            if not tail.takers:
+        for name, window in list(self.left.items()):
+            window.part(gone)
+            if not window.consumers:
                 del self.left[name]
         for name, holder in list(self.kept.items()):
-            holder.takers -= gone
-            if not holder.takers:
+            holder.consumers -= gone
+            if not holder.consumers:
                 self.forget(name)

@@ -174,20 +174,20 @@ class Departures(Part):
         node, holder, consumers = self._flow.nodes[name], self._flow.tails.kept.get(name), self._tree.consumers[name]
         books = self._books.states(name, consumers)
         assert snapshot is not None
-        known = [(consumer or consumers[0], taker.demanded) for consumer, taker in node.takers.items()]
-        several = tuple([m.ConsumerDemand(consumer, demanded, books.get(consumer)) for consumer, demanded in known])
-        only = None if consumers[0] in self._tree.first else node.taker  # that host may know of others before that one
+        demanded = [
+            m.ConsumerDemand(name, consumer.demanded, books.get(name))
+            for name, consumer in node.window.consumers.items()
+        ]
         message = m.State(
             run=self._out.run,
             node=name,
             version=departure.version,
             index=node.index,
-            demanded=several if only is None else only.demanded,
+            demanded=tuple(demanded),
             state_version=snapshot.state_version,
             size_bytes=len(snapshot.state),
             digest=snapshot.digest,
-            tail=self._out.host if node.retained is not None else "" if holder is None else holder.host,
-            book=None if only is None else books.get(consumers[0]),
+            tail=self._out.host if node.window.unacked else "" if holder is None else holder.host,
         )
         departure.sending = self._directory.states.send(departure.target, message, snapshot.state)
 

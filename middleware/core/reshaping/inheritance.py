@@ -150,7 +150,7 @@ class Inheritance(Part):
             node=legacy.node,
             version=snapshot.version,
             index=turn + 1,
-            demanded=turn,
+            demanded=(),
             state_version=snapshot.state_version,
             size_bytes=len(snapshot.state),
             digest=snapshot.digest,

@@ -69,9 +69,9 @@ class Ran:
         self.seconds.append(now)
         for host in self.world.hosts.values():
             for run in host.core.runs.values():
-                nodes = run.flow.nodes.values()
-                waiting = (len(node.kept) + sum(map(len, node.prefetched.values())) for node in nodes)
-                self.held = max(self.held, *waiting, 0)
+                for node in run.flow.nodes.values():
+                    waiting = sum(map(len, node.received.prefetched.values()))
+                    self.held = max(self.held, len(node.window.unacked) + waiting)
 
 
 @pytest.mark.parametrize(("size_bytes", "ahead"), [(16_384, 17), (65_536, 5), (262_144, 2)])

@@ -345,7 +345,7 @@ def test_a_consumer_that_never_asks_costs_no_more_memory_than_one_that_does() ->
     world.run(flow, {node.name: node.pinned or "h1" for node in flow.nodes} | dict.fromkeys(flow.sinks, "client"), 50)
     assert max(index for sink, index in taken if sink == "taken") in (1, 2)
     nodes = [node for host in world.hosts.values() for node in host.core.runs[run_of("run")].flow.nodes.values()]
-    assert all((node.output is not None) + (node.retained is not None) <= 2 for node in nodes)
+    assert all((node.output is not None) + len(node.window.unacked) <= 2 for node in nodes)
     assert max(node.index for node in nodes) <= 5
 
 

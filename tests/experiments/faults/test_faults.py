@@ -424,7 +424,7 @@ def test_what_comes_late_brings_no_run_back(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_hostile_host_changes_nothing_unless_everybody_may_say_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = [FaultPlan(seed, (Hostility("stranger", 0.0, 40.0, 0.05),)) for seed in (1, 2, 4, 7, 8)]
+    plans = [FaultPlan(seed, (Hostility("stranger", 0.0, 40.0, 0.05),)) for seed in (1, 2, 3, 5, 7)]
     assert {run_trial(plan)[0].outcome for plan in plans} == {"delivered"}
     monkeypatch.setattr(RunCore, "may_say", lambda *_: True)
     assert {run_trial(plan)[0].outcome for plan in plans} == {"failed"}

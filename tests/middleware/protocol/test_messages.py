@@ -242,7 +242,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 10$"),
+        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 11$"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
         (frames.encode(m.Ping(R))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (frames.encode(m.Demand(R, "p", "c", 1, 65)), "<= 64"),
@@ -283,7 +283,7 @@ def test_bulk_limits() -> None:
         frames.decode_chunk(frames.encode(m.Chunk(1, 0, 0, m.Partition(R, "p", "c", 7, end=True))))
 
 
-STATE = m.State(R, "o", 1, 0, -1, 1, 8, "sha256:x")
+STATE = m.State(R, "o", 1, 0, (), 1, 8, "sha256:x")
 DOUBLE = b"\xcb"  # msgpack's mark of one
 
 

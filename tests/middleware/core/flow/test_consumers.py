@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes import CODE, ahead, out, shared
+from nodes import CODE, ahead, out, shared, under_way
 from playbook import (
     Arrived,
     Demanded,
@@ -17,12 +17,12 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
-    ConsumerState,
     Dispatch,
     Lighten,
     Renounce,
     RunCode,
 )
+from thalweg.middleware.core.flow.consumer_state import ConsumerState
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.dataflow import Node
@@ -40,12 +40,12 @@ def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
     book << Demanded(0, by="y") >> [*both(0, "s0"), RunCode(1, ())]
     book << Demanded(1, by="x") >> []
     book << Finished(1, "s1") >> []
-    assert book.node.retained == out(0, "s0")  # which y has perhaps not got
+    assert book.node.window.last == out(0, "s0")  # which y has perhaps not got
     book << Demanded(0, by="x") >> "late"  # as x has
     book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
     book << Demanded(2, by="x") >> "ahead"
     book << Demanded(1, by="y") >> [*both(1, "s1"), RunCode(2, ())]
-    assert book.node.retained == out(1, "s1")
+    assert book.node.window.last == out(1, "s1")
 
 
 def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consumer() -> None:
@@ -57,7 +57,7 @@ def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consu
         book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y"), *more]
     book << Demanded(1, by="y") >> "late"
     book << Demanded(2, by="y") >> [Dispatch(out(2, "o2"), True, "y")]
-    assert [book.node.older, book.node.retained] == [[out(2, "o2")], out(3, "o3")]
+    assert book.node.window.unacked == [out(2, "o2"), out(3, "o3")]
 
 
 def test_what_was_held_for_all_goes_to_who_wants_it_once_the_node_stays() -> None:
@@ -75,10 +75,10 @@ def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> Non
     book << Demanded(0, by="x") >> [RunCode(0, ())]
     book << Demanded(0, by="y") >> []
     book << Finished(0, "s0") >> [*both(0, "s0"), RunCode(1, ())]
-    book.node.takers["x"].sending = True
+    under_way(book, 0, "x")
     book << Demanded(0, by="x") >> "duplicate"
     book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
-    book.node.on_transfer_over(0, "x", arrived=True)
+    book.node.window.on_transfer_over(0, "x", arrived=True)
     book << Demanded(0, again=True, by="x") >> "duplicate"  # it was on its way then
     book << Demanded(0, again=True, by="x") >> [Dispatch(out(0, "s0"), True, "x")]
 
@@ -92,7 +92,7 @@ def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
     book << Skipped(LAST, by="y") >> []
     book << Demanded(1, by="x") >> []
     book << Demanded(1, by="y") >> "late"  # from before it said so
-    assert book.node.retained is None
+    assert book.node.window.last is None
     book << Skipped(LAST, by="x") >> [Renounce(("a",))]
     assert book.node.state is NodeState.ENDED
 

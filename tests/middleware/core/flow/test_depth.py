@@ -12,6 +12,7 @@ from playbook import (
     ToLeave,
     ToTurn,
     TransferOver,
+    TurnedTo,
 )
 
 from thalweg.middleware.core.flow.actions import (
@@ -26,7 +27,7 @@ from thalweg.middleware.core.flow.node_states import NodeState
 
 def sent(book: NodePlaybook, index: int, host: str = "h2", *, arrived: bool | None = None) -> None:
     """The host core began a transfer of that, which is perhaps over."""
-    book.node.takers[""].was_sent(index, host, under_way=True)
+    book.node.window.consumers[""].was_sent(index, host, under_way=True)
     if arrived is not None:
         book << TransferOver(index, arrived=arrived)
 
@@ -38,9 +39,9 @@ def test_a_demand_is_credit_for_several_partitions_and_acknowledges_those_before
         book << Finished(index, f"p{index}") >> [Dispatch(out(index, f"p{index}")), RunCode(index + 1, ())]
         sent(book, index)
     book << Finished(3, "p3") >> []
-    assert book.node.kept == [out(index, f"p{index}") for index in range(3)]
+    assert book.node.window.unacked == [out(index, f"p{index}") for index in range(3)]
     book << Demanded(1) >> [Dispatch(out(3, "p3")), RunCode(4, ())]
-    assert book.node.kept == [out(index, f"p{index}") for index in range(1, 4)]
+    assert book.node.window.unacked == [out(index, f"p{index}") for index in range(1, 4)]
     book << Demanded(0) >> "late"
     book << Demanded(5) >> "ahead"
 
@@ -57,10 +58,10 @@ def test_what_comes_before_its_turn_waits_for_it() -> None:
     book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
     book << Arrived("a", 0, "a0") >> "duplicate"
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1), RunCode(1, ("a1", "b1"))]
-    assert book.node.last == "b"
+    assert book.node.received.last == "b"
     sent(book, 0)
     book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
-    assert book.node.asked == {"a"}
+    assert book.node.received.asked == {"a"}
 
 
 def test_of_several_that_one_is_sent_again_which_is_demanded_once_more() -> None:
@@ -96,11 +97,11 @@ def test_an_operator_leaves_with_all_but_its_last_output_acknowledged() -> None:
     assert book.node.state is NodeState.DRAINING
     book << Arrived("b", 2, "b") >> []  # it may stay
     book << Demanded(1) >> [Lighten(2)]
-    assert book.node.kept == [out(1, "ab")]
+    assert book.node.window.unacked == [out(1, "ab")]
     book << Arrived("a", 3, "a") >> []
     book << Stayed() >> [Ask(2), RunCode(2, ("a", "b"))]
     book << Finished(2, "ab") >> [Dispatch(out(2, "ab")), Ask(3)]
-    assert book.node.asked == {"b"}
+    assert book.node.received.asked == {"b"}
 
 
 def test_an_operator_that_is_to_leave_holds_its_last_output_until_it_is_the_next() -> None:
@@ -129,13 +130,15 @@ def to_turn() -> NodePlaybook:
 def test_a_source_turns_when_the_old_consumer_lacks_its_last_one_only() -> None:
     book = to_turn()
     book << Finished(3, "p3") >> []
-    book << Demanded(3) >> []  # the new consumer
-    book << Demanded(3) >> "duplicate"
+    book << Demanded(3, by="new") >> []
+    book << Demanded(3, by="new") >> "duplicate"
     book << Demanded(1) >> []
-    assert book.node.on_demand(2) == ("taken", [Turned()])
-    assert book.node.release() == out(2, "p2")
-    book << (lambda node: ("taken", node.go_on_turned())) >> [Dispatch(out(3, "p3")), RunCode(4, ())]
-    book << Finished(4, "p4") >> [Dispatch(out(4, "p4")), RunCode(5, ())]
+    book << Demanded(2) >> [Turned()]
+    left = book.node.turned()
+    assert left is not None
+    assert (left.unacked, left.consumers.keys()) == ([out(2, "p2")], {""})
+    assert book.node.go_on() == [Dispatch(out(3, "p3"), consumer="new"), RunCode(4, ())]
+    book << Finished(4, "p4") >> [Dispatch(out(4, "p4"), consumer="new"), RunCode(5, ())]
 
 
 def test_a_new_consumer_has_no_credit_before_it_demands() -> None:
@@ -143,14 +146,14 @@ def test_a_new_consumer_has_no_credit_before_it_demands() -> None:
     book << Demanded(0) >> [RunCode(0, ())]
     book << ToTurn(0) >> []
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Turned(), RunCode(1, ())]
-    book.node.release()
+    book << TurnedTo() >> []
     book << Finished(1, "p1") >> []
-    book << Demanded(1) >> [Dispatch(out(1, "p1")), RunCode(2, ())]
+    book << Demanded(1, by="new") >> [Dispatch(out(1, "p1"), consumer="new"), RunCode(2, ())]
 
 
 def test_the_old_tree_is_gone_though_its_consumer_was_never_heard() -> None:
     book = to_turn()
-    book << Demanded(3) >> []
+    book << Demanded(3, by="new") >> []
     book << Finished(3, "p3") >> []
-    assert book.node.retire() == [Dispatch(out(3, "p3")), RunCode(4, ())]
-    assert book.node.kept == [out(3, "p3")]
+    assert book.node.retire() == [Dispatch(out(3, "p3"), consumer="new"), RunCode(4, ())]
+    assert book.node.window.unacked == [out(3, "p3")]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes import CODE, ahead, deep, operator, out, sink, source
+from nodes import CODE, ahead, deep, operator, out, sink, source, under_way
 from playbook import (
     Arrived,
     Demanded,
@@ -24,6 +24,7 @@ from playbook import (
     ToLeave,
     ToTurn,
     TransferOver,
+    TurnedTo,
     state_of,
 )
 
@@ -32,7 +33,6 @@ from thalweg.middleware.core.flow.actions import (
     LAST,
     Action,
     Ask,
-    ConsumerState,
     Dispatch,
     Hand,
     Lighten,
@@ -40,8 +40,11 @@ from thalweg.middleware.core.flow.actions import (
     RunCode,
     Turned,
 )
+from thalweg.middleware.core.flow.consumer_state import ConsumerState
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import TRANSITIONS, NodeEvent, NodeState
+from thalweg.middleware.core.flow.receive_window import ReceiveWindow
+from thalweg.middleware.core.flow.send_window import SendWindow
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
 
@@ -73,9 +76,9 @@ def operator_holds_until_demanded() -> NodePlaybook:
     book << Arrived("b", 1, "b1") >> [RunCode(1, ("a1", "b1"))]
     book << Finished(1, "ab1") >> []
     assert book.node.state is NodeState.HOLDING
-    assert book.node.retained == out(0, "ab0")
+    assert book.node.window.last == out(0, "ab0")
     book << Demanded(1) >> [Dispatch(out(1, "ab1")), Ask(2)]
-    assert book.node.retained == out(1, "ab1")
+    assert book.node.window.last == out(1, "ab1")
     return book
 
 
@@ -153,14 +156,14 @@ def operator_is_light_when_its_output_has_gone() -> NodePlaybook:
     book << ToLeave() >> []  # it has an input in hand
     book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Lighten(1)]
-    assert book.node.retained == out(0, "ab0")
+    assert book.node.window.last == out(0, "ab0")
     return book
 
 
 def a_light_operator_goes_on() -> NodePlaybook:
     book = operator_is_light_when_its_output_has_gone()
     book << Demanded(1) >> []  # taken notice of
-    assert book.node.retained is None
+    assert book.node.window.last is None
     book << Stayed() >> [Ask(1)]
     book << Stayed() >> []
     book << Arrived("a", 1, "a1") >> []
@@ -201,7 +204,7 @@ def nobody_wants_what_it_gathers() -> NodePlaybook:
     book << Skipped(LAST) >> [Renounce(("a", "b"))]
     book << Skipped(LAST) >> []  # the first was lost
     book << Arrived("b", 1) >> "duplicate"
-    assert book.node.retained is None
+    assert book.node.window.last is None
     return book
 
 
@@ -225,10 +228,10 @@ def nobody_wants_what_it_holds() -> NodePlaybook:
 def who_leaves_waits_for_the_slower_consumer() -> NodePlaybook:
     book = ahead(2)
     book << ToLeave(1, recall=True) >> []
-    book << Arrived("a", 2) >> "duplicate"
+    book << Arrived("a", 2) >> []  # it may stay
     book << Demanded(0, by="y") >> [Dispatch(out(0, "o0"), consumer="y")]
     book << Demanded(1, by="y") >> [Dispatch(out(1, "o1"), consumer="y"), Lighten(2)]
-    assert book.node.retained == out(1, "o1")
+    assert book.node.window.last == out(1, "o1")
     return book
 
 
@@ -302,9 +305,8 @@ def test_the_end_at_the_sink_is_handed_once() -> None:
 
 def test_a_sink_whose_first_partition_is_the_end_hands_that_once_also_when_it_is_demanded_again() -> None:
     book = sink(limit=4)
-    book.node.index, taker = 4, book.node.taker
-    assert taker is not None
-    taker.first, taker.demanded = 4, 3  # as in a generation that begins where all that it takes has ended
+    book.node.index = 4
+    book.node.window.consumers[""] = ConsumerState.of(4)  # as in a generation that begins where all has ended
     book << Demanded(4) >> [Hand(out(4, end=True))]
     book << Demanded(4) >> "duplicate"
     book << Demanded(4, again=True) >> "duplicate"
@@ -314,24 +316,25 @@ def test_a_sink_whose_first_partition_is_the_end_hands_that_once_also_when_it_is
 def test_an_operator_that_goes_on_without_a_log_is_as_any_other_when_it_has_been_heard(depth: int) -> None:
     node = Node("o", "operator", ("s",))
     last, older = out(1, "p1"), [out(0, "p0")] if depth == 2 else []
-    core = NodeCore(node, None, NodeState.GATHERING, 2, asked={"s"}, retained=last, older=older, depth=depth)
+    window = SendWindow(unacked=[*older, last], depth=depth)
+    core = NodeCore(node, None, window, 2, NodeState.GATHERING, ReceiveWindow(asked={"s"}))
     after = core.going_on(node, {"p": None})
     assert after.on_demand(2 - depth, consumer="p")[0] == "taken"
     if depth == 1:
         after.on_demand(2, consumer="p")
-    assert after.taker is not None
-    after.turn(5)
+    assert not after.window.unheard
+    after.turn(5, "new")
     after.validate()
 
 
-def test_who_is_left_of_several_consumers_is_as_any_other_when_it_lacks_no_more_than_it_may() -> None:
-    node, outputs = Node("s", "source", ()), [out(i, f"p{i}") for i in range(4)]
-    takers = {"o": ConsumerState(0, first=0)}  # the other one, for which it was ahead, has left
-    core = NodeCore(node, None, NodeState.ENDED, 4, takers, retained=outputs[-1], older=outputs[:-1], depth=2)
-    for index, alone in ((1, False), (2, True), (3, True)):
-        core.on_demand(index, consumer="o")
-        assert (core.taker is not None) == alone
-        core.validate()
+def test_who_is_left_of_several_consumers_is_sent_all_that_it_has_credit_for() -> None:
+    outputs = [out(index, f"p{index}") for index in range(4)]
+    window = SendWindow({"o": ConsumerState(0)}, outputs.copy(), depth=2)  # the other one, which was ahead, has left
+    book = NodePlaybook(NodeCore(Node("s", "source", ()), None, window, 4, NodeState.ENDED))
+    book << Demanded(1, by="o") >> [Dispatch(output, consumer="o") for output in outputs[1:3]]
+    book << Demanded(2, by="o") >> [Dispatch(outputs[3], consumer="o")]
+    book << Demanded(3, by="o") >> []
+    assert window.unacked == outputs[3:]
 
 
 def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
@@ -347,14 +350,14 @@ def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
     book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Lighten(2)]
 
 
-def test_an_operator_that_is_called_back_lets_go_of_an_input_that_has_come() -> None:
+def test_an_operator_that_is_called_back_and_stays_has_the_input_that_has_come() -> None:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, "a0") >> []
     book << ToLeave(recall=True) >> [Lighten(0)]
-    assert book.node.inputs == {}
-    book << Stayed() >> [Ask(0)]  # of both; the producer has it still
-    book << Arrived("a", 0, "a0") >> []
+    assert book.node.received.inputs == {}
+    book << Stayed() >> [Ask(0)]
+    book << Arrived("a", 0, "a0") >> "duplicate"
     book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
 
 
@@ -422,7 +425,7 @@ def test_late_repeated_and_early_messages_change_nothing() -> None:
 
 def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() -> None:
     book = operator_gathers_runs_and_dispatches()
-    book.node.taker.sending = True  # the host core began a transfer
+    under_way(book, 0)  # the host core began a transfer
     book << Demanded(0) >> "duplicate"
     book << TransferOver(7) >> []
     book << Demanded(0) >> "duplicate"
@@ -432,12 +435,12 @@ def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() ->
 
 def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way_by_then() -> None:
     book = operator_gathers_runs_and_dispatches()
-    book.node.taker.sending = True
+    under_way(book, 0)
     book << Demanded(0, again=True) >> "duplicate"
     book << TransferOver(0) >> []
     book << Demanded(0, again=True) >> "duplicate"
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]  # so it did not get there after all
-    book.node.taker.sending = True
+    under_way(book, 0)
     book << TransferOver(0) >> []
     book << Demanded(0, again=True) >> "duplicate"  # once for every transfer
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
@@ -445,7 +448,7 @@ def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way
 
 def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has_arrived() -> None:
     book = operator_gathers_runs_and_dispatches()  # its consumer has moved, and demands for the first time
-    book.node.taker.sending = True
+    under_way(book, 0)
     book << TransferOver(0) >> []
     book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
 
@@ -453,10 +456,10 @@ def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has
 def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered() -> None:
     book = operator_gathers_runs_and_dispatches()
     for _ in range(2):
-        book.node.taker.sending = True
+        under_way(book, 0)
         book << TransferOver(0, arrived=False) >> []
         book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
-    book.node.taker.sending = True
+    under_way(book, 0)
     book << TransferOver(0) >> []  # this one has arrived,
     book << TransferOver(0, arrived=False) >> []  # and another, later one has not
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
@@ -466,7 +469,7 @@ def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
     book = source(limit=3)
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
-    book.node.taker.sending = True
+    under_way(book, 0)
     book << TransferOver(0) >> []
     book << Finished(1, "p1") >> []
     book << Demanded(1) >> [Dispatch(out(1, "p1")), RunCode(2, ())]
@@ -475,10 +478,10 @@ def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
 
 def test_the_next_demand_lets_the_retained_output_go() -> None:
     book = operator_gathers_runs_and_dispatches()
-    book.node.taker.sending = True
+    under_way(book, 0)
     book << Demanded(1) >> []
-    assert book.node.retained is None
-    assert not book.node.taker.sending
+    assert book.node.window.last is None
+    assert not book.node.window.consumers[""].sent
     book << Demanded(0) >> "late"
     book << TransferOver(0) >> []
 
@@ -528,8 +531,8 @@ def test_any_order_of_anything_keeps_the_invariants(
             assert state_of(book.node) == before
         handed += [action.output.index for action in book.actions if isinstance(action, Hand)]
         sends = [action for action in book.actions if isinstance(action, Dispatch)]
-        for action in sends if depth > 1 else ():
-            book.node.takers[""].was_sent(action.output.index, "h2", under_way=True)
+        for action in sends:
+            under_way(book, action.output.index)
         first_dispatches += [action.output.index for action in sends if not action.again]
     assert handed == list(range(len(handed)))
     assert first_dispatches == list(range(len(first_dispatches)))
@@ -554,13 +557,15 @@ def test_a_source_turns_to_its_new_consumer_whose_demand_was_there_first() -> No
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
     book << ToTurn(0) >> []
-    book << Demanded(2) >> "ahead"
-    book << Demanded(1) >> []  # the new consumer, which waits since the commit
-    book << Demanded(1) >> "duplicate"
+    book << Demanded(2, by="new") >> "ahead"
+    book << Demanded(1, by="new") >> []  # it waits since the commit
+    book << Demanded(1, by="new") >> "duplicate"
     book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Turned(), RunCode(1, ())]
-    assert book.node.release() == out(0, "s0")
+    left = book.node.turned()
+    assert left is not None
+    assert left.last == out(0, "s0")
     book << Demanded(0) >> "late"  # whoever keeps it answers that
-    book << Finished(1, "s1") >> [Dispatch(out(1, "s1")), RunCode(2, ())]
+    book << Finished(1, "s1") >> [Dispatch(out(1, "s1"), consumer="new"), RunCode(2, ())]
 
 
 def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> None:
@@ -571,8 +576,21 @@ def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> 
     book << Demanded(1) >> []
     book << Finished(1, "s1") >> []
     book << ToTurn(0) >> [Turned()]
+    book << TurnedTo() >> []
     book << Resumed() >> []
-    book << Demanded(1) >> [Dispatch(out(1, "s1")), RunCode(2, ())]
+    book << Demanded(1) >> "late"
+    book << Demanded(1, by="new") >> [Dispatch(out(1, "s1"), consumer="new"), RunCode(2, ())]
+
+
+def test_the_demand_of_a_new_consumer_says_nothing_of_what_the_old_one_has() -> None:
+    book = source()
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), RunCode(1, ())]
+    under_way(book, 0)
+    book << TransferOver(0) >> []
+    book << ToTurn(1) >> []
+    book << Demanded(2, by="new") >> []
+    assert not book.node.window.consumers[""].is_due(0)
 
 
 def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
@@ -599,9 +617,9 @@ def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> Non
 
 def test_a_node_that_appears_gathers_undemanded_unless_the_run_is_over_by_then() -> None:
     node = Node("o", "operator", ("a", "b"), CODE)
-    fresh = NodeCore.of(node, None, ("t",), 5)
+    fresh = NodeCore.begun(node, None, 5, {"t": 5})
     assert fresh.begin() == [Ask(5)]
     fresh.validate()
-    late = NodeCore.of(node, 5, ("t",), 5)
+    late = NodeCore.begun(node, 5, 5, {"t": 5})
     assert late.begin() == []
     late.validate()

@@ -233,7 +233,8 @@ def location(host: str, version: int) -> m.Location:
     return m.Location("o", host, version)
 
 
-STATE = m.State(R, "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")
+DEMANDED = (m.ConsumerDemand("t", 0),)
+STATE = m.State(R, "o", 1, 1, DEMANDED, 1, 3, "sha", "h2", b"one")
 
 
 @pytest.fixture
@@ -502,7 +503,8 @@ def test_a_demand_that_is_passed_on_at_the_commit_says_what_its_consumer_said(
     book << got(CLIENT, m.Demand(R, "o", "t", 1, 0, 1, True, True)) >> []
     book << e.StateTaken(R, "o", 1, b"one", "sha") >> ANY
     (state,) = book.sent("h3")
-    assert (state.book.sends, state.book.later) == (1, 1)  # the mark is counted here …
+    (demanded,) = state.demanded
+    assert (demanded.book.sends, demanded.book.later) == (1, 1)  # the mark is counted here …
     book << got("h3", m.Restored(R, "o", 1)) >> ANY
     (passed_on,) = [message for message in book.sent("h3") if isinstance(message, m.Demand)]
     assert told(passed_on) == m.Demand(R, "o", "t", 1, 1, 0, True, True)  # … and not taken back there
@@ -729,7 +731,7 @@ def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps
         book << got(CLIENT, m.Demand(R, "p", sink, 0, version=1)) >> ANY
     book << got("h2", m.Offer(R, "o", 1)) >> ANY
     book << e.NodeOpened(R, "o") >> ANY
-    book << got("h2", m.State(R, "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
+    book << got("h2", m.State(R, "o", 1, 1, (m.ConsumerDemand("p", 0),), 1, 3, "sha", "h2", b"one")) >> ANY
     book << e.StateRestored(R, "o", 1) >> ANY
     book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
     run = book.core.runs[R]

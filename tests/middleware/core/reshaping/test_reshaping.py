@@ -263,7 +263,7 @@ def told(iteration: int) -> m.Commit:
 def state(payload: bytes, **more: Any) -> m.State:
     """The state of o after partition 0, as h2 sends it."""
     inline = payload if len(payload) <= m.INLINE_STATE_BYTES else None
-    return m.State(R, "o", 1, 1, 0, 1, len(payload), "digest", inline=inline, heir="n~1", **more)
+    return m.State(R, "o", 1, 1, (), 1, len(payload), "digest", inline=inline, heir="n~1", **more)
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from thalweg.middleware.core.flow.actions import Ask, Dispatch, Lighten, Output
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import GATHERING, HOLDING, LIGHT, RUNNING
-from thalweg.middleware.core.flow.retained import Retained
+from thalweg.middleware.core.flow.replay_log import ReplayLog
 from thalweg.middleware.dataflow import Code, Node
-from thalweg.middleware.protocol.messages import Start
 
 NODE = Node("o", "operator", ("s",), Code("some"))
 STEPS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=40)
@@ -19,7 +18,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=40)
 
 @given(STEPS, st.integers(1, 400))
 def test_the_newest_outputs_are_kept_within_the_bound(steps: list[tuple[int, int]], most_bytes: int) -> None:
-    log: Retained[Output] = Retained(most_bytes)
+    log = ReplayLog(most_bytes)
     line = size_bytes = 0
     for index, (size, before) in enumerate(steps):
         log.add(Output(index, None, size))
@@ -34,24 +33,24 @@ def test_the_newest_outputs_are_kept_within_the_bound(steps: list[tuple[int, int
 
 def made(count: int, most_bytes: int = 1000) -> NodeCore:
     """An operator that has dispatched so many partitions, and gathers the next; each has as many bytes as its index."""
-    node = NodeCore.of(NODE, None, ("c",))
-    node.log = Retained(most_bytes)
+    node = NodeCore.begun(NODE, None, 0, {"c": 0})
+    node.window.log = ReplayLog(most_bytes)
     for index in range(count):
-        node.on_demand(index)
+        node.on_demand(index, consumer="c")
         node.on_partition("s", Output(index))
         node.on_finished(Output(index, f"value {index}", index))
         node.validate()
-    node.on_demand(count)
+    node.on_demand(count, consumer="c")
     return node
 
 
 @pytest.mark.parametrize("wanted", [3, 6, 9, 10])
 def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
     before = made(10)
-    assert before.log is not None
-    before.log.let_go(3)
+    assert before.window.log is not None
+    before.window.log.let_go(3)
     node = before.going_on(NODE, {"c": None})
-    assert (node.state, node.asked, node.got) == (GATHERING, {"s"}, 10)
+    assert (node.state, node.received.asked, node.got) == (GATHERING, {"s"}, 10)
     node.validate()
     for index in range(wanted, 10):
         verdict, actions = node.on_demand(index, consumer="c")
@@ -63,9 +62,9 @@ def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
     assert node.on_demand(10, consumer="c") == ("taken", [])
     assert node.on_partition("s", Output(10))[0] == "taken"
     (dispatch, ask) = node.on_finished(Output(10, "value 10"))[1]
-    assert (dispatch, ask) == (Dispatch(Output(10, "value 10")), Ask(11))
+    assert (dispatch, ask) == (Dispatch(Output(10, "value 10"), consumer="c"), Ask(11))
     node.validate()
-    assert node.taker is not None  # as any other again
+    assert not node.window.unheard
 
 
 def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
@@ -79,7 +78,7 @@ def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
 
 @pytest.mark.parametrize(("free", "begins"), [(True, 12), (False, 4)])
 def test_one_that_begins_anew_begins_where_it_can_and_gives_what_is_wanted(free: bool, begins: int) -> None:
-    node = NodeCore.anew(NODE, None, Start("o", 4, free=free), {"c": None})
+    node = NodeCore.begun(NODE, None, 4, {"c": None}, free=free)
     assert node.on_demand(12, consumer="c") == ("taken", [Ask(begins)])
     for index in range(begins, 13):
         node.validate()
@@ -91,13 +90,13 @@ def test_one_that_begins_anew_begins_where_it_can_and_gives_what_is_wanted(free:
 @pytest.mark.parametrize("state", [RUNNING, HOLDING, LIGHT])
 def test_whatever_an_operator_is_at_it_goes_on_with(state: object) -> None:
     before = made(5)
-    before.on_demand(5)
+    before.on_demand(5, consumer="c")
     if state is LIGHT:
         before.leave(4, recall=True)
     else:
         before.on_partition("s", Output(5))
     if state is HOLDING:
-        before.taker.demanded = 4  # type: ignore[union-attr]
+        before.window.consumers["c"].demanded = 4
         before.on_finished(Output(5, "five"))
     assert before.state is state
     node = before.going_on(NODE, {"c": None})
@@ -108,8 +107,8 @@ def test_whatever_an_operator_is_at_it_goes_on_with(state: object) -> None:
 
 
 def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_before() -> None:
-    before = NodeCore.of(NODE, None, ("c", "d"))
-    before.log = Retained(10**6)
+    before = NodeCore.begun(NODE, None, 0, {"c": 0, "d": 0})
+    before.window.log = ReplayLog(10**6)
     for index in range(3):
         for consumer in ("c", "d"):
             before.on_demand(index, consumer=consumer)
@@ -130,13 +129,13 @@ def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_bef
 
 
 def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
-    node = NodeCore.anew(NODE, None, Start("o", 4, free=True), {"c": None, "d": None})
+    node = NodeCore.begun(NODE, None, 4, {"c": None, "d": None}, free=True)
     assert node.on_demand(9, consumer="c") == ("taken", [])
     assert node.on_skip(7, "d") == (True, [Ask(7)])  # it says so itself: who makes its inputs may wait for that
     node.on_partition("s", Output(7))
     node.on_finished(Output(7, 7, 1))
     assert node.on_demand(7, consumer="d")[1] == [Dispatch(Output(7, 7, 1), consumer="d"), Ask(8)]
-    gone = NodeCore.anew(NODE, None, Start("o", 4, free=True), {"c": None, "d": None})
+    gone = NodeCore.begun(NODE, None, 4, {"c": None, "d": None}, free=True)
     gone.on_demand(9, consumer="c")
     assert gone.part({"d"}) == [Ask(9)]  # whose query has left
 

@@ -1,4 +1,4 @@
-"""The outputs that a node of a run that outlives its hosts keeps, for a consumer that begins anew elsewhere.
+"""The outputs that an operator keeps in a run with failover, for a consumer that begins anew elsewhere.
 
 Rules:
 
@@ -11,35 +11,23 @@ R2. With more than ``most_bytes`` the oldest go first, but never the last one. A
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, Protocol, TypeVar
 
 from thalweg.middleware.arithmetic import plain_sum
+from thalweg.middleware.core.flow.actions import Output
 
 
-class RetainedOutput(Protocol):
-    """An output: of partition ``index``."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-
-
-T = TypeVar("T", bound=RetainedOutput)
-
-
-class Retained(Generic[T]):
+class ReplayLog:
     """The newest outputs of one node, one partition after the other."""
 
     __slots__ = ("most_bytes", "outputs", "size_bytes")
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self.outputs: deque[T] = deque()
+        self.outputs: deque[Output] = deque()
         self.size_bytes = 0
 
-    def add(self, output: T) -> None:
-        """It has been dispatched."""
+    def add(self, output: Output) -> None:
+        """Keep an output that has been dispatched."""
         self.outputs.append(output)
         self.size_bytes += output.size_bytes
         while self.size_bytes > self.most_bytes and len(self.outputs) > 1:
