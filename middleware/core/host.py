@@ -327,7 +327,7 @@ class HostCore:
     def _retry(self) -> None:
         """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
         self.hosted.retries.rung()
-        due_s = [at_s for run in self.hosted.each_run() if (at_s := run.flow.retry()) is not None]
+        due_s = [at_s for run in self.hosted.each_run() if (at_s := run.flow.demands.retry()) is not None]
         if due_s:
             self.hosted.retries.by(min(due_s))
 
@@ -336,7 +336,7 @@ class HostCore:
         waiting = False
         for current in self.hosted.each_run():
             if current.context.fails_over:
-                waiting = current.flow.check_waiting() or waiting
+                waiting = current.flow.demands.check_waiting() or waiting
         for run_id, host in list(self.silence.of):
             self.hosted.work_on(run_id)
             run = self.runs.get(run_id)
@@ -380,7 +380,7 @@ class HostCore:
     def _on_peer_reached(self, event: e.PeerReached) -> None:
         """Repeat at once what would be repeated later."""
         for run in self.hosted.each_run():
-            run.flow.hurry(event.peer)
+            run.flow.demands.hurry(event.peer)
         self.coordinator.hurry(event.peer)
 
     def _on_transfer_stalled(self, event: e.TransferStalled) -> None:
@@ -596,7 +596,7 @@ class HostCore:
             error = obstacle or self._why_not(sender, message)
             run = run if error else self.hosted.open_run(message)
         elif run is not None:
-            run.flow.room.bound(message.peers)
+            run.flow.calls.bound(message.peers)
             self.out.emit(e.Meet(message.run, message.peers if run.context.fails_over else run.install.peers))
         else:
             error = self.ended_runs.full(message.client) or self._why_not(sender, message)

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.failover.replica_placement import domain_of, replica_hosts
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.output_schedule import ReportDue
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.departures import Departures
@@ -123,6 +124,7 @@ class Checkpoints(Part):
         self.replicas: Replicas = shared.replicas.of(install) if options is not None else {}
         self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
+        self._lines: dict[str, int] = {}  # by consumer, the partition with which it would begin anew
         self.waiting: dict[str, AwaitedReplica] = {}
         self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
         self._failed = Counter[tuple[str, str]]()  # R9: failed transfers in a row
@@ -297,7 +299,7 @@ class Checkpoints(Part):
         if arrived:
             self._failed.pop(key, None)
             return
-        self._flow.stuck(peer)
+        self._flow.demands.stuck(peer)
         if message.node in self._since:
             self._since[message.node].last = -1  # R8: after a failed transfer the next replica is whole
         start = self._starts.get(message.node)
@@ -412,9 +414,26 @@ class Checkpoints(Part):
         """R6: tell the client that a replica is not here."""
         self._out.send(self._client, m.StateMissing(self._out.run, name, index, "its replica is not there any more"))
 
+    def _settle(self, lines: Iterable[m.Start]) -> None:
+        """No consumer of these begins before that partition any more."""
+        dataflow = self._tree.dataflow
+        for line in lines:
+            self._lines[line.node] = max(line.index, self._lines.get(line.node, 0))
+            consumer = dataflow.by_name.get(line.node)
+            for name in () if consumer is None else consumer.inputs:
+                node = self._flow.nodes.get(name)
+                if node is not None and node.window.log is not None:
+                    node.window.log.let_go(self._needed(node))
+
+    def _needed(self, node: NodeCore) -> int:
+        """The first partition of a node that a consumer may want."""
+        consumers = [self._tree.node_of(name) for name in self._tree.consumers[node.node.name]]
+        lines = [self._lines.get(consumer.name, 0) for consumer in consumers if consumer.kind == "operator"]
+        return min([*lines, *(consumer.demanded for consumer in node.window.consumers.values())])
+
     def on_settled(self, sender: str, message: m.CheckpointsObsolete) -> None:
         """R3: what is not needed any more."""
-        self._flow.settle(message.lines)
+        self._settle(message.lines)
         least = {line.node: line.index for line in message.lines}
         for name in list(self.replicas):
             line = least.get(name, 0 if name in self._directory.locations else math.inf)
@@ -469,7 +488,7 @@ class Checkpoints(Part):
         for name, waiting in self.waiting.items():
             if not waiting.came and waiting.due_s <= now:
                 self._claim(name, waiting.holder)
-                self._flow.stuck(waiting.holder)
+                self._flow.demands.stuck(waiting.holder)
                 waiting.interval_s = min(2 * waiting.interval_s, self._limits.retry_max_s)
                 waiting.due_s = now + waiting.interval_s
         self._arm()

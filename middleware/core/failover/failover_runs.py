@@ -81,7 +81,7 @@ class FailoverRuns:
         """R3: the run in which a call of a node's code counts."""
         run = self._runs.get(event.run)
         if run is None and self.replicas:
-            going_on = (run for run in self._runs.values() if run.flow.called.get(event.node) == event.run)
+            going_on = (run for run in self._runs.values() if run.flow.calls.called.get(event.node) == event.run)
             run = next(going_on, None)
         return run
 

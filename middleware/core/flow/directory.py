@@ -85,13 +85,24 @@ class Directory:
         self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = context.fails_over, False  # something is on a host that is lost
-        self.routes = RouteChoice(context)
+        self._context = context
+        self.chosen_routes: RouteChoice | None = None  # created with the first that is chosen, or fails
         self._states: StateTransfers | None = None
-        self._monitor = monitor
+        self._monitor, self._telling_down = monitor, install.news
+        self._telling_up = install.news and context.by_epochs is not None
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
         self._told: dict[str, int] = {}  # host -> how much of it that was told
+
+    @property
+    def routes(self) -> RouteChoice:
+        """By which networks and relays hosts reach each other."""
+        if self.chosen_routes is None:
+            self.chosen_routes = RouteChoice(self._context)
+            for host in self._members - self.hosts:
+                self.chosen_routes.lose(host)
+        return self.chosen_routes
 
     @property
     def states(self) -> StateTransfers:
@@ -273,7 +284,8 @@ class Directory:
         self._members.add(peer.name)
         self.members.add(peer.name)
         self.lost.pop(peer.name, None)
-        self.routes.regain(peer.name)
+        if self.chosen_routes is not None:
+            self.chosen_routes.regain(peer.name)
         self.stop_vacating(peer.name)
 
     def lose(self, host: str, how: str = "") -> None:
@@ -287,7 +299,8 @@ class Directory:
             self._members.discard(host)
         self.hosts = self.hosts - {host}
         self.lost[host] = how
-        self.routes.lose(host)
+        if self.chosen_routes is not None:
+            self.chosen_routes.lose(host)
         self._lost_after[host] = self.number
 
     def lost_message(self, host: str) -> m.Lost:
@@ -298,7 +311,19 @@ class Directory:
         """Whether the host has joined again since that was said."""
         return message.number < self._joined.get(message.host, self._first)
 
-    def news_for(self, host: str) -> tuple[m.Location, ...] | None:
+    def piggyback(self, host: str, *, upward: bool) -> m.Piggyback | None:
+        """Return what ``host`` is to hear of with the next demand or partition, if there is anything.
+
+        ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
+        """
+        telling = self._telling_up if upward else self._telling_down
+        if not telling and not self.changes:
+            return None
+        estimates = self._monitor.news_for(host, self._out.now) if telling else ()
+        locations = self._news_for(host) if self.changes else None
+        return None if locations is None and not estimates else m.Piggyback(locations or (), estimates)
+
+    def _news_for(self, host: str) -> tuple[m.Location, ...] | None:
         """What ``host`` was not told yet, None when nothing has changed since; with this it is."""
         sent = self._told.get(host, 0)
         if sent == self.changes:

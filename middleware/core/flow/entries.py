@@ -1,10 +1,12 @@
-"""What a host remembers of demands and partitions between nodes: the entries of the tables of ``flow.demands``."""
+"""What a host remembers of demands and partitions between nodes: the entries of the tables of ``flow``."""
 
 from __future__ import annotations
 
 import msgspec
 
-from thalweg.middleware.core.flow.actions import Output
+from thalweg.middleware.core.flow.actions import Output, RunCode
+from thalweg.middleware.core.flow.node import NodeCore
+from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Pending(msgspec.Struct):
@@ -30,3 +32,15 @@ class Expected(msgspec.Struct):
     def takes(self, index: int) -> bool:
         """Whether an input for that partition is to wait for it."""
         return self.index <= index < self.index + self.depth
+
+
+class CarriedOver(msgspec.Struct, frozen=True):
+    """An operator that goes on in the next generation of a run.
+
+    ``run``: what its code is still to be run on, ``called``: the run of which it has been called already, and not
+    returned.
+    """
+
+    node: NodeCore
+    run: RunCode | None = None
+    called: RunId = NO_RUN

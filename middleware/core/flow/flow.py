@@ -1,197 +1,512 @@
-"""Nodes of a run that leave this host, come to it, appear and disappear; what they demand and send is in ``demands``.
+"""The nodes of a run on this host: what is demanded of them, what comes for them, and what they do about it.
 
 Rules:
 
-R1. A node that has left leaves its tail here, and what was demanded of it is demanded where it went.
-R2. One that comes demands its next inputs. What came for it ahead of it is given to it then.
-R3. When it has made the last partition of the old tree, a node ends, turns to another consumer, or gathers from others,
-    whatever the new tree wants of it. Those that appear gather at once.
-R4. Queries may begin and leave while an operator is on its way: what its state does not say of a consumer of a query
-    that has begun is as if that had not demanded anything yet. What it says of one that has left is nothing.
-R5. A node that had ended while there was one sink, and told nobody that it wants nothing more, says so once there are
-    others: what it took its inputs from may go on for these.
-R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
-    unless it begins where the run's streams end, and so wants nothing of it either.
-R7. Operators go on from one generation of a run to the next (``failover.carried_over``), and demand again what they
-    wait for. What their code returns of the one before counts. What they hold is dispatched where fewer outputs are
-    kept for others than there were.
+R1. A message for a node goes to the node's newest known location. A host that gets one for a node that is elsewhere
+    forwards it (``MAX_FORWARDS`` times at most) and tells the sender the newer location.
+R2. ``Demands`` repeats what nodes here have demanded, ``Outputs`` sends what they make, and ``CodeCalls`` says when
+    their code runs.
+R3. The last output of a node that has left, or has another consumer, is its *tail* (``flow.tails``). What is demanded
+    of an operator that has left is demanded where it went.
+R4. A partition that any host of the run would refuse is refused where it is made (``CodeCalls``).
+R5. Code here that has failed is told of again (``flow.failures``).
+R6. In a run that outlives its hosts the client is told of an operator that lacks what a consumer goes on with: then all
+    begin anew. In a graph a consumer may have all that it wants for long: it says at once with which partition it goes
+    on, as nothing is sent to the others before.
+R7. A node may have its next inputs when it has made a partition: who takes its state does so first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context import notes
 from thalweg.middleware.core.context.notes import Note, Notes
-from thalweg.middleware.core.context.outbox import Timer
-from thalweg.middleware.core.flow.actions import LAST, Action, Ask, Renounce, RunCode
-from thalweg.middleware.core.flow.beginning import equip, firsts
-from thalweg.middleware.core.flow.consumer_state import ConsumerState
-from thalweg.middleware.core.flow.demands import NO_NOTES, Demands
-from thalweg.middleware.core.flow.entries import Expected
-from thalweg.middleware.core.flow.newcomers import Newcomer
+from thalweg.middleware.core.context.outbox import RunContext, Timer
+from thalweg.middleware.core.flow.actions import (
+    LAST,
+    Action,
+    Ask,
+    Dispatch,
+    Hand,
+    Output,
+    Renounce,
+    RunCode,
+    Turned,
+)
+from thalweg.middleware.core.flow.beginning import begun, equip
+from thalweg.middleware.core.flow.code_calls import CodeCalls
+from thalweg.middleware.core.flow.demands import Demands
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.entries import CarriedOver, Expected
+from thalweg.middleware.core.flow.epochs import EpochBooks
+from thalweg.middleware.core.flow.failures import Failures
+from thalweg.middleware.core.flow.forwards import MAX_FORWARDS, forwarded
+from thalweg.middleware.core.flow.laggards import Laggards
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.flow.node_states import ENDED, GATHERING, IDLE, RUNNING
+from thalweg.middleware.core.flow.node_states import DRAINING, ENDED, IDLE, LIGHT, RUNNING
+from thalweg.middleware.core.flow.output_schedule import OutputSchedule
+from thalweg.middleware.core.flow.outputs import Outputs
+from thalweg.middleware.core.flow.tails import Tails
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.uneven import unevenly
 from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.core.parts.part import Part
-from thalweg.middleware.dataflow import Node
+from thalweg.middleware.parcels import is_nothing, is_past_end
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.run_id import NO_RUN, RunId
+from thalweg.middleware.protocol.split_graph import is_inlet
+
+NO_NOTES: tuple[Note, ...] = ()
 
 
-class CarriedOver(msgspec.Struct, frozen=True):
-    """An operator that goes on in the next generation of a run.
+class Flow(Part):
+    """The only writer of a run's nodes on this host."""
 
-    ``run``: what its code is still to be run on, ``called``: the run of which it has been called already, and not
-    returned.
-    """
+    # of more than 29 attributes in a dict Python 3.11 looks each up anew, for every message
+    __slots__ = (
+        "_books",
+        "_context",
+        "_desk",
+        "_directory",
+        "_failures",
+        "_host",
+        "_install",
+        "_laggards",
+        "_monitor",
+        "_out",
+        "_owed",
+        "_schedule",
+        "_silence",
+        "_tails",
+        "_tree",
+        "ahead",
+        "calls",
+        "compute_s",
+        "demands",
+        "expected",
+        "kept",
+        "nodes",
+        "outputs",
+        "sizes",
+    )
 
-    node: NodeCore
-    run: RunCode | None = None
-    called: RunId = NO_RUN
+    def __init__(
+        self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: EpochBooks
+    ) -> None:
+        self._context, self._out, self._install = context, context.out, context.install
+        self._host, self._desk = context.out.host, context.out.context  # whose clock is read for every message
+        self._tree, self._directory, self._books = tree, directory, books
+        self._monitor, self._silence = shared.monitor, shared.silence
+        self.nodes: dict[str, NodeCore] = {}
+        for node in tree.dataflow.nodes:
+            if directory.locations[node.name].host == self._host:
+                self.nodes[node.name] = begun(node, tree, context.install)
+        self.expected: dict[str, Expected] = {}
+        self.demands = Demands(context, shared, tree, directory, books, self.nodes)
+        self.outputs = Outputs(context, tree, directory, books, self.nodes, self.expected)
+        self.calls = CodeCalls(context)
+        self._schedule = OutputSchedule() if context.fails_over else None
+        # created with the first that they are for
+        self._tails: Tails | None = None
+        self._laggards: Laggards | None = None
+        self._failures: Failures | None = None
+        if directory.subscribers:  # a later generation
+            self.laggards.watch()
+        # operators that have gone on from the generation before, and how far each was
+        self.kept: tuple[m.Start, ...] = ()
+        self.ahead = 0  # at the client: none of these, wherever it is, was further
+        self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
+        self.compute_s: dict[str, float] = {}  # how long a node's code took last
+        # what consumers have sent to an operator that is light: where it goes answers that
+        self._owed: dict[str, dict[str, m.Demand | m.SkipTo]] = {}
 
+    @property
+    def tails(self) -> Tails:
+        """Last outputs of nodes that have left here, or that other hosts keep for nodes here."""
+        if self._tails is None:
+            self._tails = Tails(self._context, self._silence, self._directory)
+        return self._tails
 
-class Flow(Demands, Part):
-    """The only writer of a run's nodes on this host, and of their demands."""
+    @property
+    def has_tails(self) -> bool:
+        """Whether this host keeps the last output of a node that has left."""
+        return self._tails is not None and bool(self._tails.left)
 
-    __slots__ = ()
+    @property
+    def laggards(self) -> Laggards:
+        """Guests that hold up nodes here."""
+        if self._laggards is None:
+            self._laggards = Laggards(self._context, self._directory, self.nodes)
+        return self._laggards
 
-    # --- generations ----------------------------------------------------------------------------------
+    @property
+    def failures(self) -> Failures:
+        """Nodes here that cannot go on."""
+        if self._failures is None:
+            self._failures = Failures(self._context, self._directory)
+        return self._failures
 
-    def survivor(self, name: str, node: Node, install: m.Install) -> CarriedOver | None:
-        """R7: an operator here, as it goes on as ``node`` in the next generation of the run; None where it cannot."""
-        core, run = self.nodes[name], self._held.get(name)
-        if name in self.tails.kept or (self._failures is not None and name in self._failures.said):
+    @property
+    def schedule(self) -> OutputSchedule:
+        """When the outputs of nodes here are reported next, in a run with failover."""
+        assert self._schedule is not None
+        return self._schedule
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def demand(self, sender: str, demand: m.Demand) -> Iterable[Note]:
+        """``demand.consumer``, which is at ``sender``, wants a partition."""
+        name, consumer, index = demand.producer, demand.consumer, demand.index
+        node = self._addressed(sender, demand, index)
+        if node is None or self._is_of_tail(demand):
+            return NO_NOTES
+        state = node.window.consumers.get(consumer)
+        if state is None:  # the node has turned since
+            return NO_NOTES
+        self.outputs.on_demand(state, demand, node.window)
+        book = self._books.of.get(name)
+        fresh = book is not None and state.demanded < index <= node.index
+        unheard = bool(node.window.unheard)
+        verdict, actions = node.on_demand(index, demand.again, consumer)
+        if verdict == "taken":
+            if fresh and book is not None:
+                book.on_mark(demand.later, demand.critical, consumer)
+            if node.state is LIGHT:
+                self._owed.setdefault(name, {})[consumer] = forwarded(demand)
+        elif verdict == "lacking":
+            self.failures.lacks(name, consumer, index)
+        noted = self.perform(node, actions) if actions else NO_NOTES
+        return (*noted, *self.recall(node, node.leave_heard())) if unheard else noted
+
+    def _addressed(self, sender: str, message: m.Demand | m.SkipTo, index: int) -> NodeCore | None:
+        """Return the node here that a consumer's message is for; None where there is none, or a tail has answered."""
+        name, consumer = message.producer, message.consumer
+        if not self._tree.takes(consumer, name, index):
+            self._out.record("unexpected", peer=sender, node=name)
             return None
-        called = self.called.get(name, self._out.run) if core.state is RUNNING and run is None else NO_RUN
-        begins = firsts(install.dataflow.consumers[name], self._tree, install)
-        return CarriedOver(core.going_on(node, begins), run, called)
+        routes = self._directory.chosen_routes
+        if isinstance(message, m.Demand) and message.again and routes is not None and routes.busy:
+            for part in routes.stuck(message, self._monitor):
+                self.transfer_over(part, arrived=False)
+        if message.version > self._directory.locations[consumer].version:
+            self._directory.merge((m.Location(consumer, sender, message.version),))
+        if self.has_tails and self._answer_by_tail(message, index):
+            return None
+        node = self.nodes.get(name)
+        if node is None:
+            self._forward(sender, name, message, None, 0)
+        elif self._failures is not None:
+            self._failures.repeat(self.nodes)
+        return node
+
+    def _answer_by_tail(self, message: m.Demand | m.SkipTo, index: int) -> bool:
+        """R3: whether the tail of a node that has left answers a consumer."""
+        if isinstance(message, m.SkipTo):
+            self.tails.let_go(message.producer, message.consumer, index)
+            return False
+        sends = self.tails.wanted(message)
+        for send in sends or ():
+            self.outputs.send_tail(message.producer, self.tails.left[message.producer], send)
+        return sends is not None
+
+    def _is_of_tail(self, demand: m.Demand) -> bool:
+        """R3: whether another host keeps what is demanded, or kept it; a consumer here waits for that host."""
+        name, consumer, index = demand.producer, demand.consumer, demand.index
+        if self._tails is None or name not in self._tails.kept:
+            return False
+        where = self.tails.answers(demand)
+        here = self.nodes.get(consumer) if where == "elsewhere" else None
+        waits = here is not None and name in here.received.asked and here.index == index
+        if waits and (consumer, name) not in self.demands.pending:
+            self.demands.wait(consumer, name, index)
+        return where != "node"
+
+    def on_skip(self, sender: str, message: m.SkipTo) -> Iterable[Note]:
+        """Let go of what ``message.consumer`` does not take: all before a partition (R6), or everything."""
+        name, consumer = message.producer, message.consumer
+        index = LAST if message.index is None else message.index
+        node = self._addressed(sender, message, index)
+        if node is None:
+            return NO_NOTES
+        if self._tails is not None and name in self._tails.kept:
+            self._tails.acknowledge(name, consumer, index)
+        if index == LAST and not self._may_renounce(sender, message):
+            return NO_NOTES
+        unheard, light = bool(node.window.unheard), node.state is LIGHT
+        can, actions = node.on_skip(index, consumer)
+        if not can:
+            self.failures.lacks(name, consumer, index)
+            return NO_NOTES
+        if light and index == LAST:  # who goes on as this node is to know of it
+            self._owed.setdefault(name, {})[consumer] = forwarded(message)
+        elif consumer not in self.nodes:
+            to = self._directory.host_of(consumer, index)
+            self._out.send(to, m.Skipped(self._out.run, name, consumer, message.index))
+        noted = self.perform(node, actions) if actions else NO_NOTES
+        return (*noted, *self.recall(node, node.leave_heard())) if unheard else noted
+
+    def on_skipped(self, _: str, message: m.Skipped) -> None:
+        """The producer's host has answered a ``SkipTo``."""
+        self.demands.skipped(message)
+
+    def on_replay_not_needed(self, _: str, message: m.ReplayNotNeeded) -> None:
+        """Let go of the last output that an operator has left here: its consumer has demanded a later one."""
+        self.tails.let_go(message.producer, message.consumer, message.index)
+
+    def _may_renounce(self, sender: str, message: m.SkipTo) -> bool:
+        """Whether the consumer can have said that it wants nothing more: where nothing is for several, none has to."""
+        is_host = sender == self._directory.locations[message.consumer].host
+        several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[message.producer]) > 1
+        return several and (is_host or message.forwards > 0)
+
+    def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
+        """A partition for ``part.consumer`` has come from ``sender``."""
+        edge = name, producer = part.consumer, part.producer
+        index = part.index
+        node = self.nodes.get(name)
+        output = Output(index, value, size_bytes, part.end)
+        if node is None:
+            expected = self.expected.get(name)
+            if expected is not None and expected.takes(index) and producer in self._tree.node_of(name).inputs:
+                expected.early.setdefault(index, {})[producer] = output
+            else:
+                self._forward(sender, name, part, value, size_bytes)
+            return NO_NOTES
+        verdict, actions = node.on_partition(producer, output)
+        if verdict != "taken":
+            self._out.record("duplicate", peer=sender, node=name, index=index)
+            return NO_NOTES
+        self.demands.answered(edge, index)
+        if self._books.of:
+            self.sizes[edge] = size_bytes
+        if self._schedule is not None:
+            self._schedule.take(name, size_bytes)
+        return self.perform(node, actions) if actions else NO_NOTES
+
+    def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
+        """What has come is also for others here that wait for it (R3 of ``outputs``)."""
+        noted = NO_NOTES
+        if sender != self._host and not part.end:
+            consumers = [name for name in self._tree.consumers[part.producer] if name in self.nodes]
+            waiting = [name for name in consumers if self.nodes[name].wants(part.producer, part.index)]
+            for consumer in waiting:
+                alike = msgspec.structs.replace(part, consumer=consumer)
+                noted = (*noted, *self.partition(sender, alike, value, size_bytes))
+        return noted
+
+    def _forward(
+        self, sender: str, node: str, message: m.Demand | m.SkipTo | m.Partition, value: Any, size_bytes: int
+    ) -> None:
+        """R1: to where the node is, as far as this host knows."""
+        location = self._directory.locations.get(node)
+        if location is None or location.host == self._host or message.forwards >= MAX_FORWARDS:
+            self._out.record("undeliverable", peer=sender, node=node, index=message.index)
+            return
+        if not isinstance(message, m.Partition):
+            self._out.send(location.host, forwarded(message))
+        else:
+            onward = msgspec.structs.replace(message, forwards=message.forwards + 1, news=None)
+            self._out.send(location.host, onward, value, size_bytes, bulk=not message.end)
+        self._out.record("forwarded", peer=location.host, node=node, index=message.index)
+        if sender != self._host:
+            self._out.send(sender, m.Located(self._out.run, (location,)))
+
+    def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
+        """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
+        node = self.nodes.get(message.producer)
+        tail = None if self._tails is None else self._tails.left.get(message.producer)
+        for consumer in self.outputs.consumers_of(message):
+            if node is not None:
+                node.window.on_transfer_over(message.index, consumer, arrived=arrived)
+            if tail is not None:
+                tail.on_transfer_over(message.index, consumer, arrived=arrived)
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def failed(self, event: e.OperatorFailed) -> None:
+        """A node's code cannot go on, and so the run, or the queries that use it, cannot."""
+        self.failures.add(event)
+
+    def next(self, event: e.NextRequested) -> Iterable[Note]:
+        """The application wants the next partition of a sink, or of all."""
+        noted: Iterable[Note] = NO_NOTES
+        for name in (event.sink,) if event.sink else self._tree.dataflow.sinks:
+            sink = self.nodes.get(name)
+            if sink is not None:
+                noted = (*noted, *self.perform(sink, sink.on_demand(sink.index)[1]))
+        return noted
+
+    def finished(self, event: e.OperatorFinished) -> Iterable[Note]:
+        """A node's code has made a partition."""
+        node = self.nodes.get(event.node)
+        if node is None:
+            return NO_NOTES
+        if event.size_bytes > self.calls.most_bytes:  # R4: some host of the run would refuse the partition
+            self.failed(e.OperatorFailed(event.run, event.node, self.calls.refusal(event.index, event.size_bytes)))
+            return NO_NOTES
+        event = self.calls.indices.passed_on(event)
+        if self._desk.recording or event.late_rows is not UNSET or event.left_out is not UNSET:
+            self._record_made(node, event)
+        if self._books.of:
+            self.compute_s[event.node] = event.duration_s
+        self.calls.returned(event.node)
+        verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
+        if verdict != "taken":
+            return NO_NOTES
+        schedule, taken_bytes, due = self._schedule, 0, False
+        if schedule is not None:
+            due = bool(node.node.inputs) and schedule.is_due(event, self._desk.now)
+            if due or self._tree.former is not None:
+                taken_bytes = schedule.begin_anew(event.node)
+        if self._tree.former is None and not due:
+            return self.perform(node, actions)
+        return self._made(node, actions, notes.OutputMade(event.node, event.index, taken_bytes))
+
+    def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
+        if is_inlet(node.node):  # it was made in a tree, which has recorded it
+            return
+        index = self.calls.indices.of(event.index)
+        past = is_past_end(event.value)
+        if node.node.kind == "source" and not (event.end or past):
+            self._out.record("produced", node=event.node, index=index)
+        if is_nothing(event.value) and not past:
+            self._out.record("nothing", node=event.node, index=index)
+        if event.late_rows is not UNSET:
+            self._out.record("late", node=event.node, index=index, value=event.late_rows)
+        if event.left_out is not UNSET:
+            why = {"why": event.left_out.why}
+            self._out.record("left-out", node=event.node, index=index, value=event.left_out.rows, detail=why)
+
+    def _made(self, node: NodeCore, actions: list[Action], made: notes.OutputMade) -> Notes:
+        """R7: who takes the node's state does so before its code runs again."""
+        calls: list[Action] = [action for action in actions if type(action) is RunCode]
+        yield from self.perform(node, [action for action in actions if type(action) is not RunCode])
+        yield made
+        yield from self.perform(node, calls)
+
+    def on_pace(self, name: str) -> None:
+        """A source's next partition is due."""
+        action = self.calls.pace.take(name)
+        if action is not None:
+            self.call_again(name, action)
+
+    def on_guests_due(self) -> None:
+        """Dismiss the guests that other consumers have waited for long enough."""
+        self.laggards.on_timer()
+
+    # --- what nodes are to do -------------------------------------------------------------------------
+
+    def perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
+        """Do what a node has returned, in order."""
+        name, noted = node.node.name, NO_NOTES
+        for action in actions:
+            if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
+                self.outputs.dispatch(node, action)
+            elif type(action) is RunCode:
+                instead = self.calls.call(node, action)
+                if instead is not None:
+                    noted = (*noted, *self.finished(instead))
+            elif type(action) is Ask:
+                self.demands.ask(node, action.index)
+            elif type(action) is Hand:
+                self._deliver(name, action.output)
+                if name == self._tree.dataflow.sinks[0]:  # of several sinks one counts
+                    noted = (notes.PartitionDelivered(),)
+            elif type(action) is Renounce:
+                for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
+                    self.demands.skip(name, producer, LAST)
+            elif type(action) is Turned:
+                self.tails.leave(name, node.turned())
+                noted = (*noted, *self.perform(node, node.go_on()))
+            else:
+                noted = (notes.Light(name),)
+        if node.state is ENDED:
+            noted = (*noted, notes.Ended(name))
+        return noted
+
+    def recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
+        """Perform what leaving asks for; what the node does not wait for any more is not demanded again."""
+        noted = self.perform(node, actions)
+        if node.state is DRAINING:
+            self.call_back(node.node.name)
+        return noted
+
+    def call_back(self, name: str, after: int = -1) -> None:
+        """Repeat no demand of a node that it does not wait for any more, for a partition after ``after``."""
+        node = self.nodes[name]
+        if node.index > after:
+            self.demands.withdraw(name, node.node.inputs)
+
+    def call_again(self, name: str, action: RunCode) -> None:
+        """Run the code of a node that has waited, if the node is still at that."""
+        node = self.nodes.get(name)
+        if node is not None and node.state is RUNNING and node.index == action.index:
+            self.perform(node, [action])
+
+    def hold(self, name: str) -> None:
+        """The code of a node may not run before ``let_run``."""
+        self.calls.hold(name)
+
+    def let_run(self, name: str) -> None:
+        """The code of a node that was held may run."""
+        run = self.calls.release(name)
+        if run is not None:
+            self.perform(self.nodes[name], [run])
+
+    def _deliver(self, sink: str, output: Output) -> None:
+        """Hand a partition to the application, or the end, with what is to be told of it."""
+        index, uneven = output.index, ""
+        if isinstance(output.end, tuple):
+            uneven = unevenly(self._out, self._tree, sink, output, self.calls.indices.of(index))
+        about = bool(output.end), uneven, sink, output.sizes
+        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, *about))
+
+    def has_failed(self, name: str) -> bool:
+        """Whether a node here cannot go on."""
+        return self._failures is not None and name in self._failures.said
+
+    # --- nodes that leave, and come -------------------------------------------------------------------
+
+    def add(self, node: NodeCore) -> NodeCore:
+        """A node is here from now on."""
+        equip(node, self._tree, self._install)
+        self.nodes[node.node.name] = node
+        return node
 
     def take_over(self, survivors: Mapping[str, CarriedOver]) -> None:
-        """R7: these have gone on from the generation before."""
+        """These have gone on from the generation before."""
         self.kept = tuple([m.Start(name, survivor.node.got) for name, survivor in survivors.items()])
         for name, survivor in survivors.items():
             self.nodes[name] = survivor.node
             if survivor.called:
-                self.called[name] = survivor.called
-
-    def go_on(self, survivors: Mapping[str, CarriedOver]) -> None:
-        """R7: have them demand what they wait for, and their code run if that is still to be.
-
-        In a graph all say at once where they go on, and those that begin anew gather.
-        """
-        flow = self._tree.dataflow
-        graph = self._install.kept_from is not None and bool(flow.several)
-        for name, survivor in survivors.items():
-            node = survivor.node
-            if survivor.run is not None:
-                self._perform(node, [survivor.run])
-            # R7: a held output goes out if fewer outputs are kept than before; the loop below demands the inputs
-            self._perform(node, [action for action in node.resume() if type(action) is not Ask])
-            if graph and node.state is ENDED and len(flow.sinks) > 1:
-                self._perform(node, [Renounce(node.node.inputs)])
-                continue
-            for producer in node.node.inputs:
-                if producer in node.received.asked:
-                    self._demand_until_answered(name, producer, node.index)
-                elif graph:
-                    self.skip(name, producer, node.got)
-                pending = self.pending.get((name, producer))
-                if pending is not None:  # that host may not have begun the generation yet, and not heard of it
-                    pending.interval_s = self._limits.retry_s / 4
-                    pending.due_s = pending.asked_s + pending.interval_s
-                    self._retries.by(pending.due_s)
-        for name, node in list(self.nodes.items()):
-            if graph and node.node.kind == "operator" and name not in survivors:
-                self._perform(node, node.begin())
-
-    def reach(self, index: int) -> None:
-        """At the client: an operator has gone on that has got all partitions before that one."""
-        self.ahead = max(self.ahead, index)
-
-    def settle(self, lines: Iterable[m.Start]) -> None:
-        """No consumer of these begins before that partition any more."""
-        for line in lines:
-            self._lines[line.node] = max(line.index, self._lines.get(line.node, 0))
-            consumer = self._tree.dataflow.by_name.get(line.node)
-            for name in () if consumer is None else consumer.inputs:
-                node = self.nodes.get(name)
-                if node is not None and node.window.log is not None:
-                    node.window.log.let_go(self._needed(node))
-
-    def _needed(self, node: NodeCore) -> int:
-        """The first partition of a node that a consumer may want."""
-        consumers = [self._tree.node_of(name) for name in self._tree.consumers[node.node.name]]
-        lines = [self._lines.get(consumer.name, 0) for consumer in consumers if consumer.kind == "operator"]
-        return min([*lines, *(consumer.demanded for consumer in node.window.consumers.values())])
-
-    # --- other hosts --------------------------------------------------------------------------------
-
-    def peer_gone(self, lost: notes.HostLost) -> Notes:
-        """No transfer to that host is under way any more, and what it kept is gone."""
-        self.tails.peer_gone(lost.host)
-        for node in self.nodes.values():
-            node.window.peer_gone(lost.host)
-        if self._shared_transfers is not None:
-            self._shared_transfers.peer_gone(lost.host)
-        return NO_NOTES
-
-    def waits_for(self, host: str) -> tuple[str, str] | None:
-        """A node here that needs the way to ``host``, and what for."""
-        for (consumer, producer), pending in self.pending.items():
-            if self._directory.whereabouts(producer, pending.index) == host:
-                return consumer, f"which holds {producer!r}"
-        waits = self.tails.waits_for(host)
-        if waits is not None:
-            return waits
-        windows = [(name, node.window) for name, node in self.nodes.items()] + [*self.tails.left.items()]
-        for name, window in windows:
-            for consumer, state in window.consumers.items():
-                index = state.demanded
-                if window.output(index) is None or state.has(index) or consumer in self.nodes:
-                    continue
-                if self._directory.whereabouts(consumer, index) == host:
-                    return name, f"which holds {consumer!r}"
-        return None
-
-    # --- hand-overs -----------------------------------------------------------------------------------
-
-    def leave(self, name: str, after: int, *, recall: bool) -> Iterable[Note]:
-        """An operator becomes ``Light`` when it has dispatched partition ``after``; see ``NodeCore.leave``."""
-        node = self.nodes[name]
-        return self._recall(node, node.leave(after, recall=recall))
+                self.calls.was_called_by(name, survivor.called)
 
     def stay(self, name: str) -> Iterable[Note]:
         """An operator that was to leave goes on here."""
         self._owed.pop(name, None)
         node = self.nodes[name]
-        return self._perform(node, node.stay())
+        return self.perform(node, node.stay())
 
     def release(self, name: str) -> None:
-        """An operator has left, as ``Directory`` knows; its tail stays."""
+        """R3: an operator has left, as ``Directory`` knows; its tail stays."""
         node = self.nodes.pop(name)
         self.tails.leave(name, node.window.split())
         self.tails.forget(name)
-        self._forget((name,))
+        self.outputs.forget((name,))
+        if self._schedule is not None:
+            self._schedule.forget((name,))
         self._books.forget(name)
 
-    def _forget(self, names: Collection[str]) -> None:
-        """Forget nodes that are not on this host any more."""
-        if self._newcomers is not None:
-            self._newcomers.forget(names)
-        if self._schedule is not None:
-            self._schedule.forget(names)
-        for name in names:
-            self._taken_bytes.pop(name, None)
-
     def follow(self, name: str) -> None:
-        """What is wanted of an operator that has left is wanted where it went."""
+        """R3: what is wanted of an operator that has left is wanted where it went."""
         owed = self._owed.pop(name, None)
         for consumer in self._tree.consumers[name]:
             here = self.nodes.get(consumer)
@@ -199,9 +514,9 @@ class Flow(Demands, Part):
                 if owed and consumer in owed:
                     self._out.send(self._directory.locations[name].host, owed[consumer])
             elif name in here.received.asked:  # R1: the demand goes to the operator's new host, and is repeated
-                self._demand_until_answered(consumer, name, here.index)
+                self.demands.demand(consumer, name, here.index)
             elif owed and isinstance(owed.get(consumer), m.SkipTo):  # it may have its own end in hand yet
-                self.skip(consumer, name, LAST)
+                self.demands.skip(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
         """An operator is to come here and begin with partition ``index``."""
@@ -211,53 +526,83 @@ class Flow(Demands, Part):
         """It does not come."""
         self.expected.pop(name, None)
 
-    def adopt(self, state: m.State, came: Newcomer) -> None:
-        """An operator has come, with ``state``: it demands its next inputs."""
-        name, tree = state.node, self._tree
-        consumers = tree.consumers[name]
-        last = state.index - 1
-        known = {progress.consumer: progress for progress in state.demanded}
-        begins: dict[str, ConsumerState] = {}
-        for consumer in consumers:  # R4: queries may have begun or left since the state was taken
-            first, progress = tree.first.get(consumer, 0), known.get(consumer)
-            if progress is not None and state.index < progress.demanded < LAST:  # it goes on there
-                first = max(first, progress.demanded)
-            demanded = max(first - 1, last) if progress is None else progress.demanded
-            begins[consumer] = ConsumerState(demanded, first=first)
-        if state.tail:
-            waiting = {consumer for consumer, begin in begins.items() if begin.needs <= last}
-            if waiting:
-                self.tails.keep(name, state.tail, last, waiting)
-        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, begins)
-        equip(node, tree, self._install)
-        self.nodes[name] = node
-        self.newcomers.come(name, came)
-        self._books.keep(tree.dataflow, name, {consumer: progress.book for consumer, progress in known.items()})
-        for consumer in consumers:
-            pending = self.pending.pop((consumer, name), None)
-            if pending is not None:
-                (self.skip if pending.skips else self._demand_until_answered)(consumer, name, pending.index)
+    def begin_adopted(self, node: NodeCore) -> None:
+        """An operator has come from another host: it demands its next inputs. What came ahead of it is given to it."""
+        name, depth = node.node.name, node.window.depth
+        self.demands.redirect(name, self._tree.consumers[name])
         for producer in node.node.inputs:
             if producer in self.nodes:
                 self.nodes[producer].window.forget(name)
         expected = self.expected.pop(name, None)
         early_inputs = {} if expected is None else expected.early
-        if node.window.depth > 1:
+        if depth > 1:
             node.received.prefetched = early_inputs
         for action in node.stay():
             # else nobody wanted anything more of it while it was on its way
-            if not isinstance(action, Ask) or node.window.depth > 1:
-                self._perform(node, [action])
+            if not isinstance(action, Ask) or depth > 1:
+                self.perform(node, [action])
                 continue
             for producer in node.node.inputs:
                 early = early_inputs.get(action.index, {}).get(producer)
-                if early is not None:  # R2: the input has come ahead of the operator
+                if early is not None:
                     part = m.Partition(self._out.run, producer, name, early.index, early.end)
                     self._out.hand_over(part, early.value, early.size_bytes)
                 else:
-                    self._demand_until_answered(name, producer, action.index)
+                    self.demands.demand(name, producer, action.index)
 
-    # --- proposals ------------------------------------------------------------------------------------
+    def forget(self, gone: AbstractSet[str]) -> list[str]:
+        """Forget nodes that the run has no more, as ``Tree`` knows. Return those that were here."""
+        here = [name for name in self.nodes if name in gone]
+        tables: tuple[dict[str, Any], ...] = (self.nodes, self.expected, self._owed, self.compute_s)
+        for table in tables:
+            for name in gone & table.keys():
+                del table[name]
+        for owed in self._owed.values():
+            for name in gone & owed.keys():
+                del owed[name]
+        for edge in [edge for edge in self.sizes if not self._tree.has_edge(*edge)]:
+            del self.sizes[edge]
+        self.demands.forget(lambda edge: not self._tree.has_edge(*edge))
+        self.outputs.forget(gone)
+        self.calls.forget(gone)
+        if self._schedule is not None:
+            self._schedule.forget(gone)
+        for name in gone:
+            self._books.forget(name)
+        return here
+
+    # --- what others ask of all nodes -----------------------------------------------------------------
+
+    def reach(self, index: int) -> None:
+        """At the client: an operator has gone on that has got all partitions before that one."""
+        self.ahead = max(self.ahead, index)
+
+    def peer_gone(self, lost: notes.HostLost) -> Notes:
+        """No transfer to that host is under way any more, and what it kept is gone."""
+        if self._tails is not None:
+            self._tails.peer_gone(lost.host)
+        for node in self.nodes.values():
+            node.window.peer_gone(lost.host)
+        self.outputs.peer_gone(lost.host)
+        return NO_NOTES
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """A node here that needs the way to ``host``, and what for."""
+        windows = [(name, node.window) for name, node in self.nodes.items()]
+        waits = self.demands.waits_for(host)
+        if waits is None and self._tails is not None:
+            waits = self._tails.waits_for(host)
+            windows += self._tails.left.items()
+        if waits is not None:
+            return waits
+        for name, window in windows:
+            for consumer, state in window.consumers.items():
+                index = state.demanded
+                if window.output(index) is None or state.has(index) or consumer in self.nodes:
+                    continue
+                if self._directory.whereabouts(consumer, index) == host:
+                    return name, f"which holds {consumer!r}"
+        return None
 
     @property
     def last_sent(self) -> int:
@@ -280,137 +625,7 @@ class Flow(Demands, Part):
         """Sources go on."""
         for node in list(self.nodes.values()):
             if node.suspended:
-                yield from self._perform(node, node.resume())
-
-    # --- another tree ---------------------------------------------------------------------------------
-
-    def regrow(self, new_nodes: Iterable[str], held: Iterable[str]) -> Notes:
-        """Have the nodes of both trees, as ``Tree`` has them.
-
-        ``held``: those of ``new_nodes`` whose code may not run before ``let_run``.
-        """
-        tree = self._tree
-        todo: list[tuple[NodeCore, list[Action]]] = []
-        old, new, turn = tree.former, tree.dataflow, tree.turn
-        assert old is not None
-        for name, node in self.nodes.items():
-            successor = new.by_name.get(name)
-            rewired = successor is None or old.by_name[name].inputs != successor.inputs
-            if rewired and node.state is GATHERING:  # it has perhaps asked the old tree for too much
-                self.call_back(name, turn)
-            if successor is None:
-                todo.append((node, node.replace(turn)))  # R3: the node ends with the old tree
-                continue
-            if old.consumers[name] != new.consumers[name]:
-                todo.append((node, node.turn(turn, new.consumers[name][0])))
-            if old.by_name[name].inputs != successor.inputs:
-                todo.append((node, node.rewire(turn, successor)))
-        for name in held:
-            self.hold(name)
-        for name in new_nodes:
-            begins = dict.fromkeys(new.consumers[name], turn + 1)
-            node = self.nodes[name] = NodeCore.begun(new.by_name[name], self._install.partitions, turn + 1, begins)
-            equip(node, tree, self._install)
-            todo.append((node, node.begin()))
-            self._books.keep(new, name)
-        for node, actions in todo:  # not before: what one node does may concern the others
-            yield from self._perform(node, actions)
-
-    def hold(self, name: str) -> None:
-        """The code of a node may not run before ``let_run``."""
-        self._held.setdefault(name)
-
-    def let_run(self, name: str) -> None:
-        """The code of a node that was held may run."""
-        run = self._held.pop(name, None)
-        if run is not None:
-            self._perform(self.nodes[name], [run])
-
-    def shrink(self, gone: Collection[str]) -> list[str]:
-        """Forget what was of the old tree only, as ``Tree`` has; which nodes that were here."""
-        closed = [name for name in self.nodes if name in gone]
-        for name in closed:
-            del self.nodes[name]
-            self._held.pop(name, None)
-        for node in self.nodes.values():
-            self._perform(node, node.retire())
-        self.tails.shrink(self._tree.turn)
-        for name in gone:
-            self._books.forget(name)
-            self.compute_s.pop(name, None)
-        if self._newcomers is not None:
-            self._newcomers.forget(gone)
-        of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
-        for edges in of_edges:
-            for edge in [edge for edge in edges if not self._tree.has_edge(*edge)]:
-                del edges[edge]
-        return closed
-
-    # --- other queries --------------------------------------------------------------------------------
-
-    def extend(self, names: Collection[str], here: Iterable[str], first: int) -> Notes:
-        """Nodes ``names`` are there from partition ``first`` on, as ``Tree`` has them; of these some are ``here``."""
-        tree, limit = self._tree, self._install.partitions
-        many = len(tree.dataflow.sinks) > 1
-        todo: list[tuple[NodeCore, list[Action]]] = []
-        for name, node in self.nodes.items():
-            new = [consumer for consumer in tree.consumers[name] if consumer in names]
-            if new:
-                todo.append((node, node.join(new, first)))
-            # R6: a node has ended because no consumer wanted more, and cannot serve a query that wants something
-            for consumer in new if node.renounced and (limit is None or first < limit) else ():
-                why = (
-                    f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
-                )
-                self.failed(e.OperatorFailed(self._out.run, consumer, why))
-            if many and node.state is ENDED and node.node.inputs:
-                # R5: the node told its producers nothing while there was one sink; they may go on for others
-                todo.append((node, [Renounce(node.node.inputs)]))
-        for name in here:
-            begins = dict.fromkeys(tree.consumers[name], first)
-            self.nodes[name] = NodeCore.begun(tree.dataflow.by_name[name], limit, first, begins)
-            equip(self.nodes[name], tree, self._install)
-        self._books.begin_anew(tree.dataflow, self.nodes)
-        for node, actions in todo:
-            yield from self._perform(node, actions)
-
-    def cut(self, gone: AbstractSet[str]) -> Notes:
-        """Nodes that no query uses any more are gone, as ``Tree`` and ``Directory`` know."""
-        for name in gone & self.nodes.keys():
-            del self.nodes[name]
-            self._out.emit(e.CloseNode(self._out.run, name))
-        tables: tuple[dict[str, Any], ...] = (
-            self.expected, self._owed, self._held, self.compute_s, self._taken_bytes,
-        )  # fmt: skip
-        for table in tables:
-            for name in gone & table.keys():
-                del table[name]
-        self._forget(gone)
-        if self._pace is not None:
-            self._pace.forget(gone)
-        edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
-        for by_edge in edges:
-            for edge in [edge for edge in by_edge if not gone.isdisjoint(edge)]:
-                del by_edge[edge]
-        self.tails.cut(gone)
-        for owed in self._owed.values():
-            for name in gone & owed.keys():
-                del owed[name]
-        for name in gone:
-            self._books.forget(name)
-        self._books.begin_anew(self._tree.dataflow, self.nodes)
-        for node in list(self.nodes.values()):
-            if not gone.isdisjoint(node.window.consumers):
-                yield from self._perform(node, node.part(gone))
-                yield from self._recall(node, node.leave_heard())
-                if node.state is ENDED:  # nobody who is left wants anything of it, so it waits for nothing
-                    self._wait_no_more(node.node.name)
-
-    def _wait_no_more(self, name: str) -> None:
-        """A node has ended while its inputs were to come: only that it wants nothing more is still to be heard."""
-        for edge, pending in list(self.pending.items()):
-            if edge[0] == name and not pending.skips:
-                del self.pending[edge]
+                yield from self.perform(node, node.resume())
 
     def lagging(self) -> Iterator[tuple[str, str, int]]:
         """Yield the nodes here that wait for a consumer, the consumer, and the partition that it has not demanded.
@@ -419,12 +634,12 @@ class Flow(Demands, Part):
         a sink: the partition is the one that was delivered and that it has not taken.
         """
         for name, node in self.nodes.items():
+            consumers = node.window.consumers
             if node.node.kind == "sink":
                 if node.state is IDLE and node.index > self._tree.first.get(name, 0):
                     yield name, "", node.index - 1
-            elif len(node.window.consumers) > 1 and not node.window.unheard:
-                demanded = {consumer: state.demanded for consumer, state in node.window.consumers.items()}
-                demanded = {consumer: index for consumer, index in demanded.items() if index < LAST}
+            elif len(consumers) > 1 and not node.window.unheard:
+                demanded = {consumer: state.demanded for consumer, state in consumers.items() if state.demanded < LAST}
                 least = min(demanded.values(), default=0)
                 if any(index > least for index in demanded.values()):
                     yield from ((name, consumer, least + 1) for consumer, at in demanded.items() if at == least)
@@ -433,28 +648,18 @@ class Flow(Demands, Part):
         """The invariants; AssertionError tells which does not hold."""
         for node in self.nodes.values():
             node.validate()
-        for (consumer, producer), pending in self.pending.items():
-            assert pending.skips or producer in self.nodes[consumer].received.asked, (consumer, producer)
+        self.demands.validate()
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name
         assert self.expected.keys().isdisjoint(self.nodes), self.expected
-        assert self.nodes.keys() >= self._held.keys(), self._held
+        self.calls.validate(self.nodes)
         if self._tree.former is not None:
             for name in self.nodes.keys() - self._tree.dataflow.by_name.keys():
                 assert self.nodes[name].limit == self._tree.turn + 1, self.nodes[name]
 
-    def on_guests_due(self) -> None:
-        """Dismiss the guests that other consumers have waited for long enough."""
-        self.laggards.on_timer()
-
     HANDLERS = Handlers(
-        messages={
-            m.SkipTo: Demands.on_skip,
-            m.Skipped: Demands.on_skipped,
-            m.ReplayNotNeeded: Demands.on_replay_not_needed,
-            m.StripeIndices: Demands.on_given,
-        },
-        events={e.OperatorFailed: Demands.failed, e.NextRequested: Demands.next},
+        messages={m.SkipTo: on_skip, m.Skipped: on_skipped, m.ReplayNotNeeded: on_replay_not_needed},
+        events={e.OperatorFailed: failed, e.NextRequested: next},
         notes={notes.HostLost: peer_gone},
-        timers={Timer.GUESTS: on_guests_due, Timer.PACE: Demands.on_pace},
+        timers={Timer.GUESTS: on_guests_due, Timer.PACE: on_pace},
     )

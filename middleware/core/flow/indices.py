@@ -1,50 +1,32 @@
-"""Which partitions of a stream those of one of its stripes are.
-
-Rules:
-
-R1. A stripe (``protocol.stripes``) counts its own partitions from 0. Code runs with the index of the stream that its
-    client has given to a partition; a node that comes to one of which it has not heard yet waits until it has.
-R2. What was given once stays. Partitions before the first one that the client speaks of have all been delivered, and
-    are forgotten.
-R3. A node that waits is asked again by whoever has it wait: what it was to run may be nobody's business any more.
-"""
+"""With which indices the code of nodes runs: in a stream's only tree, with those of its partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.core.flow.actions import RunCode
-from thalweg.middleware.protocol.messages import MOST_GIVEN
+from thalweg.middleware.protocol import events as e
 
 
 class Indices:
-    """The only writer of what one stripe's partitions are, on this host."""
+    """The indices of the partitions of a run that carries a whole stream. A stripe has its own (``stripes``)."""
 
-    __slots__ = ("_of", "_waiting")
-
-    def __init__(self) -> None:
-        self._of: dict[int, int] = {}
-        self._waiting: dict[str, RunCode] = {}
+    __slots__ = ()
 
     def of(self, partition: int) -> int | None:
-        """The stream's index of a stripe's partition; None where it has not been given."""
-        return self._of.get(partition)
+        """Return the stream's index of a partition of the run; None where it is not known."""
+        return partition
 
-    def take(self, node: str, run: RunCode) -> int | None:
-        """R1: with which index ``node`` may run; None where it waits for that."""
-        index = self._of.get(run.index)
-        if index is None:
-            self._waiting[node] = run
-        return index
+    def begin(self, node: str, run: RunCode) -> int | UnsetType | None:
+        """Return with which index code runs, UNSET for that of its partition; None where the node waits for it."""
+        return UNSET
 
-    def give(self, first: int, indices: Sequence[int]) -> Iterator[tuple[str, RunCode]]:
-        """What partitions are, from ``first`` on; the nodes that have waited for it, and what they are to run."""
-        for partition in [partition for partition in self._of if partition < first]:
-            del self._of[partition]
-        for partition, index in enumerate(indices, first):
-            if len(self._of) < MOST_GIVEN:
-                self._of.setdefault(partition, index)  # R2: an index that was given once stays
-        for node, run in list(self._waiting.items()):
-            if run.index in self._of:
-                del self._waiting[node]
-                yield node, run
+    def instead(self, run: RunCode) -> Any:
+        """Return what a node passes on instead of running its code; None where it runs that."""
+        return None
+
+    def passed_on(self, made: e.OperatorFinished) -> e.OperatorFinished:
+        """Return what a node passes on of what its code has made."""
+        return made

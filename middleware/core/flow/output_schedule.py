@@ -8,6 +8,7 @@ R2. The inputs that it has taken count since its last report.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 
 import msgspec
@@ -28,15 +29,26 @@ class ReportDue(msgspec.Struct, frozen=True):
 class OutputSchedule:
     """When the outputs of each node are reported next."""
 
-    __slots__ = ("_due",)
+    __slots__ = ("_due", "_taken_bytes")
 
     def __init__(self) -> None:
         self._due: dict[str, ReportDue] = {}
+        self._taken_bytes = defaultdict[str, int](int)  # R2: by node
 
-    def is_due(self, made: e.OperatorFinished, taken_bytes: int, now: float) -> bool:
-        """Return whether an output is reported. ``taken_bytes``: of inputs, since the node's last report (R2)."""
+    def take(self, name: str, size_bytes: int) -> None:
+        """R2: a node has taken an input."""
+        self._taken_bytes[name] += size_bytes
+
+    def is_due(self, made: e.OperatorFinished, now: float) -> bool:
+        """Return whether an output is reported."""
         due = self._due.get(made.node)
-        return due is None or made.index >= due.index or now >= due.at_s or taken_bytes >= due.size_bytes
+        if due is None or made.index >= due.index or now >= due.at_s:
+            return True
+        return self._taken_bytes[made.node] >= due.size_bytes
+
+    def begin_anew(self, name: str) -> int:
+        """A node's output is reported. Return how many bytes of inputs it has taken since its last report."""
+        return self._taken_bytes.pop(name, 0)
 
     def set_due(self, name: str, due: ReportDue | None) -> None:
         """Set when a node is reported next. None: with its next output (R1)."""
@@ -49,3 +61,4 @@ class OutputSchedule:
         """These nodes are gone."""
         for name in names:
             self._due.pop(name, None)
+            self._taken_bytes.pop(name, None)

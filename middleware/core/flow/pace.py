@@ -1,4 +1,4 @@
-"""When sources with a rate make their partitions (R8 of ``demands``)."""
+"""When sources with a rate make their partitions (R1 of ``code_calls``)."""
 
 from __future__ import annotations
 

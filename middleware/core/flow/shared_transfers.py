@@ -1,4 +1,4 @@
-"""Partitions under way to a host for one consumer, and who there rides along (R9 of ``demands``)."""
+"""Partitions under way to a host for one consumer, and who there rides along (R3 of ``outputs``)."""
 
 from __future__ import annotations
 

@@ -8,11 +8,12 @@ from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.barrier.proposer import Proposer
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import Alarm, HostContext, Local, Outbox, Timer
-from thalweg.middleware.core.failover.carried_over import carried_over
+from thalweg.middleware.core.failover.carried_over import CarriedNodes, carried_over
 from thalweg.middleware.core.failover.checkpoints import Checkpoints
 from thalweg.middleware.core.failover.failover_runs import FailoverRuns
 from thalweg.middleware.core.failover.recovery import Recovery
-from thalweg.middleware.core.flow.flow import CarriedOver, Flow
+from thalweg.middleware.core.flow.entries import CarriedOver
+from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.hosting.coordinator import Coordinator
 from thalweg.middleware.core.hosting.ended_runs import EndedRuns
 from thalweg.middleware.core.hosting.links import Links
@@ -36,6 +37,7 @@ from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
 from thalweg.middleware.core.steering.by_epochs import EpochSteering
 from thalweg.middleware.core.steering.central import CentralSteering
 from thalweg.middleware.core.steering.gossip import Gossip
+from thalweg.middleware.core.stripes.stripe_code import StripeCode
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -62,6 +64,8 @@ PARTS: tuple[type[Part], ...] = (
     CentralSteering,
     CoordinateSteering,
     EpochSteering,
+    StripeCode,
+    CarriedNodes,
 )
 TABLE = PartTable(PARTS)
 REMEMBERED = 64  # runs that were dropped, and why

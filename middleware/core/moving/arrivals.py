@@ -17,9 +17,13 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context.machine import Machine
 from thalweg.middleware.core.context.notes import HostLost, Notes, OperatorLocated, Prepared, Unprepared
 from thalweg.middleware.core.context.outbox import Alarm, RunContext, Timer
+from thalweg.middleware.core.flow.actions import LAST
+from thalweg.middleware.core.flow.consumer_state import ConsumerState
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.newcomers import Newcomer
+from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.handover import COMING, ArrivalEvent, ArrivalState, MoveAlarm
 from thalweg.middleware.core.parts.handlers import Handlers
@@ -54,15 +58,28 @@ class Arrivals(Part):
     @classmethod
     def of(cls, parts: RunParts) -> Arrivals:
         return cls(
-            parts.context, parts.shared, parts.get(MoveAlarm), parts.get(Tree), parts.get(Directory), parts.get(Flow)
+            parts.context,
+            parts.shared,
+            parts.get(MoveAlarm),
+            parts.get(Tree),
+            parts.get(Directory),
+            parts.get(EpochBooks),
+            parts.get(Flow),
         )
 
     def __init__(
-        self, context: RunContext, shared: HostServices, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
+        self,
+        context: RunContext,
+        shared: HostServices,
+        alarm: Alarm,
+        tree: Tree,
+        directory: Directory,
+        books: EpochBooks,
+        flow: Flow,
     ) -> None:
         self._out, self._limits, self._shared = context.out, context.limits, shared
         self._partitions = context.install.partitions
-        self._alarm, self._tree, self._directory, self._flow = alarm, tree, directory, flow
+        self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow
         self._bars = "it takes partitions of that run, and has no other part in it" if context.only_subscribes else ""
         self.coming: dict[str, Arrival] = {}
 
@@ -212,8 +229,8 @@ class Arrivals(Part):
         """
         if self._partitions is not None and message.index > self._partitions:
             return False
-        consumers, demanded = self._tree.consumers[message.node], message.demanded
-        names = [consumers[0]] if isinstance(demanded, int) else [progress.consumer for progress in demanded]
+        consumers = self._tree.consumers[message.node]
+        names = [progress.consumer for progress in message.demanded]
         if not all(map(self._directory.had, names)):
             return False
         lasting = [name for name in consumers if name not in self._tree.first]
@@ -302,7 +319,29 @@ class Arrivals(Part):
         del self.coming[arrival.node.name]
         self._directory.await_no_word(arrival.node.name)
         came = Newcomer(arrival.source, arrival.version, state.size_bytes, arrival.came_s, now)
-        self._flow.adopt(state, came)
+        self._adopt(state, came)
+
+    def _adopt(self, state: m.State, came: Newcomer) -> None:
+        """The operator is a node here. What its state says of the consumer of a query that has left is nothing."""
+        name, tree, flow, last = state.node, self._tree, self._flow, state.index - 1
+        known = {progress.consumer: progress for progress in state.demanded}
+        consumers = {each: self._progress(state, each, known.get(each)) for each in tree.consumers[name]}
+        waiting = {consumer for consumer, progress in consumers.items() if progress.needs <= last}
+        if state.tail and waiting:
+            flow.tails.keep(name, state.tail, last, waiting)
+        node = flow.add(NodeCore.come(tree.node_of(name), self._partitions, state.index, consumers))
+        flow.outputs.newcomers.come(name, came)
+        self._books.keep(tree.dataflow, name, {consumer: progress.book for consumer, progress in known.items()})
+        flow.begin_adopted(node)
+
+    def _progress(self, state: m.State, consumer: str, known: m.ConsumerDemand | None) -> ConsumerState:
+        """Return what a consumer has demanded of an operator; of a query that has begun since, nothing yet."""
+        first = self._tree.first.get(consumer, 0)
+        if known is None:
+            return ConsumerState(max(first, state.index) - 1, first=first)
+        if state.index < known.demanded < LAST:  # it goes on there
+            first = max(first, known.demanded)
+        return ConsumerState(known.demanded, first=first)
 
     def on_lost(self, note: HostLost) -> None:
         """A host is gone for good: what was to come from there does not."""

@@ -129,7 +129,8 @@ class Departures(Part):
         self._out.send(departure.target, m.Offer(self._out.run, departure.node, departure.version))
 
     def _agreed(self, departure: Departure, after: int, *, recall: bool) -> Notes:
-        yield from self._flow.leave(departure.node, after, recall=recall)
+        node = self._flow.nodes[departure.node]
+        yield from self._flow.recall(node, node.leave(after, recall=recall))
         yield from self.on_ended(Ended(departure.node))
 
     # --- what the operator does -----------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Need(StrEnum):
     GOSSIP = "measured figures of hosts and nodes"
     EPOCHS = "decisions of operators' hosts at the ends of epochs"
     COORDINATES = "decisions of operators' hosts by coordinates"
+    STRIPE = "the indices of a stream's partitions"
 
 
 def needs_of(context: RunContext, request: e.RunRequested | None) -> set[Need]:
@@ -50,6 +51,7 @@ def needs_of(context: RunContext, request: e.RunRequested | None) -> set[Need]:
         Need.GOSSIP: isinstance(install.news, tuple),
         Need.EPOCHS: isinstance(install.moves, LocalMoves),
         Need.COORDINATES: isinstance(install.moves, SpaceMoves),
+        Need.STRIPE: install.run.stripe is not None,
     }
     return {need for need, is_asked in asked.items() if is_asked}
 

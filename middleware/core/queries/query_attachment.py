@@ -17,18 +17,26 @@ R4. Nodes that no query uses any more go when the client says so, wherever a hos
 
 R5. A sink may be another client's, a *guest*, which the client has let in (``AddMember``). It has nothing else. A guest
     is forgotten with what it used; of what the client says of guests the later counts.
+R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
+    unless it begins where the run's streams end, and so wants nothing of it either. A node that had ended while there
+    was one sink, and told nobody that it wants nothing more, says so once there are others: what it took its inputs
+    from may go on for these.
 
 What a query shares with the run, and which nodes go with it, the client decides: ``queries``, and ``subscribers``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import RunContext
+from thalweg.middleware.core.flow.actions import Action, Renounce
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.parts.handlers import Handlers
@@ -69,6 +77,7 @@ class QueryAttachment(Part):
             parts.context,
             parts.get(Tree),
             parts.get(Directory),
+            parts.get(EpochBooks),
             parts.get(Flow),
             OperatorTransfers.of(parts),
             parts.existing(RunSubscriptions),
@@ -79,6 +88,7 @@ class QueryAttachment(Part):
         context: RunContext,
         tree: Tree,
         directory: Directory,
+        books: EpochBooks,
         flow: Flow,
         ways: OperatorTransfers,
         visit: RunSubscriptions | None,
@@ -87,7 +97,7 @@ class QueryAttachment(Part):
         self._leads, self._visit = context.leads, visit
         self._told = context.install.number  # of what the client said of guests last
         self._gone: dict[str, None] = {}  # nodes that have left, the latest last: a name is given once
-        self._tree, self._directory, self._flow = tree, directory, flow
+        self._tree, self._directory, self._books, self._flow = tree, directory, books, flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
 
     def prepare(self, message: m.Propose) -> str:
@@ -152,9 +162,48 @@ class QueryAttachment(Part):
             node = new.by_name[graft.node]
             self._directory.appear(graft.node, graft.host, still=node.kind != "operator" or node.pinned is not None)
         self._arrivals.appear()
-        yield from self._flow.extend(names, [graft.node for graft in grafts if graft.host == here], first)
+        yield from self._extend(names, [graft.node for graft in grafts if graft.host == here], first)
         if self._visit is not None:
             self._visit.begun(names, first, new, self._directory.where(new.by_name))
+
+    def _extend(self, names: Collection[str], here: Iterable[str], first: int) -> Notes:
+        """Have nodes ``names`` from partition ``first`` on; of these some are ``here``."""
+        tree, flow, limit = self._tree, self._flow, self._install.partitions
+        many = len(tree.dataflow.sinks) > 1
+        todo: list[tuple[NodeCore, list[Action]]] = []
+        for name, node in flow.nodes.items():
+            new = [consumer for consumer in tree.consumers[name] if consumer in names]
+            if new:
+                todo.append((node, node.join(new, first)))
+            # R6: a node has ended because no consumer wanted more, and cannot serve a query that wants something
+            for consumer in new if node.renounced and (limit is None or first < limit) else ():
+                why = (
+                    f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
+                )
+                flow.failed(e.OperatorFailed(self._out.run, consumer, why))
+            if many and node.state is NodeState.ENDED and node.node.inputs:
+                # R6: the node told its producers nothing while there was one sink; they may go on for others
+                todo.append((node, [Renounce(node.node.inputs)]))
+        for name in here:
+            begins = dict.fromkeys(tree.consumers[name], first)
+            flow.add(NodeCore.begun(tree.dataflow.by_name[name], limit, first, begins))
+        self._books.begin_anew(tree.dataflow, flow.nodes)
+        for node, actions in todo:
+            yield from flow.perform(node, actions)
+
+    def _cut(self, gone: AbstractSet[str]) -> Notes:
+        """R4: nodes that no query uses any more are gone, as ``Tree`` and ``Directory`` know."""
+        flow = self._flow
+        for name in flow.forget(gone):
+            self._out.emit(e.CloseNode(self._out.run, name))
+        flow.tails.cut(gone)
+        self._books.begin_anew(self._tree.dataflow, flow.nodes)
+        for node in list(flow.nodes.values()):
+            if not gone.isdisjoint(node.window.consumers):
+                yield from flow.perform(node, node.part(gone))
+                yield from flow.recall(node, node.leave_heard())
+                if node.state is NodeState.ENDED:  # nobody who is left wants anything of it, so it waits for nothing
+                    flow.demands.ended(node.node.name)
 
     def enrolled(self, sink: str) -> None:
         """Whose a sink is has been said, perhaps after it is here: a late answer of this host counted for this one."""
@@ -202,7 +251,7 @@ class QueryAttachment(Part):
             yield from self._departures.cut(gone)
             self._directory.outlive(gone)
             yield from self._arrivals.cut(gone)
-            yield from self._flow.cut(gone)
+            yield from self._cut(gone)
             if self._visit is not None:
                 self._visit.cut(gone)
             if self._leads:

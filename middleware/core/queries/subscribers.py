@@ -114,9 +114,9 @@ class Subscribers(Part):
             return f"client {me!r} does not let {peer.name!r} subscribe to {message.node!r}"
         if peer.name in self._directory.peers:
             return f"a host of the run is called {peer.name!r}, so no other client can be"
-        if peer.max_partition_bytes < self._flow.room.size_bytes:
+        if peer.max_partition_bytes < self._flow.calls.most_bytes:
             most = (
-                f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.room.size_bytes}"
+                f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.calls.most_bytes}"
             )
             return f"client {peer.name!r} takes partitions of {most} (its limit max_partition_bytes); raise it"
         if plain_sum(guest.peer.name == peer.name for guest in self._queries.subscribers.values()) >= MOST:

@@ -180,7 +180,7 @@ class Inheritance(Part):
         if arrived:
             legacy.failed_s = None
             return
-        self._flow.stuck(peer)
+        self._flow.demands.stuck(peer)
         lease_s, since_s = self._limits.patience * self._limits.lease_s, legacy.failed_s
         legacy.failed_s = self._out.now if since_s is None else since_s
         if self._out.now - legacy.failed_s >= lease_s:  # though that host claims it
@@ -271,7 +271,7 @@ class Inheritance(Part):
                 self._report_failure(heir)
             for name in heir.missing:
                 host = heir.takes[name]
-                self._flow.stuck(host, heir.since_s)
+                self._flow.demands.stuck(host, heir.since_s)
                 self._out.send(host, m.Claim(self._out.run, name, heir.node))
             heir.interval_s = min(2 * heir.interval_s, self._limits.retry_max_s)
             heir.due_s = self._out.now + heir.interval_s

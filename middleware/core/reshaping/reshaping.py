@@ -19,12 +19,17 @@ What another shape may be is in ``shape``; the states are the barrier's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import RunContext
+from thalweg.middleware.core.flow.actions import Action
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.arrivals import Arrivals
@@ -55,13 +60,27 @@ class Reshaping(Part):
 
     @classmethod
     def of(cls, parts: RunParts) -> Reshaping:
-        return cls(parts.context, parts.get(Tree), parts.get(Directory), parts.get(Flow), OperatorTransfers.of(parts))
+        return cls(
+            parts.context,
+            parts.get(Tree),
+            parts.get(Directory),
+            parts.get(EpochBooks),
+            parts.get(Flow),
+            OperatorTransfers.of(parts),
+        )
 
     def __init__(
-        self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, ways: OperatorTransfers
+        self,
+        context: RunContext,
+        tree: Tree,
+        directory: Directory,
+        books: EpochBooks,
+        flow: Flow,
+        ways: OperatorTransfers,
     ) -> None:
         self._out, self._leads, self._max_nodes = context.out, context.leads, context.limits.max_nodes
-        self._tree, self._directory, self._flow = tree, directory, flow
+        self._partitions = context.install.partitions
+        self._tree, self._directory, self._books, self._flow = tree, directory, books, flow
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
     def prepare(self, message: m.Propose) -> str:
@@ -146,8 +165,35 @@ class Reshaping(Part):
         self._arrivals.keep_only(new.by_name)
         if self._leads:
             self._out.emit(e.TreeChanged(self._out.run, new, self._directory.where(new.by_name)))
-        # R4, R5: nodes of the old tree end, others turn to new consumers, and new ones gather
-        yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)
+        yield from self._regrow(self._arrivals.appear())
+
+    def _regrow(self, new_nodes: Iterable[str]) -> Notes:
+        """R4, R5: nodes of the old tree end, others turn to new consumers or inputs, and ``new_nodes`` gather."""
+        tree, flow = self._tree, self._flow
+        old, new, turn = tree.former, tree.dataflow, tree.turn
+        assert old is not None
+        todo: list[tuple[NodeCore, list[Action]]] = []
+        for name, node in flow.nodes.items():
+            successor = new.by_name.get(name)
+            rewired = successor is None or old.by_name[name].inputs != successor.inputs
+            if rewired and node.state is NodeState.GATHERING:  # it has perhaps asked the old tree for too much
+                flow.call_back(name, turn)
+            if successor is None:
+                todo.append((node, node.replace(turn)))
+                continue
+            if old.consumers[name] != new.consumers[name]:
+                todo.append((node, node.turn(turn, new.consumers[name][0])))
+            if rewired:
+                todo.append((node, node.rewire(turn, successor)))
+        for name in self._inheritance.heirs:
+            flow.hold(name)
+        for name in new_nodes:
+            begins = dict.fromkeys(new.consumers[name], turn + 1)
+            node = flow.add(NodeCore.begun(new.by_name[name], self._partitions, turn + 1, begins))
+            todo.append((node, node.begin()))
+            self._books.keep(new, name)
+        for node, actions in todo:  # not before: what one node does may concern the others
+            yield from flow.perform(node, actions)
 
     @property
     def drained(self) -> bool:
@@ -157,9 +203,12 @@ class Reshaping(Part):
 
     def retire(self) -> None:
         """R6: forget the old tree, the sink has all that has come through it."""
-        gone = self._tree.shrink()
-        for name in self._flow.shrink(gone):
+        gone, flow = self._tree.shrink(), self._flow
+        for name in flow.forget(gone):
             self._out.emit(e.CloseNode(self._out.run, name))
+        for node in flow.nodes.values():
+            flow.perform(node, node.retire())
+        flow.tails.shrink(self._tree.turn)
         self._inheritance.retire()
         self._directory.forget(gone)
         self._departures.forget(gone)

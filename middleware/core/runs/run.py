@@ -29,8 +29,9 @@ from thalweg.middleware.core.context import notes as n
 from thalweg.middleware.core.context.outbox import Outbox, RunContext, Timer
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.entries import CarriedOver
 from thalweg.middleware.core.flow.epochs import EpochBooks
-from thalweg.middleware.core.flow.flow import CarriedOver, Flow
+from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import ENDED
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.parts.host_services import HostServices
@@ -120,7 +121,6 @@ class RunCore:
         self.parts.begin(event)
         for part in self.parts:
             part.on_run_begun(RunBeginning(event, survivors))
-        self.flow.go_on(survivors)
 
     def handle_sign_of_life(self) -> None:
         """Note that the client is there, or that it has a fresh period."""
@@ -301,12 +301,12 @@ class RunCore:
 
     def transfer_over(self, peer: str, part: m.Partition, *, arrived: bool, via: m.Via) -> None:
         """All of a partition has gone to ``peer``, or nobody knows what became of it."""
-        ways = self.directory.routes
-        if ways.table:
+        ways = self.directory.chosen_routes
+        if ways is not None and ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, part)
         self.flow.transfer_over(part, arrived=arrived)
         if not arrived:
-            self.flow.stuck(peer)
+            self.flow.demands.stuck(peer)
             self._judge_relays(peer, part, via)
 
     def _judge_relays(self, peer: str, part: m.Partition, via: m.Via) -> None:
@@ -384,7 +384,7 @@ class RunCore:
     @property
     def vacant(self) -> bool:
         """Whether this host has no node of the run, and no last output that others may still demand."""
-        return self.empty and not self.flow.tails.left
+        return self.empty and not self.flow.has_tails
 
     @property
     def operators(self) -> int:

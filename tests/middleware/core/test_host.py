@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from playbook import ANY, Playbook, got
 from run_ids import R, alarm, fired, run_of
 
+from thalweg.middleware.core.flow.demands import Demands
 from thalweg.middleware.core.flow.directory import merge_locations
-from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.forwards import MAX_FORWARDS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
@@ -170,14 +170,14 @@ def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
     book = installed(make_book, make_install({"o": "h1"}, run=run_of("a")), "h1")
     book << got("client", make_install({"o": "h1"}, run=run_of("b"))) >> ANY
     due = fired("retry")  # of all runs
-    broken, retry = book.core.runs[run_of("a")].flow, Flow.retry
+    broken, retry = book.core.runs[run_of("a")].flow.demands, Demands.retry
 
-    def defect(flow: Flow) -> float | None:
-        if flow is broken:
+    def defect(demands: Demands) -> float | None:
+        if demands is broken:
             raise KeyError("a defect")
-        return retry(flow)
+        return retry(demands)
 
-    monkeypatch.setattr(Flow, "retry", defect)
+    monkeypatch.setattr(Demands, "retry", defect)
     with pytest.raises(KeyError):
         book.core.handle(due, book.now)
     assert book.core.at_fault(due) == run_of("a")
@@ -501,11 +501,11 @@ def test_nobody_puts_an_operator_where_it_has_not_come(make_book: Book, make_ins
 
 def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: Make) -> None:
     directory = installed(make_book, make_install(), "h1").core.runs[R].directory
-    assert directory.news_for("h2") is None
+    assert directory.piggyback("h2", upward=True) is None
     moved = m.Location("o", "client", 2)
     directory.merge((moved,))
-    assert [directory.news_for("h2"), directory.news_for("h2")] == [(moved,), None]
-    assert directory.news_for("client") == (moved,)
+    news = [directory.piggyback(host, upward=True) for host in ("h2", "h2", "client")]
+    assert news == [m.Piggyback((moved,)), None, m.Piggyback((moved,))]
 
 
 def test_nobody_takes_an_operator_away_from_where_it_is(make_book: Book, make_install: Make) -> None:
@@ -536,7 +536,7 @@ def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> Non
     book = installed(make_book, make_install({"o": "h2", "p": "h3"}, dataflow=flow), "h2")
     book << got("h1", m.Located(R, (m.Location("p", "h1", 2),))) >> ANY
     book << got("h1", demand("o", "p", 0)) >> ANY
-    assert book.core.runs[R].directory.news_for("h2") is not None  # untold so far
+    assert book.core.runs[R].directory.piggyback("h2", upward=True) is not None  # untold so far
 
 
 def test_what_was_under_way_to_a_lost_host_goes_to_where_its_consumer_is(make_book: Book, make_install: Make) -> None:

@@ -322,7 +322,7 @@ def test_operators_that_move_need_no_repeats_where_nothing_is_lost(seed: int, dr
         nonlocal repeated
         if event == fired("retry"):
             runs = host.core.runs.values()
-            repeated += sum(pending.due_s <= world.now for run in runs for pending in run.flow.pending.values())
+            repeated += sum(pending.due_s <= world.now for run in runs for pending in run.flow.demands.pending.values())
         handle(host, event)
 
     world._handle = watch  # type: ignore[method-assign]

@@ -22,16 +22,19 @@ def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
 ) -> None:
     books = OutputSchedule()
     books.set_due("o", ReportDue(8, 100, 10.0))
-    assert books.is_due(made(index), taken_bytes, now) is due
+    books.take("o", taken_bytes)
+    assert books.is_due(made(index), now) is due
+    assert books.begin_anew("o") == taken_bytes
+    assert books.begin_anew("o") == 0
 
 
 def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
     books = OutputSchedule()
-    assert books.is_due(made(0), 0, 0.0)
+    assert books.is_due(made(0), 0.0)
     books.set_due("o", ReportDue(8, 100, 10.0))
-    assert not books.is_due(made(0), 0, 0.0)
+    assert not books.is_due(made(0), 0.0)
     books.set_due("o", None)
-    assert books.is_due(made(0), 0, 0.0)
+    assert books.is_due(made(0), 0.0)
     books.set_due("o", ReportDue(8, 100, 10.0))
     books.forget(("o",))
-    assert books.is_due(made(0), 0, 0.0)
+    assert books.is_due(made(0), 0.0)

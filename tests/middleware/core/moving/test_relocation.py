@@ -738,8 +738,8 @@ def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps
     assert [told(message) for message in book.sent("h2") if isinstance(message, m.Demand)] == [
         demand("o", "p", 0, 0, 1)
     ]
-    assert ("p", "o") in run.flow.pending
+    assert ("p", "o") in run.flow.demands.pending
     for sink in ("t", "u"):
         book << got(CLIENT, m.SkipTo(R, "p", sink, None, version=1)) >> ANY
-    assert ("p", "o") not in run.flow.pending
+    assert ("p", "o") not in run.flow.demands.pending
     book.core.validate()

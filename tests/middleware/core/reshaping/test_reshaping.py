@@ -156,7 +156,7 @@ def test_an_operator_that_disappears_ends_and_is_forgotten_when_the_tree_is(host
     book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     assert [each.index for each in book.sent("h1") if isinstance(each, m.Demand)] == [1]
     book << got(CLIENT, commit(0)) >> [e.Send(R, CLIENT, done("h2"))]
-    assert book.core.runs[R].flow.pending == {}  # it demands no more
+    assert book.core.runs[R].flow.demands.pending == {}  # it demands no more
     book << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 0, again=True)) >> ANY
     assert [each.payload for each in book.only(e.Send)] == [b"o0"]

@@ -1,0 +1,91 @@
+"""Which partitions of a stream those of one of its stripes are, and with which of them code of the stripe runs.
+
+Rules:
+
+R1. A stripe (``protocol.stripes``) counts its own partitions from 0. Code runs with the index of the stream that its
+    client has given to a partition; a node that comes to one of which it has not heard yet waits until it has.
+R2. What was given once stays. Partitions before the first one that the client speaks of have all been delivered, and
+    are forgotten.
+R3. A node that waits is asked again by whoever has it wait: what it was to run may be nobody's business any more.
+R4. What is past the end of an input is passed on as such, and ends nothing: the next partition may be one that the
+    stream has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.core.flow.actions import RunCode
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.indices import Indices
+from thalweg.middleware.core.parts.handlers import Handlers
+from thalweg.middleware.core.parts.part import Need, Part, RunParts
+from thalweg.middleware.parcels import PAST_END, past_end_of
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.messages import MOST_GIVEN
+
+
+class GivenIndices(Indices):
+    """The only writer of what one stripe's partitions are, on this host."""
+
+    __slots__ = ("_of", "_waiting")
+
+    def __init__(self) -> None:
+        self._of: dict[int, int] = {}
+        self._waiting: dict[str, RunCode] = {}
+
+    def of(self, partition: int) -> int | None:
+        return self._of.get(partition)
+
+    def begin(self, node: str, run: RunCode) -> int | None:
+        index = self._of.get(run.index)
+        if index is None:
+            self._waiting[node] = run
+        return index
+
+    def instead(self, run: RunCode) -> Any:
+        return past_end_of(run.inputs)
+
+    def passed_on(self, made: e.OperatorFinished) -> e.OperatorFinished:
+        if not made.end:
+            return made
+        return msgspec.structs.replace(made, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
+
+    def give(self, first: int, indices: Sequence[int]) -> Iterator[tuple[str, RunCode]]:
+        """What partitions are, from ``first`` on; the nodes that have waited for it, and what they are to run."""
+        for partition in [partition for partition in self._of if partition < first]:
+            del self._of[partition]
+        for partition, index in enumerate(indices, first):
+            if len(self._of) < MOST_GIVEN:
+                self._of.setdefault(partition, index)  # R2: an index that was given once stays
+        for node, run in list(self._waiting.items()):
+            if run.index in self._of:
+                del self._waiting[node]
+                yield node, run
+
+
+class StripeCode(Part):
+    """Has the nodes of a stripe here run with the stream's indices, as its client gives them."""
+
+    NEEDED_FOR = Need.STRIPE
+
+    @classmethod
+    def of(cls, parts: RunParts) -> StripeCode:
+        return cls(parts.get(Flow), is_stripe=parts.context.install.run.stripe is not None)
+
+    def __init__(self, flow: Flow, *, is_stripe: bool) -> None:
+        self._flow = flow
+        self._indices = GivenIndices()
+        if is_stripe:  # else a client speaks of indices that its run does not have
+            flow.calls.use(self._indices)
+
+    def on_given(self, _: str, message: m.StripeIndices) -> None:
+        """R1: the client says which partitions of the stream this stripe's are."""
+        for name, action in self._indices.give(message.first, message.indices):
+            self._flow.call_again(name, action)
+
+    HANDLERS = Handlers(messages={m.StripeIndices: on_given})
