@@ -485,7 +485,7 @@ class HostCore:
         if run_id in self.runs and not self.runs[run_id].is_left_behind(message):
             self.runs[run_id].parts.get(QueryAttachment).enrolled(message.sink)
         else:
-            error = check_visit(message, self.host, visit.sinks) or self._why_not(sender, install, full=False)
+            error = check_visit(message, self.host) or self._why_not(sender, install, full=False)
             if not error:
                 self.ended_runs.revive(install.client, run_id)
                 self._visit(install, visit, here)

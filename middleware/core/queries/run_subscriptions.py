@@ -152,18 +152,18 @@ class RunSubscriptions:
         self.dismiss(0, why)
 
 
-def check_visit(message: m.InstallSubscriber, host: str, sinks: Collection[str]) -> str:
+def check_visit(message: m.InstallSubscriber, host: str) -> str:
     """What is wrong with a run that ``host`` has subscribed to, besides what may be with any; empty when nothing is.
 
-    ``sinks``: those of its subscriptions, which a later generation has from the start.
+    The run may have sinks of this host: those of subscriptions in a later generation, and of one that this host has
+    left while its client invited it for another.
     """
     install = message.install
     if install.run != message.run:
         return f"run {install.run} is not the one that was subscribed to"
     kinds = {node.name: node.kind for node in install.dataflow.nodes}
-    mine = [entry.node for entry in install.locations if entry.host == host]
-    foreign = [name for name in mine if name not in sinks or kinds.get(name) != "sink"]
-    if foreign or any(peer.name == host for peer in install.peers):
+    here = {entry.node for entry in install.locations if entry.host == host}
+    if any(kinds.get(name) != "sink" for name in here) or any(peer.name == host for peer in install.peers):
         return f"{host!r} has a part in the run already"
     if install.moves is not None or install.news or install.afresh:
         return "a guest has no part in what hosts find out and decide"

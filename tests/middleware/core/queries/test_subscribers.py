@@ -93,6 +93,27 @@ def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
     assert m.Installed(R, "g") in book.sent("client")
 
 
+@pytest.mark.parametrize(("kind", "taken"), [("sink", True), ("operator", False)])
+def test_a_guest_takes_part_while_a_sink_that_it_has_left_is_in_the_graph(
+    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], kind: str, taken: bool
+) -> None:
+    """It has left one subscription and asked for another, before its client was through with the first."""
+    book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
+    book << e.SubscribeRequested(R, 8, "s", OWNER) >> ANY
+    code = None if kind == "sink" else before.dataflow.by_name["o"].code
+    nodes = [Node("o@g~1", kind, ("s",), code, "g")]
+    if not taken:
+        nodes.append(Node("t2", "sink", ("o@g~1",), None, "client"))
+    flow = Dataflow((*before.dataflow.nodes, *nodes))
+    where = (*before.locations, *[m.Location(node.name, node.pinned or "", 1) for node in nodes])
+    install = msgspec.structs.replace(before, dataflow=flow, locations=where, number=1)
+    book << got("client", m.InstallSubscriber(R, 8, "s@g~2", install)) >> ANY
+    assert [bool(answer.error) for answer in book.sent("client")] == [not taken]
+    if taken:
+        book << got("client", m.Detach(R, 4, ("o@g~1",))) >> ANY
+        assert not book.core.runs[R].flow.nodes
+
+
 @pytest.mark.parametrize("silent", [m.Commit, m.Detach])
 def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
     client: Playbook, silent: type[m.Message]
