@@ -17,6 +17,7 @@ from thalweg.middleware.protocol.messages import DEFAULT_PARTITION_BYTES, MAX_AX
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
 T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
 NEWS_BYTES = 1024  # section 4
+PROBE_PATIENCE_S = 10.0  # for so long a probe holds up the next
 
 
 class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,46 +25,31 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``forecaster``: a name of ``network.forecasting.FORECASTERS``. It is given the fastest of the last
     ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
-    one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
-    is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
-    than this answers a request without a probe; ``probe_train``: see ``prober``. Where latencies are wanted, a host
-    sounds another every ``sound_interval_s``; what came of it is known for ``latency_age_s``. ``dimensions``: of
-    coordinates, the same on all hosts.
+    one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_train``: see ``prober``.
+    Where latencies are wanted, a host sounds another every ``sound_interval_s``. ``dimensions``: of coordinates, the
+    same on all hosts.
     Raises UsageError for a figure out of its range or an unknown forecaster.
     """
 
     max_age_s: float = T_THRES
-    min_size_bytes: int = S_THRES
     news_bytes: int = NEWS_BYTES
     change: float = 0.1
-    tell_interval_s: float = T_THRES / 8
     forecaster: str = "best"
     best_of: int = 2
     sample_interval_s: float = 0.1
-    probe_interval_s: float = 5.0
-    probe_patience_s: float = 10.0
-    probe_age_s: float = T_THRES / 4
     probe_train: bool = True
     sound_interval_s: float = T_THRES / 8
-    latency_age_s: float = 15 * T_THRES
     max_links: int = 16_384
     dimensions: int = DIMENSIONS
 
     def __post_init__(self) -> None:
         make_forecaster(self.forecaster)
-        for name in ("max_age_s", "change", "max_links", "best_of", "sound_interval_s", "latency_age_s"):
+        for name in ("max_age_s", "change", "max_links", "best_of", "sound_interval_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give a number above 0")
         if not 1 <= self.dimensions <= MAX_AXES:
             raise UsageError(f"dimensions of the monitor is {self.dimensions}; give 1 to {MAX_AXES}")
-        for name in (
-            "min_size_bytes",
-            "news_bytes",
-            "sample_interval_s",
-            "probe_interval_s",
-            "probe_patience_s",
-            "probe_age_s",
-        ):
+        for name in ("news_bytes", "sample_interval_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give 0 or more")
 

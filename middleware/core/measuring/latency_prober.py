@@ -6,7 +6,7 @@ R1. A host sounds another by ``TIMES`` messages, each sent when the answer to th
     half of the shortest of the last ``WINDOW`` round trips, of two minutes at most: one that waited behind others, or
     for a processor, only took longer. Clocks of hosts are not compared, so that both directions of a link count alike.
 R2. Of an answer only the first counts, and only from who was asked. A sounding without an answer for
-    ``probe_patience_s`` is over, and what comes later is none: whoever wants it asks again.
+    ``PROBE_PATIENCE_S`` is over, and what comes later is none: whoever wants it asks again.
 R3. A host tells of itself and of its own links alone, the latest first, and only that is believed of it. Its own
     measurement of a link goes before what the other end says.
 R4. Within a run only its hosts are sounded and answered. Before runs anybody may be, as probes go. Requests for more
@@ -33,12 +33,13 @@ from thalweg.middleware.network.forecasting import Window
 from thalweg.middleware.network.view import Latency, Link, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.limits import MonitorConfig
+from thalweg.middleware.protocol.limits import PROBE_PATIENCE_S, T_THRES, MonitorConfig
 from thalweg.middleware.protocol.run_id import RunId
 
 TIMES = 3
 AT_ONCE = 64
 _size = msgspec.msgpack.Encoder()
+LATENCY_AGE_S = 15 * T_THRES  # up to which a measured latency is kept
 WINDOW = 30  # with fewer all may have waited, on a link that is always full
 MOST_TOLD = 16  # latencies in a message; since the last one to the same host few are new
 
@@ -146,7 +147,7 @@ class LatencyProber:
     def _next(self) -> None:
         """R5: sound those that somebody waits for."""
         if len(self.under_way) >= AT_ONCE:
-            late_s = self._out.now - self._config.probe_patience_s
+            late_s = self._out.now - PROBE_PATIENCE_S
             for host in [host for host, sounding in self.under_way.items() if sounding.sent_s <= late_s]:
                 del self.under_way[host]  # R2: a sounding without an answer is over
         while self.queue and len(self.under_way) < AT_ONCE:
@@ -163,7 +164,7 @@ class LatencyProber:
         ``situated``: tell each other coordinates as well.
         """
         before = self.under_way.get(host)
-        if before is not None and self._out.now - before.sent_s < self._config.probe_patience_s:
+        if before is not None and self._out.now - before.sent_s < PROBE_PATIENCE_S:
             return
         if before is None and len(self.under_way) >= MOST:
             del self.under_way[next(iter(self.under_way))]  # R4: the oldest sounding is forgotten
@@ -211,7 +212,7 @@ class LatencyProber:
         if sounding is None or (sounding.run, sounding.number) != (message.run, message.number):
             return  # R2: only the first answer to the present message counts
         took_s = self._out.now - sounding.sent_s
-        if took_s > self._config.probe_patience_s:
+        if took_s > PROBE_PATIENCE_S:
             del self.under_way[sender]  # R2: an answer that is late is none
             self._next()
             return
@@ -268,7 +269,7 @@ class LatencyProber:
 
     def view(self, age_s: float = math.inf) -> dict[Link, Latency]:
         """All that is known, and not too old."""
-        oldest_s = self._out.now - min(age_s, self._config.latency_age_s)
+        oldest_s = self._out.now - min(age_s, LATENCY_AGE_S)
         known: dict[Pair, Latency] = {**self.reported}
         for host, series in self.own.items():  # R3: an own measurement goes before that of the other end
             known.pop((host, self._out.host), None)

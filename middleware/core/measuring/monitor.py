@@ -2,13 +2,13 @@
 
 Rules (Ranganathan et al., section 4):
 
-R1. Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link, in a graph also one
+R1. Passive: a transfer of at least S_THRES (16 KB) is a sample of its link, in a graph also one
     that took ``LONG_S``: a slow link that carries little holds up there what others carry. A probe always is. A link
     from here that has a sample of the last ``sample_interval_s`` gets no passive one.
 R2. A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
 R3. The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by
     then waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it
-    is told again after ``tell_interval_s`` if it has changed by ``change``, else after half of T_THRES.
+    is told again after ``TELL_INTERVAL_S`` if it has changed by ``change``, else after half of T_THRES.
 R4. Of two estimates of a link the one with more samples is the later: ages suffer on the way, where a message
     waits behind a partition. A link's own sender knows best.
 
@@ -29,12 +29,13 @@ from thalweg.middleware.network.forecasting import Forecaster, Window, make_fore
 from thalweg.middleware.network.history import History
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.limits import MonitorConfig
+from thalweg.middleware.protocol.limits import S_THRES, T_THRES, MonitorConfig
 from thalweg.middleware.protocol.run_id import RunId
 
 Ends = tuple[
     str, ...
 ]  # of a link, as it hashes: its hosts, and over another network than the shared one that one's name
+TELL_INTERVAL_S = T_THRES / 8  # between two notifications of one host about one link
 KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
 LONG_S = 1.0  # twenty times the start-up cost of a message in section 4: the rest is the link's
 How = Literal["passive", "probe"]
@@ -103,7 +104,7 @@ class Monitor:
 
         The link's estimate with it; None when it is no sample (too small, no time, not between two hosts).
         """
-        small = size_bytes < self.config.min_size_bytes and duration_s < long_s
+        small = size_bytes < S_THRES and duration_s < long_s
         if how == "passive" and (small or (link[0] == self.host and self.knows(link, now))):
             return None  # R1: the transfer is too small, or the last sample is too young
         if link[0] == link[1] or size_bytes <= 0 or not 0 < duration_s < math.inf:
@@ -186,7 +187,7 @@ class Monitor:
         if last is None:
             return True
         rate_bps, told_s = last
-        if now - told_s < self.config.tell_interval_s:
+        if now - told_s < TELL_INTERVAL_S:
             return False
         changed = abs(estimate.rate_bps - rate_bps) >= self.config.change * rate_bps
         return changed or now - told_s > self.config.max_age_s / 2

@@ -12,7 +12,7 @@ R2. A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which
     end of the link, and all who asked it.
 R3. A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
     answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
-    ``probe_patience_s`` holds up the others no more.
+    ``PROBE_PATIENCE_S`` holds up the others no more.
 R4. Within a run only its hosts are probed, where they are known to be. Before runs anybody may be, wherever the
     requester, or whoever probes, says. So requests for more than ``MOST`` links, or of more than ``MOST`` hosts for one
     link, are dropped, and the requester asks again. Of trains, and of links measured before, the oldest are forgotten.
@@ -37,10 +37,13 @@ from thalweg.middleware.network.view import NET, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
+from thalweg.middleware.protocol.limits import PROBE_PATIENCE_S, T_THRES
 from thalweg.middleware.protocol.run_id import RunId
 
 SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
 MOST = m.MAX_TARGETS  # hosts that are to be probed, or were, and hosts that wait for one link
+PROBE_INTERVAL_S = 5.0  # no link is probed more often
+PROBE_AGE_S = T_THRES / 4  # an estimate younger than this answers a request without a probe
 TRIES = 2  # to ask for links: a request may be lost
 BEFORE_RUNS = RunId("probe")  # stands for the run in probes for a plan that is made before one
 LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
@@ -151,13 +154,13 @@ class Prober:
             return  # R4: a request too many is dropped, and the requester asks again
         waiting[requester] = asker
         self.waiting[there] = waiting
-        again_s = self._begun_s.get(there, -math.inf) + self._monitor.config.probe_interval_s
+        again_s = self._begun_s.get(there, -math.inf) + PROBE_INTERVAL_S
         if self._out.now >= again_s:
             self.queue.setdefault(there, run)
 
     def _fresh(self, link: Link) -> LinkEstimate | None:
         known = self._monitor.estimate(link, self._out.now)  # R3: a fresh link is answered, not probed
-        young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
+        young = known is not None and self._out.now - known.measured_at_s < PROBE_AGE_S
         return known if young else None
 
     def _answer(self, run: RunId, requester: str, link: Link, estimate: LinkEstimate) -> Notes:
@@ -264,7 +267,7 @@ class Prober:
 
     def _next(self) -> None:
         """Begin the next train that somebody still waits for."""
-        patience_s = self._monitor.config.probe_patience_s
+        patience_s = PROBE_PATIENCE_S
         if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
             return  # R3: the train under way still has time
         while self.queue:

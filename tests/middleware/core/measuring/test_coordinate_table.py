@@ -25,7 +25,7 @@ from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.protocol.limits import PROBE_PATIENCE_S, CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import NodeCode
 
 AT = Place((0.1, 0.0, 0.0), 0.01, 0.5, 7, HostFigures(2.0, 4, 0.25, 10**9, 10**8))
@@ -154,7 +154,7 @@ def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(boo
 
 def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_it_asks_again(book: Playbook) -> None:
     h2, stranger = m.Peer("h2", "tcp://h2:1", "tcp://h2:2"), m.Peer("x", "tcp://x:1", "tcp://x:2")
-    patience_s = book.core.config.monitor.probe_patience_s
+    patience_s = PROBE_PATIENCE_S
     book << got("x", m.ProbeRequest(run_of("probe"), (h2,), stranger, "coordinates")) >> ANY
     (asked,) = book.sent("h2")
     book.at(1.01 * patience_s) << got("h2", m.Echo(run_of("probe"), asked.number, back=True)) >> []

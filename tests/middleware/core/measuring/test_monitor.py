@@ -314,7 +314,7 @@ def test_the_record_of_an_estimate_says_what_was_measured_and_what_was_made_of_i
         ({"max_age_s": 0.0}, "max_age_s of the monitor is 0"),
         ({"max_age_s": float("nan")}, "max_age_s"),
         ({"news_bytes": -1}, "news_bytes of the monitor is -1; give 0 or more"),
-        ({"probe_interval_s": float("inf")}, "probe_interval_s"),
+        ({"sample_interval_s": float("inf")}, "sample_interval_s"),
         ({"forecaster": "lasst"}, "did you mean 'last'"),
     ],
 )

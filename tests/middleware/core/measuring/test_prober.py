@@ -23,7 +23,7 @@ from thalweg.middleware.core.measuring.prober import (
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.protocol.limits import PROBE_PATIENCE_S, CoreConfig, MonitorConfig
 from thalweg.middleware.protocol.run_id import NO_RUN
 
 Took = Callable[[str, str, m.Probe, int], float | None]  # (from, to, probe, size) -> seconds, None: it is lost
@@ -291,7 +291,7 @@ def test_a_train_of_which_nothing_is_ever_heard_does_not_stop_the_others(make_bo
     book << request("h2") >> ANY
     book << request("h3") >> ANY
     assert book.only(e.Send) == []
-    book.at(book.core.config.monitor.probe_patience_s) << fired("probe") >> ANY
+    book.at(PROBE_PATIENCE_S) << fired("probe") >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h3"]
 
 
