@@ -127,6 +127,24 @@ def test_every_limit_has_its_row(field: msgspec.structs.FieldInfo) -> None:
     assert row in text, f"docs/reference/limits.md lacks a row that begins with {row!r}"
 
 
+def test_every_option_is_on_a_page_that_is_written_by_hand() -> None:
+    """Those of benchmarks are on their help pages."""
+    texts = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
+    options = [
+        (words, [name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")])
+        for words, command in verbs()
+        for parameter in command.params
+        if words and words[0] != "bench" and not parameter.hidden
+    ]
+    unnamed = [
+        f"{' '.join(words)} {names[0]}"
+        for words, names in options
+        if names and not any(re.search(rf"{name}(?![\w-])", texts) for name in names)
+    ]
+    assert len(options) > 250
+    assert unnamed == []
+
+
 def test_every_field_of_the_monitor_is_told() -> None:
     text = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
     assert [each.name for each in msgspec.structs.fields(MonitorConfig) if f"`{each.name}`" not in text] == []
