@@ -86,7 +86,7 @@ class Directory:
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self._lasts, self.doomed = context.fails_over, False  # something is on a host that is lost
         self._context = context
-        self.chosen_routes: RouteChoice | None = None  # created with the first that is chosen, or fails
+        self.chosen_routes: RouteChoice | None = None  # created with the first route that is chosen or looked at
         self._states: StateTransfers | None = None
         self._monitor, self._telling_down = monitor, install.news
         self._telling_up = install.news and context.by_epochs is not None
@@ -100,7 +100,7 @@ class Directory:
         """By which networks and relays hosts reach each other."""
         if self.chosen_routes is None:
             self.chosen_routes = RouteChoice(self._context)
-            for host in self._members - self.hosts:
+            for host in self.lost:
                 self.chosen_routes.lose(host)
         return self.chosen_routes
 

@@ -598,7 +598,8 @@ class Flow(Part):
         for name, window in windows:
             for consumer, state in window.consumers.items():
                 index = state.demanded
-                if window.output(index) is None or state.has(index) or consumer in self.nodes:
+                wanted = index >= state.first and window.output(index) is not None
+                if not wanted or state.has(index) or consumer in self.nodes:
                     continue
                 if self._directory.whereabouts(consumer, index) == host:
                     return name, f"which holds {consumer!r}"
@@ -638,7 +639,7 @@ class Flow(Part):
             if node.node.kind == "sink":
                 if node.state is IDLE and node.index > self._tree.first.get(name, 0):
                     yield name, "", node.index - 1
-            elif len(consumers) > 1 and not node.window.unheard:
+            elif len(consumers) > 1 and node.turns is None and not node.window.unheard:
                 demanded = {consumer: state.demanded for consumer, state in consumers.items() if state.demanded < LAST}
                 least = min(demanded.values(), default=0)
                 if any(index > least for index in demanded.values()):

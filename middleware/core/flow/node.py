@@ -153,8 +153,8 @@ class NodeCore(Machine):
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         window = self.window
         state = window.consumers.get(consumer)
-        if state is None or index < state.demanded:  # R7: the former from before the node turned
-            return "late", []
+        if state is None or index < state.demanded or index == LAST:  # R7: the first from before the node turned
+            return "late", []  # R8: who wants nothing more says so otherwise (``on_skip``)
         if window.unheard and consumer in window.unheard:
             if not self._handle_resume(consumer, index):
                 return "lacking", []
@@ -328,7 +328,7 @@ class NodeCore(Machine):
         """
         if self.rewired is not None:
             self.node, self.rewired = self.rewired[1], None
-        if self.turns is None or self.index <= self.turns[0]:
+        if self.turns is None or (self.index <= self.turns[0] and self.state is not ENDED):
             return []
         self.turned()
         return self.go_on()

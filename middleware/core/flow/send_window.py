@@ -175,7 +175,7 @@ class SendWindow:
         for consumer in waiting.values():
             consumer.demanded = last.index
             consumer.sent = {index: sent for index, sent in consumer.sent.items() if index == last.index}
-        return SendWindow(waiting, [last])
+        return SendWindow(waiting, [last]) if waiting else None
 
     def validate(self, index: int, *, ended: bool) -> None:
         """The invariants; AssertionError tells which does not hold. ``index``: of the next output."""

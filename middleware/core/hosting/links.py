@@ -72,7 +72,8 @@ class Links:
     def probed(self, event: e.TransferMeasured, message: m.Probe) -> Notes:
         """A message of a probe has arrived."""
         for run in self._runs.values():
-            run.directory.routes.came_through(event.peer, event.via, message)
+            if run.directory.chosen_routes is not None:
+                run.directory.chosen_routes.came_through(event.peer, event.via, message)
         return self.prober.on_measured(event, message)
 
     def carried(self, event: e.TransferMeasured, message: m.Partition, run: RunCore | None) -> None:

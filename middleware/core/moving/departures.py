@@ -176,8 +176,8 @@ class Departures(Part):
         books = self._books.states(name, consumers)
         assert snapshot is not None
         demanded = [
-            m.ConsumerDemand(name, consumer.demanded, books.get(name))
-            for name, consumer in node.window.consumers.items()
+            m.ConsumerDemand(consumer, state.demanded, books.get(consumer))
+            for consumer, state in node.window.consumers.items()
         ]
         message = m.State(
             run=self._out.run,

@@ -83,6 +83,16 @@ def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> Non
     book << Demanded(0, again=True, by="x") >> [Dispatch(out(0, "s0"), True, "x")]
 
 
+def test_nothing_is_left_behind_that_no_consumer_wants() -> None:
+    book = shared(Node("o", "operator", ("a",), CODE))
+    book.node.window.consumers["y"] = ConsumerState.of(5)  # its query begins later
+    book << Demanded(0, by="x") >> [Ask(0)]
+    book << Skipped(LAST, by="x") >> []
+    book << Arrived("a", 0) >> [RunCode(0, (None,))]
+    book << Finished(0, "o0") >> [Ask(1)]
+    assert book.node.window.split() is None
+
+
 def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
     book = shared(Node("o", "operator", ("a",), CODE))
     book << Demanded(0, by="x") >> [Ask(0)]

@@ -582,6 +582,16 @@ def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> 
     book << Demanded(1, by="new") >> [Dispatch(out(1, "s1"), consumer="new"), RunCode(2, ())]
 
 
+def test_a_node_that_has_ended_before_it_was_to_turn_knows_no_old_consumer_once_its_tree_is_gone() -> None:
+    book = source()
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << ToTurn(3) >> []
+    book << Finished(0, end=True) >> [Dispatch(out(0, end=True))]
+    assert book.node.retire() == []
+    assert (book.node.window.consumers.keys(), book.node.window.unacked, book.node.turns) == ({"new"}, [], None)
+    book << Demanded(4, by="new") >> [Dispatch(out(4, end=True), consumer="new")]
+
+
 def test_the_demand_of_a_new_consumer_says_nothing_of_what_the_old_one_has() -> None:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.flow.actions import Ask, Dispatch, Lighten, Output
+from thalweg.middleware.core.flow.actions import LAST, Ask, Dispatch, Lighten, Output
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import GATHERING, HOLDING, LIGHT, RUNNING
 from thalweg.middleware.core.flow.replay_log import ReplayLog
@@ -138,6 +138,14 @@ def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
     gone = NodeCore.begun(NODE, None, 4, {"c": None, "d": None}, free=True)
     gone.on_demand(9, consumer="c")
     assert gone.part({"d"}) == [Ask(9)]  # whose query has left
+
+
+def test_a_demand_for_what_no_stream_has_is_no_word_of_a_consumer() -> None:
+    node = NodeCore.begun(NODE, None, 4, {"x": None, "g": None}, free=True)
+    node.on_demand(5, consumer="x")
+    assert node.on_demand(LAST, consumer="g") == ("late", [])
+    assert node.window.unheard == {"g"}
+    assert node.on_skip(LAST, "g") == (True, [Ask(5)])
 
 
 def test_one_that_is_to_leave_before_its_consumer_is_heard_leaves_when_it_is() -> None:

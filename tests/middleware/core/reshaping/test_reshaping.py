@@ -66,6 +66,23 @@ def done(host: str, *, retired: bool = False) -> m.Done:
     return m.Done(R, 1, host, (), retired)
 
 
+def test_a_source_that_has_ended_before_the_change_over_has_only_its_new_consumer_when_the_old_tree_is_gone(
+    host: Callable[[str], Playbook],
+) -> None:
+    """Another source has gone on. A host goes then, which a node may wait for."""
+    book = host("h1")
+    book << got("h2", demand("s", "o", 0)) >> ANY
+    book << e.OperatorFinished(R, "s", 0, None, 0, True) >> ANY
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << got(CLIENT, commit(1)) >> ANY
+    assert list(book.core.lagging()) == [], "a node that is to turn waits for nobody"
+    book << got(CLIENT, m.Retire(R, 1)) >> ANY
+    assert list(book.core.lagging()) == []
+    for name in ("h3", "h2"):
+        book << e.CertificateExpired(name, "it expired") >> ANY
+    book.core.validate()
+
+
 def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the_new(
     host: Callable[[str], Playbook],
 ) -> None:
