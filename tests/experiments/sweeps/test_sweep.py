@@ -293,9 +293,10 @@ def test_only_what_ends_its_worker_fails() -> None:
 def test_batches_follow_how_long_runs_take() -> None:
     simulations = Simulations(placements=("one-shot",), pools=1, configurations=400).trials()
     slow, fast = Elsewhere(set(), seconds=2.0), Elsewhere(set(), seconds=0.01)
-    run_all(simulations[:40], slow.submit, slow.finished, in_flight=2)
+    run_all(simulations[:40], slow.submit, slow.finished, in_flight=1)  # of two threads either may begin first
     run_all(simulations, fast.submit, fast.finished, in_flight=2)
-    assert set(slow.batches[3:]) == {1}
+    assert slow.batches[0] > 1
+    assert set(slow.batches[1:]) == {1}
     assert max(fast.batches) > 50
     assert min(fast.batches[-2:]) < 20  # so that all cores end together; either of two threads may begin last
     assert len(fast.rows) == 400
