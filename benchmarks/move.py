@@ -310,6 +310,16 @@ def _percentile(values: Sequence[float], share: float) -> float | None:
     return float(np.quantile(values, share, method="inverted_cdf")) if values else None
 
 
+def _check(sizes_bytes: Sequence[int], moves: int, rate_bps: float) -> None:
+    """Raise UsageError for figures out of their range."""
+    if moves < 1 or not sizes_bytes or min(sizes_bytes) < 0 or not 0 < rate_bps < math.inf:
+        raise UsageError("bench move needs at least one move, sizes of at least 0 bytes, and a rate above 0")
+    if max(sizes_bytes) > m.MAX_PARTITION_BYTES:
+        raise UsageError(f"bench move: a state has at most {m.MAX_PARTITION_BYTES // 1024} KiB")
+    if len(set(sizes_bytes)) < len(sizes_bytes):
+        raise UsageError("bench move needs every size once")
+
+
 def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, Any]:
     """Time moves; the object that ``thalweg bench move --json`` prints.
 
@@ -317,12 +327,7 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
     Raises UsageError for figures out of their range, RunError when an operator does not move or its output is wrong.
     """
     sizes_bytes, moves, rate_bps = [kib * 1024 for kib in options.sizes_kib], options.moves, parse_rate(options.rate)
-    if moves < 1 or not sizes_bytes or min(sizes_bytes) < 0 or not 0 < rate_bps < math.inf:
-        raise UsageError("bench move needs at least one move, sizes of at least 0 bytes, and a rate above 0")
-    if max(sizes_bytes) > m.MAX_PARTITION_BYTES:
-        raise UsageError(f"bench move: a state has at most {m.MAX_PARTITION_BYTES // 1024} KiB")
-    if len(set(sizes_bytes)) < len(sizes_bytes):
-        raise UsageError("bench move needs every size once")
+    _check(sizes_bytes, moves, rate_bps)
     check_linux(NEEDS["loopback"])
     answer: dict[str, Any] = {"bench": "move", "cpus": os.cpu_count(), "load": load_average(), "reason": None}
     rows: list[dict[str, Any]] = []

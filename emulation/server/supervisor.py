@@ -245,25 +245,35 @@ class Supervisor:
         ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
 
     def do_status(self, call: Call[requests.Status]) -> Answer:
-        player, links = self._player, self._world.links if self._world is not None else {}
+        world, player = self._world, self._player
+        links = {} if world is None else world.links
         of, strangers = call.request.of, call.request.strangers
         chosen = links if of is None else [link for link in map(as_link, of) if link in links]
         return {
             "links": len(links),
             "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
             "shapes": [[link, links[link].shape] for link in chosen],
-            "ipv6": {} if self._world is None else {end.name: end.ip6 for end in self._world.hosts.values() if end.ip6},
-            "up_bps": {} if self._world is None else named(self._world.up_bps),
-            "down_bps": {} if self._world is None else named(self._world.down_bps),
+            **self._hosts_status(),
             **({"lines": named(self._lines)} if self._lines else {}),
-            "strangers": named(self._world.strangers()) if self._world is not None and strangers else {},
-            "unplugged": [] if self._world is None else sorted(map(end_name, self._world.unplugged)),
+            "strangers": named(world.strangers()) if world is not None and strangers else {},
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
-            **({"private": self._world.private} if self._world is not None and self._world.private else {}),
+            **({"private": world.private} if world is not None and world.private else {}),
             "refusal": "; ".join(filter(None, self._refusals())),
             "replay_delays": player is not None and player.delays,
             **({"replay": player.statistics()} if player is not None else {}),
+        }
+
+    def _hosts_status(self) -> Answer:
+        """Return the addresses of hosts, their rates, and which have no carrier."""
+        world = self._world
+        if world is None:
+            return {"ipv6": {}, "up_bps": {}, "down_bps": {}, "unplugged": []}
+        return {
+            "ipv6": {end.name: end.ip6 for end in world.hosts.values() if end.ip6},
+            "up_bps": named(world.up_bps),
+            "down_bps": named(world.down_bps),
+            "unplugged": sorted(map(end_name, world.unplugged)),
         }
 
     def _refusals(self) -> list[str]:

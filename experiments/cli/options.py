@@ -107,25 +107,17 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     """The parameter from which typer makes the option."""
     plain, shown = _plain(kind), option.shown
     optional = plain is not kind
-    flag, metavar, parser = option.named(name), option.metavar, None
     several = get_origin(plain) is tuple
     if several:
         plain, optional, default = get_args(plain)[0], True, list(default) or None
-    if option.unit is not None:
-        metavar, parser = metavar or KINDS.get(option.unit), reader(option.unit, flag)
-    elif get_origin(plain) is Literal:
-        choices = option.names or partial(tuple, get_args(plain))
-        metavar = metavar or ("NAME" if option.names is not None else "|".join(get_args(plain)))
-        plain, parser = str, choice_reader(choices, flag)
-    elif plain in (int, float):
-        metavar, parser = metavar or "N", number_reader(plain, flag, option.least)
-    elif plain is bool and (optional or default):
+    flag = option.named(name)
+    metavar, parser = _metavar(plain, option), _parser(plain, option, flag)
+    if plain is bool and (optional or default):
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    elif plain is str and metavar is None:
-        metavar = "NAME"
     if option.typed is not None:
         plain = option.typed
-        metavar = metavar or ("PATH" if issubclass(plain, Path) else None)
+    elif get_origin(plain) is Literal:
+        plain = str
     info = typer.Option(
         flag,
         *option.also,
@@ -142,6 +134,30 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     annotated: Any = Annotated  # a type that is known while it runs alone
     annotation = annotated[(plain | None) if optional else plain, info]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _metavar(plain: Any, option: Option) -> str | None:
+    """Return the word that stands for a value in the help. None: typer's own."""
+    if option.metavar is not None:
+        return option.metavar
+    if option.unit is not None:
+        return KINDS.get(option.unit)
+    if get_origin(plain) is Literal:
+        return "NAME" if option.names is not None else "|".join(get_args(plain))
+    if plain in (int, float):
+        return "N"
+    if plain is str:
+        return "NAME"
+    return "PATH" if option.typed is not None and issubclass(option.typed, Path) else None
+
+
+def _parser(plain: Any, option: Option, flag: str) -> Callable[[Any], Any] | None:
+    """Return the reader of a value, for quantities, choices and numbers. None: typer's own."""
+    if option.unit is not None:
+        return reader(option.unit, flag)
+    if get_origin(plain) is Literal:
+        return choice_reader(option.names or partial(tuple, get_args(plain)), flag)
+    return number_reader(plain, flag, option.least) if plain in (int, float) else None
 
 
 def _completer(option: Option, kind: Any) -> Callable[[str], list[str]] | None:

@@ -30,6 +30,7 @@ from thalweg.middleware.planning import (
     CostModel,
     DownloadAll,
     ExpectedPeriod,
+    Hints,
     Interface,
     Odp,
     Period,
@@ -188,25 +189,8 @@ def place(
             "cost_s": result.cost_s,
             "initial_cost_s": result.initial_cost_s,
             "download_all_cost_s": baseline_s,
-            "placement": result.placement,
-            "critical": result.critical,
-            "steps": result.steps,
-            "evaluated": result.evaluated,
-            "links_used": sorted(result.links_used),
+            **_answer(result, task),
         }
-        if result.hints is not None:
-            answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
-        if result.beside:
-            trees = (result, *result.beside)
-            answer["trees"] = [{"share": each.share, "edges": _links(each)} for each in trees]
-        elif task.networks:
-            choice = choice_of(task, result)
-            answer["edges"] = [
-                {"src": pair[0], "dst": pair[1], "over": [link.row for link in route_of(pair, over)]}
-                for pair, (over,) in choice.items()
-            ]
-            period_s, price = cost_of(task, result.dataflow, result.placement, choice, result.hints)
-            answer |= {"networks_period_s": period_s, "price_per_partition": price}
         if bound_s is not None:
             answer["bound_period_s"] = bound_s
         print_json(answer)
@@ -215,6 +199,31 @@ def place(
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
             output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _answer(result: Plan, task: Task) -> dict[str, Any]:
+    """Return the plan's placement, its search, and its trees or the networks of its edges, as fields of the JSON."""
+    answer: dict[str, Any] = {
+        "placement": result.placement,
+        "critical": result.critical,
+        "steps": result.steps,
+        "evaluated": result.evaluated,
+        "links_used": sorted(result.links_used),
+    }
+    if result.hints is not None:
+        answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
+    if result.beside:
+        trees = (result, *result.beside)
+        answer["trees"] = [{"share": each.share, "edges": _links(each)} for each in trees]
+    elif task.networks:
+        choice = choice_of(task, result)
+        answer["edges"] = [
+            {"src": pair[0], "dst": pair[1], "over": [link.row for link in route_of(pair, over)]}
+            for pair, (over,) in choice.items()
+        ]
+        period_s, price = cost_of(task, result.dataflow, result.placement, choice, result.hints)
+        answer |= {"networks_period_s": period_s, "price_per_partition": price}
+    return answer
 
 
 def _with_wanted(file: Path, options: PlaceOptions, task: Task) -> Task:
@@ -368,9 +377,8 @@ def _figure(value: float) -> str:
     return f"{value:g}"
 
 
-def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
-    out = output()
-    hints = result.hints or task.hints
+def _node_table(result: Plan, hints: Hints) -> Table:
+    """Return the table of the nodes on their hosts."""
     table = Table("node", "host", "inputs", "bytes", "compute s", "critical")
     for name in result.dataflow.upward:
         node = result.dataflow.by_name[name]
@@ -383,7 +391,12 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
             "" if compute_s is None else f"{compute_s:.3f}",
             "yes" if name in result.critical else "",
         )
-    out.print(table)
+    return table
+
+
+def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
+    out = output()
+    out.print(_node_table(result, result.hints or task.hints))
     if result.dataflow.not_a_tree():
         out.print(f"graph: {as_edges(result.dataflow.edges)}", soft_wrap=True)
     said = _seconds if cost not in COST_MODELS or COST_MODELS[cost] is not QualityCost else _figure

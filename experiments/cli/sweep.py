@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -25,7 +26,7 @@ from thalweg.middleware.errors import UsageError, counted, require
 
 if TYPE_CHECKING:
     from thalweg.experiments.faults.sweep import PlansStopped
-    from thalweg.experiments.papers.study import FigureData
+    from thalweg.experiments.papers.study import Figure, FigureData, Study
     from thalweg.experiments.sweeps.grid import PlacementResult, Sweep
     from thalweg.experiments.sweeps.sweep import SweepOutcome
 
@@ -346,14 +347,10 @@ def _sweep(options: SweepOptions, given: Given, pool: str) -> Sweep:
     What is given of the grid replaces that of the figure, but placements are added.
     The trials of another paper's figure, PAPER:NUMBER, are its own.
     """
-    from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
     from thalweg.experiments.papers.study import FIRST_STUDY, find_figure
     from thalweg.experiments.runs.folder import versions
-    from thalweg.experiments.sweeps.pools import GENERATED
-    from thalweg.experiments.sweeps.simulations import Simulations
 
-    figure, placements = options.figure, options.placements
-    study, found = (None, None) if figure is None else find_figure(figure)
+    study, found = (None, None) if options.figure is None else find_figure(options.figure)
     configurations = options.configurations
     if configurations is None:
         configurations = CONFIGURATIONS if found is None else found.configurations
@@ -364,31 +361,47 @@ def _sweep(options: SweepOptions, given: Given, pool: str) -> Sweep:
         "versions": versions(),
     }
     if study is not None and found is not None and study.name != FIRST_STUDY:
-        for name in given.said:
-            if name not in TAKEN_OF_PAPER and name not in study.asked:
-                raise UsageError(f"{flag(SweepOptions, name)} does not go with --figure {figure}; leave one away")
-        pool = pool if "pool" in given.said else study.pool
-        if study.pools and pool not in study.pools:
-            raise UsageError(f"--pool is {pool}; --figure {figure} has {', '.join(study.pools)}")
-        listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
-        if "kernel" in given.said:  # refuses one that does not go with the testbed
-            runs_elsewhere(options.kernel, options.testbed or str(getattr(study.trial(), "testbed", "")))
-        parameters = {name: getattr(options, name) for name in study.asked if name in given.said}
-        fixed = {"study": study.name, "figure": found.number, "listed": listed, "pool": pool}
-        asked = {**fixed, "parameters": parameters, **drawn}
-        return make(study.sweep, asked, "thalweg sweep")
+        return _sweep_of_study(study, found, options, given, pool, drawn)
     for name in ON_TESTBEDS & {*given.said}:
         raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13 or sbon-14, which run on a testbed")
     for name in OF_TASKS & {*given.said}:
         raise UsageError(f"{flag(SweepOptions, name)} goes with --figure bimodal-8 or bimodal-9")
+    return _simulations(options, pool, drawn)
+
+
+def _sweep_of_study(
+    study: Study, figure: Figure, options: SweepOptions, given: Given, pool: str, drawn: Mapping[str, Any]
+) -> Sweep:
+    """Return the sweep of a figure whose study has trials of its own. ``drawn``: the fields of every sweep."""
+    for name in given.said:
+        if name not in TAKEN_OF_PAPER and name not in study.asked:
+            raise UsageError(f"{flag(SweepOptions, name)} does not go with --figure {options.figure}; leave one away")
+    pool = pool if "pool" in given.said else study.pool
+    if study.pools and pool not in study.pools:
+        raise UsageError(f"--pool is {pool}; --figure {options.figure} has {', '.join(study.pools)}")
+    listed = [msgspec.structs.asdict(arm) for arm in figure.sweep.arms()]
+    if "kernel" in given.said:  # refuses one that does not go with the testbed
+        runs_elsewhere(options.kernel, options.testbed or str(getattr(study.trial(), "testbed", "")))
+    parameters = {name: getattr(options, name) for name in study.asked if name in given.said}
+    fixed = {"study": study.name, "figure": figure.number, "listed": listed, "pool": pool}
+    return make(study.sweep, {**fixed, "parameters": parameters, **drawn}, "thalweg sweep")
+
+
+def _simulations(options: SweepOptions, pool: str, drawn: Mapping[str, Any]) -> Sweep:
+    """Return the sweep of the first study's figure, or of a grid of one's own. ``drawn``: the fields of every sweep."""
+    from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
+    from thalweg.experiments.sweeps.pools import GENERATED
+    from thalweg.experiments.sweeps.simulations import Simulations
+
+    placements = options.placements
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
-    grid = own if figure is None else FIGURES[figure].sweep
+    grid = own if options.figure is None else FIGURES[options.figure].sweep
     assert isinstance(grid, Simulations)
     grid = grid.with_more(*placements)
     find_own_code((*grid.placements, options.cost))
     folder = None if options.traces is None or pool.partition(":")[0] in GENERATED else os.path.abspath(options.traces)
     asked = {
-        "figure": figure,
+        "figure": options.figure,
         "placements": grid.placements,
         "images": options.images,
         "pool": _pool(pool, folder),

@@ -372,6 +372,23 @@ def _write_pool(
     pool: Sequence[LinkTrace], out: Path, *, force: bool, as_json: bool, more: dict[str, Any] | None = None
 ) -> None:
     """Write every trace as ``out/<name>.csv``, or nothing at all where that would overwrite something."""
+    paths = _free_paths(pool, out, force=force)
+    for trace, path in followed(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
+        write_csv(trace, path)
+    means = _means(pool)
+    if as_json:
+        rates = [rate for trace in pool if (rate := trace.rate) is not None]
+        pooled = pooled_figures(rates, [trace.summary() for trace in rates]) if rates else None
+        figures = {f"mean_{field}": mean for field, mean in means.items() if field != RATE}
+        told = {"out": str(out), **(more or {}), "pool": pooled, **figures}
+        print_json({**told, "files": [path.name for path in paths]})
+    else:
+        texts = [f"a mean {_FIGURES[field][0]} of {_FIGURES[field][1](mean)}" for field, mean in means.items()]
+        output().print(f"{len(pool)} traces with {' and '.join(texts)} in {out}", soft_wrap=True)
+
+
+def _free_paths(pool: Sequence[LinkTrace], out: Path, *, force: bool) -> list[Path]:
+    """Return the path of each trace's file. Raise UsageError if a file would be written twice or overwritten."""
     twice = [name for name, times in Counter(trace.name for trace in pool).items() if times > 1]
     if twice:
         raise UsageError(f"{twice[0]!r} would be written twice; rename one of the files, or import them separately")
@@ -382,22 +399,16 @@ def _write_pool(
     if present and not force:
         others = f" and {len(present) - 1} more" if len(present) > 1 else ""
         raise UsageError(f"{str(present[0])!r}{others} exists already; choose another --out, or overwrite with --force")
-    for trace, path in followed(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
-        write_csv(trace, path)
-    means = {
+    return paths
+
+
+def _means(pool: Sequence[LinkTrace]) -> dict[str, float]:
+    """Return the mean over the traces of each figure that some trace has."""
+    return {
         field: fmean(trace.mean(field) for trace in pool if field in trace.figures)
         for field in _FIGURES
         if any(field in trace.figures for trace in pool)
     }
-    if as_json:
-        rates = [rate for trace in pool if (rate := trace.rate) is not None]
-        pooled = pooled_figures(rates, [trace.summary() for trace in rates]) if rates else None
-        figures = {f"mean_{field}": mean for field, mean in means.items() if field != RATE}
-        told = {"out": str(out), **(more or {}), "pool": pooled, **figures}
-        print_json({**told, "files": [path.name for path in paths]})
-    else:
-        texts = [f"a mean {_FIGURES[field][0]} of {_FIGURES[field][1](mean)}" for field, mean in means.items()]
-        output().print(f"{len(pool)} traces with {' and '.join(texts)} in {out}", soft_wrap=True)
 
 
 # --- figures and output -----------------------------------------------------------------------------

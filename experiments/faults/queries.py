@@ -152,8 +152,13 @@ class Callers:
 
     def on_delivered(self) -> None:
         """The application has got a partition."""
-        world = self._world
         self._count += 1
+        self._attach_and_detach()
+        self._subscribe_and_leave()
+
+    def _attach_and_detach(self) -> None:
+        """Do with the application's own queries what is due."""
+        world = self._world
         for number, coming in self._comings.items():
             if number not in self.asked and coming.after <= self._count and world.open and world.failed is None:
                 self.asked.add(number)
@@ -164,6 +169,9 @@ class Callers:
                 self.left.add(number)
                 world.detach(number)
 
+    def _subscribe_and_leave(self) -> None:
+        """Do with the subscriptions of guests what is due."""
+        world = self._world
         for number, each in self._subscriptions.items():
             key = each.guest, number
             if key not in self.subscribed and each.after <= self._count and world.open and world.failed is None:

@@ -6,7 +6,7 @@ Their form is documented by ``docs/examples/placement.toml``, which is one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -227,32 +227,26 @@ def _name(link: LinkSpec) -> str:
 def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     if (spec.tree is None) == (not spec.nodes):
         raise UsageError("dataflow needs either tree and sources, or nodes")
-    if spec.tree is not None:
-        if spec.sinks:
-            raise UsageError("dataflow.sinks goes with nodes; a tree has one sink, which takes its last operator")
-        if spec.tree not in TREES:
-            raise UsageError(f"unknown tree {spec.tree!r}; {nearest(spec.tree, list(TREES))}")
-        dataflow = TREES[spec.tree](dict.fromkeys(spec.sources, _CODE), _CODE, client)
-        sizes = {f"source@{host}": size for host, size in spec.sources.items()}
-        return dataflow, propagate_hints(dataflow, sizes, lambda _: spec.operator.answers)
+    return _of_nodes(spec, client) if spec.tree is None else _of_tree(spec, spec.tree, client)
+
+
+def _of_tree(spec: DataflowSpec, tree: str, client: str) -> tuple[Dataflow, Hints]:
+    """Return the dataflow that the builder of a tree makes of the sources, and its hints."""
+    if spec.sinks:
+        raise UsageError("dataflow.sinks goes with nodes; a tree has one sink, which takes its last operator")
+    if tree not in TREES:
+        raise UsageError(f"unknown tree {tree!r}; {nearest(tree, list(TREES))}")
+    dataflow = TREES[tree](dict.fromkeys(spec.sources, _CODE), _CODE, client)
+    sizes = {f"source@{host}": size for host, size in spec.sources.items()}
+    return dataflow, propagate_hints(dataflow, sizes, lambda _: spec.operator.answers)
+
+
+def _of_nodes(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
+    """Return the dataflow of the nodes that the file lists, and its hints."""
     if spec.sources:
         raise UsageError("dataflow.sources goes with tree; with nodes, a source is a node with host and bytes")
-    nodes = []
-    for node in spec.nodes:
-        if node.inputs and node.bytes is not None:
-            raise UsageError(f"node {node.name!r} has inputs and bytes; an operator's output follows from operator")
-        if not node.inputs and node.operator is not None:
-            raise UsageError(f"node {node.name!r} has operator but no inputs; give it inputs, or bytes for a source")
-        kind: Literal["source", "operator"] = "operator" if node.inputs else "source"
-        nodes.append(Node(node.name, kind, node.inputs, _CODE, node.host))
-    sinks = spec.sinks
-    if not sinks:
-        taken = {name for node in nodes for name in node.inputs}
-        roots = tuple(node.name for node in nodes if node.name not in taken)
-        if len(roots) != 1:
-            said = f"the client takes the one node that is no other's input; here that is {list(roots)}"
-            raise UsageError(f"{said}; name what it takes in [dataflow.sinks]")
-        sinks = {"sink": roots}
+    nodes = [_node(node) for node in spec.nodes]
+    sinks = spec.sinks or {"sink": (_only_root(nodes),)}
     if named := next((node.name for node in nodes if node.name in sinks), ""):
         raise UsageError(f"the name {named!r} stands for the client; give the node another")
     ends = (Node(name, "sink", inputs, None, client) for name, inputs in sinks.items())
@@ -268,6 +262,25 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     return dataflow, msgspec.structs.replace(hints, input_bytes=takes).check(dataflow)
 
 
+def _node(spec: NodeSpec) -> Node:
+    """Return the source or operator that a node of the file stands for."""
+    if spec.inputs and spec.bytes is not None:
+        raise UsageError(f"node {spec.name!r} has inputs and bytes; an operator's output follows from operator")
+    if not spec.inputs and spec.operator is not None:
+        raise UsageError(f"node {spec.name!r} has operator but no inputs; give it inputs, or bytes for a source")
+    return Node(spec.name, "operator" if spec.inputs else "source", spec.inputs, _CODE, spec.host)
+
+
+def _only_root(nodes: Sequence[Node]) -> str:
+    """Return the name of the one node that is no other's input. Raise UsageError if there are several or none."""
+    taken = {name for node in nodes for name in node.inputs}
+    roots = [node.name for node in nodes if node.name not in taken]
+    if len(roots) != 1:
+        said = f"the client takes the one node that is no other's input; here that is {roots}"
+        raise UsageError(f"{said}; name what it takes in [dataflow.sinks]")
+    return roots[0]
+
+
 def _view(spec: PlacementFile, folder: Path) -> tuple[NetworkView, dict[str, dict[Pair, float]]]:
     """What links carry, and by network what those do that are rented."""
     tariffs = _tariffs(spec)
@@ -278,23 +291,12 @@ def _view(spec: PlacementFile, folder: Path) -> tuple[NetworkView, dict[str, dic
         delays_s, _ = read_delays(spec.latency, spec.hosts, 1, folder)
     given: set[Link] = set()
     for link in spec.links:
-        for host in (link.src, link.dst):
-            if host not in spec.hosts:
-                raise UsageError(f"a link names unknown host {host!r}; {nearest(host, spec.hosts)}")
-        if link.network not in (NET, *tariffs):
-            known = [NET, *tariffs]
-            raise UsageError(f"{_name(link)}: there is no such network; {nearest(link.network, known)}, or add"
-                             f" [networks.{link.network}]")  # fmt: skip
-        dedicated = link.network != NET and tariffs[link.network].kind == "dedicated"
-        if dedicated and (link.rate is None or link.latency is not None or link.bandwidth is not None):
-            raise UsageError(f"{_name(link)} is rented: give its rate, as was agreed, and nothing else of it")
-        if link.src == link.dst:
-            raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
+        _check_link(link, spec.hosts, tariffs)
         for pair in _pairs(link):
             if pair in given:
                 raise UsageError(f"{_name(LinkSpec(*pair.hosts, network=pair.via))} is given twice")
             given.add(pair)
-            if link.rate is not None and dedicated:
+            if link.rate is not None and _is_rented(link, tariffs):
                 rented.setdefault(pair.via, {})[pair.hosts] = rate_bps(link.rate, _name(link))
             elif link.rate is not None:
                 rates[pair] = rate_bps(link.rate, _name(link))
@@ -312,3 +314,24 @@ def _view(spec: PlacementFile, folder: Path) -> tuple[NetworkView, dict[str, dic
             delays_s.setdefault(pair, delays_s.get(Link(*pair[::-1]), default_s))
     estimates = {pair: LinkEstimate(rate) for pair, rate in rates.items()}
     return NetworkView(estimates, {pair: Latency(delay_s) for pair, delay_s in delays_s.items()}), rented
+
+
+def _is_rented(link: LinkSpec, tariffs: Mapping[str, Tariff]) -> bool:
+    """Return whether a link belongs to a network whose links are rented."""
+    return link.network != NET and tariffs[link.network].kind == "dedicated"
+
+
+def _check_link(link: LinkSpec, hosts: Sequence[str], tariffs: Mapping[str, Tariff]) -> None:
+    """Raise UsageError if a link's ends or network are wrong, or its figures do not fit a rented link."""
+    for host in (link.src, link.dst):
+        if host not in hosts:
+            raise UsageError(f"a link names unknown host {host!r}; {nearest(host, hosts)}")
+    if link.network not in (NET, *tariffs):
+        known = [NET, *tariffs]
+        raise UsageError(f"{_name(link)}: there is no such network; {nearest(link.network, known)}, or add"
+                         f" [networks.{link.network}]")  # fmt: skip
+    agreed_alone = link.rate is not None and link.latency is None and link.bandwidth is None
+    if _is_rented(link, tariffs) and not agreed_alone:
+        raise UsageError(f"{_name(link)} is rented: give its rate, as was agreed, and nothing else of it")
+    if link.src == link.dst:
+        raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")

@@ -18,7 +18,7 @@ from thalweg.emulation.links.units import size_bytes
 from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE
 from thalweg.experiments.problems.catalogue import DOLLARS, Offer, offers, read_catalogue, read_date, read_egress
 from thalweg.experiments.problems.reading import naming, quantity, rate_bps, read_problem
-from thalweg.experiments.provisioning.instance import Egress, ProvisioningInstance
+from thalweg.experiments.provisioning.instance import Egress, Flags, Indices, ProvisioningInstance
 from thalweg.middleware.errors import UsageError, nearest
 
 
@@ -106,29 +106,35 @@ def _problem(
     if not (file.throughput > 0 and math.isfinite(file.throughput)):
         raise UsageError(f"throughput is {file.throughput:g} results a second; it must be above 0")
     _check_names(file)
+    instance = _instance(file, listed, prices)
+    dates = {f"{offer.date} {offer.source}" for offer in listed}
+    if file.egress is not None:
+        when = "undated" if file.egress_date is None else read_date(file.egress_date, "egress")
+        dates.add(f"{when} {Path(file.egress).name}")
+    return Problem(instance.check(), tuple(listed), tuple(sorted(dates)))
+
+
+def _instance(
+    file: ProvisioningFile, listed: Sequence[Offer], prices: Mapping[tuple[str, str], float] | None
+) -> ProvisioningInstance:
+    """Return the problem as arrays, whose classes of machines are the offers."""
     operators = _upward(file)
-    number = {each.name: at for at, each in enumerate(operators)}
     objects = {each.name: at for at, each in enumerate(file.objects)}
-    parent = np.full(len(operators), -1, dtype=np.intp)
-    for each in operators:
-        parent[[number[name] for name in each.inputs if name in number]] = number[each.name]
     cards = np.array([offer.network / 8 for offer in listed])
     links = np.array([_bytes_s(server.link, f"the link of server {server.name!r}") for server in file.servers])
     count = len(listed)
     frequency = [file.throughput if each.frequency is None else each.frequency for each in file.objects]
-    instance = ProvisioningInstance(
+    return ProvisioningInstance(
         operators=tuple(each.name for each in operators),
-        parent=parent,
-        leaves=tuple(tuple(objects[name] for name in each.inputs if name in objects) for each in operators),
+        parent=_parents(operators),
+        leaves=_leaves(operators, objects),
         work_mop=np.array([each.work for each in operators]),
         output_bytes=np.array([_size(each.bytes, f"operator {each.name!r}") for each in operators]),
         objects=tuple(objects),
         object_bytes=np.array([_size(each.bytes, f"object {each.name!r}") for each in file.objects]),
         frequency_hz=np.array(frequency),
         servers=tuple(server.name for server in file.servers),
-        holds=np.array([[name in server.objects for server in file.servers] for name in objects]).reshape(
-            len(objects), len(file.servers)
-        ),
+        holds=_holdings(file.servers, objects),
         server_card_bytes_s=np.array(
             [_bytes_s(server.network, f"the network of server {server.name!r}") for server in file.servers]
         ),
@@ -144,31 +150,55 @@ def _problem(
         egress=None if prices is None else _egress(file, listed, prices),
         currency=listed[0].currency,
     )
-    dates = {f"{offer.date} {offer.source}" for offer in listed}
-    if file.egress is not None:
-        when = "undated" if file.egress_date is None else read_date(file.egress_date, "egress")
-        dates.add(f"{when} {Path(file.egress).name}")
-    return Problem(instance.check(), tuple(listed), tuple(sorted(dates)))
+
+
+def _parents(operators: Sequence[OperatorSpec]) -> Indices:
+    """Return the number of each operator's consumer, and -1 for the root."""
+    number = {each.name: at for at, each in enumerate(operators)}
+    parent = np.full(len(operators), -1, dtype=np.intp)
+    for each in operators:
+        parent[[number[name] for name in each.inputs if name in number]] = number[each.name]
+    return parent
+
+
+def _leaves(operators: Sequence[OperatorSpec], objects: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the objects among the inputs of each operator."""
+    return tuple(tuple(objects[name] for name in each.inputs if name in objects) for each in operators)
+
+
+def _holdings(servers: Sequence[ServerSpec], objects: Mapping[str, int]) -> Flags:
+    """Return for every object (row) and server (column) whether the server holds the object."""
+    held = [[name in server.objects for server in servers] for name in objects]
+    return np.array(held).reshape(len(objects), len(servers))
 
 
 def _check_names(file: ProvisioningFile) -> None:
     """Every name once, and every object that an operator or a server names."""
-    named = [*(each.name for each in file.objects), *(each.name for each in file.operators)]
-    for what, names in (("object or operator", named), ("server", [each.name for each in file.servers])):
-        if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
-            raise UsageError(f"{what} {twice!r} is given twice; give each its own name")
-        if not all(names):
-            raise UsageError(f"{what} '' has no name; give each its own name")
-    if not file.operators:
-        raise UsageError("there is no operator; give at least one")
     objects = [each.name for each in file.objects]
     known = [*objects, *(each.name for each in file.operators)]
+    _check_each_once("object or operator", known)
+    _check_each_once("server", [each.name for each in file.servers])
+    if not file.operators:
+        raise UsageError("there is no operator; give at least one")
     for server in file.servers:
         for name in server.objects:
             if name not in objects:
                 raise UsageError(f"server {server.name!r} holds unknown object {name!r}; {nearest(name, objects)}")
+    _check_inputs(file.operators, objects, known)
+
+
+def _check_each_once(what: str, names: Sequence[str]) -> None:
+    """Raise UsageError if a name is given twice, or is empty."""
+    if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
+        raise UsageError(f"{what} {twice!r} is given twice; give each its own name")
+    if not all(names):
+        raise UsageError(f"{what} '' has no name; give each its own name")
+
+
+def _check_inputs(operators: Sequence[OperatorSpec], objects: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UsageError if an operator has no inputs or an unknown one, or another operator's result is used twice."""
     taken: dict[str, str] = {}
-    for each in file.operators:
+    for each in operators:
         if not each.inputs:
             raise UsageError(f"operator {each.name!r} has no inputs; name objects or operators")
         for name in each.inputs:

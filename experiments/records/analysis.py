@@ -236,28 +236,15 @@ def _placement(
     info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum], produced: Mapping[str, Latest]
 ) -> PlacementSummary:
     rows = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
-    by_sink: dict[str, list[Row]] = {sink: [] for sink in info.queries}
-    for row in rows:
-        by_sink.setdefault(row.node or SINK, []).append(row)
+    by_sink = _by_sink(rows, info.queries)
     references = info.references_of(name)
     queries = {
         sink: _query(references.get(sink), own, produced.get(sink, {}).get(name, {})) for sink, own in by_sink.items()
     }
     came = complete(rows, len(queries))
-    times = np.array([row.t_s for row in came])
-    waits = np.diff(times)
     delivered = len({row.index for row in came})
     reference = whole_digest(references) if name in info.references else info.reference_digest
     digest = whole_digest({sink: each.digest for sink, each in queries.items() if each.digest is not None})
-    late = sorted({row.node or "" for row in said["late"]})
-    skipped = Counter[str]()
-    for row in said["left-out"]:
-        skipped[row.node or ""] += int(row.value or 0)
-    unmade = Counter(row.node or "" for row in said["left-out"] if row.value is None)
-    plan = said["placed"][0].detail if said["placed"] else None
-    wall_s = None
-    if came:  # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
-        wall_s = came[-1].wall_s - came[0].wall_s + came[0].t_s / info.time_scale
     return PlacementSummary(
         images=info.images,
         delivered=delivered,
@@ -266,24 +253,12 @@ def _placement(
         out_of_order=sum(map(_out_of_order, by_sink.values())),
         digest=digest,
         digest_ok=None if reference is None else digest == reference,
-        mean_interarrival_s=float(waits.mean()) if waits.size else None,
-        median_interarrival_s=float(np.median(waits)) if waits.size else None,
-        p95_interarrival_s=quantile(waits, 0.95),
-        first_image_s=came[0].t_s if came else None,
-        elapsed_s=came[-1].t_s if came else None,
-        wall_s=info.wall_s.get(name, wall_s),
+        wall_s=info.wall_s.get(name, _wall_s(came, info.time_scale)),
         speedup=None,
         transfers=sum(link.rows for link in transfers),
         bytes_moved=int(sum(link.total for link in transfers)),
-        probes=sum(row.detail.probed for row in said["placed"]),
-        planner=plan.planner if plan else None,
-        predicted_s=plan.predicted_s if plan else None,
         log_digest=said["log"][0].detail.digest if said["log"] else None,
         messages={kind: len(said[kind]) for kind in COUNTED},
-        nothing=dict(sorted(Counter(row.node or "" for row in said["nothing"]).items())),
-        late_rows={node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
-        skipped_rows={node: count for node, count in sorted(skipped.items()) if count},
-        skipped_partitions=dict(sorted(unmade.items())),
         queries=queries,
         hosts=_loads(said["host_load"]),
         missing=next((dict(row.detail.missing) for row in said["recovered"][::-1]), {}) or msgspec.UNSET,
@@ -291,8 +266,64 @@ def _placement(
         recoveries=recoveries_of(said["recovered"], said["befallen"], came),
         bill=next((row.detail.bill for row in said["bill"] if row.detail.bill), msgspec.UNSET),
         relayed=relayings(said["relayed"]) or msgspec.UNSET,
+        **_arrival_figures(came),
+        **_plan_figures(said["placed"]),
+        **_omission_figures(said),
         **move_figures(said, info.time_scale),
     )
+
+
+def _by_sink(rows: Iterable[Row], sinks: Iterable[str]) -> dict[str, list[Row]]:
+    """Return the deliveries at each sink, with an empty list for a sink that had none."""
+    by_sink: dict[str, list[Row]] = {sink: [] for sink in sinks}
+    for row in rows:
+        by_sink.setdefault(row.node or SINK, []).append(row)
+    return by_sink
+
+
+def _wall_s(came: Sequence[Row], time_scale: float) -> float | None:
+    """Return the wall time from the placement's start to the last delivery. None without deliveries."""
+    if not came:
+        return None
+    # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
+    return came[-1].wall_s - came[0].wall_s + came[0].t_s / time_scale
+
+
+def _arrival_figures(came: Sequence[Row]) -> dict[str, Any]:
+    """Return the fields of ``PlacementSummary`` about the times of complete deliveries."""
+    waits = np.diff(np.array([row.t_s for row in came]))
+    return {
+        "mean_interarrival_s": float(waits.mean()) if waits.size else None,
+        "median_interarrival_s": float(np.median(waits)) if waits.size else None,
+        "p95_interarrival_s": quantile(waits, 0.95),
+        "first_image_s": came[0].t_s if came else None,
+        "elapsed_s": came[-1].t_s if came else None,
+    }
+
+
+def _plan_figures(placed: Sequence[Row]) -> dict[str, Any]:
+    """Return the fields of ``PlacementSummary`` about the planning of the first placement."""
+    plan = placed[0].detail if placed else None
+    return {
+        "probes": sum(row.detail.probed for row in placed),
+        "planner": plan.planner if plan else None,
+        "predicted_s": plan.predicted_s if plan else None,
+    }
+
+
+def _omission_figures(said: Said) -> dict[str, Any]:
+    """Return the fields of ``PlacementSummary`` about indices without a value, and rows and partitions left out."""
+    late = sorted({row.node or "" for row in said["late"]})
+    skipped = Counter[str]()
+    for row in said["left-out"]:
+        skipped[row.node or ""] += int(row.value or 0)
+    unmade = Counter(row.node or "" for row in said["left-out"] if row.value is None)
+    return {
+        "nothing": dict(sorted(Counter(row.node or "" for row in said["nothing"]).items())),
+        "late_rows": {node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
+        "skipped_rows": {node: count for node, count in sorted(skipped.items()) if count},
+        "skipped_partitions": dict(sorted(unmade.items())),
+    }
 
 
 def _query(reference: str | None, came: Sequence[Row], produced_s: Mapping[int, float]) -> QuerySummary:

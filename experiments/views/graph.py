@@ -92,12 +92,19 @@ def places(inputs: Mapping[str, Sequence[str]]) -> tuple[dict[str, Point], dict[
         ahead = sweep % 2 == 0
         for layer, following in itertools.pairwise(layers if ahead else layers[::-1]):
             _order(layer, following, graph.pred if ahead else graph.succ)
+    at = _points(graph, layers)
+    return {name: at[name] for name in inputs}, {edge: [at[each] for each in way] for edge, way in ways.items()}
+
+
+def _points(graph: Any, layers: Sequence[Sequence[Any]]) -> dict[Any, Point]:
+    """Return where nodes are, layers and rows apart by 1."""
+    import networkx as nx
+
     found = nx.multipartite_layout(graph, subset_key=dict(enumerate(layers)))
     left, right = min(x for x, _ in found.values()), max(x for x, _ in found.values())
     step, tallest = (right - left) / (len(layers) - 1), max(map(len, layers))
-    at = {name: ((found[name][0] - left) / step, found[name][1] / step * tallest / len(layer))
-          for layer in layers for name in layer}  # fmt: skip
-    return {name: at[name] for name in inputs}, {edge: [at[each] for each in way] for edge, way in ways.items()}
+    return {name: ((found[name][0] - left) / step, found[name][1] / step * tallest / len(layer))
+            for layer in layers for name in layer}  # fmt: skip
 
 
 def _order(layer: list[Any], following: list[Any], near: Mapping[Any, Collection[Any]]) -> None:

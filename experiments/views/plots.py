@@ -28,6 +28,7 @@ from thalweg.experiments.views.style import COLOURS, INK, new_figure, round_tick
 from thalweg.experiments.views.timelines import (
     SHORT_S,
     Course,
+    Timeline,
     host_colours,
     lives,
     mark,
@@ -400,32 +401,43 @@ def _whereabouts(axes: Axes, course: Course, tints: Mapping[str, str], unit_s: f
     the tree changes, and where a scenario begins and ends."""
     drawn = timeline(course)
     crowded = len(course.moves) + len(lives(course)) > CROWDED
+    _draw_stays(axes, drawn, tints, unit_s, named=not crowded)
+    for kind in sorted({one.kind for one in drawn.marks}):
+        marks = [one for one in drawn.marks if one.kind == kind]
+        style = _mark_style(kind, 3.0 if crowded else 5.0)
+        axes.plot([one.at_s / unit_s for one in marks], [one.row - 0.36 for one in marks], **style)
+    _draw_turns(axes, drawn, unit_s)
+    axes.set_yticks(np.arange(len(drawn.rows)) + 0.11, drawn.rows)
+    axes.set_ylim(len(drawn.rows) - 0.4, -1.2 if any(turn.kind == "mark" for turn in drawn.turns) else -0.7)
+    axes.set_xlim(0, drawn.end_s / unit_s)
+    axes.grid(visible=False, axis="y")
+    axes.set_title(f"{course.name}: {course.title}")
+
+
+def _draw_stays(axes: Axes, drawn: Timeline, tints: Mapping[str, str], unit_s: float, *, named: bool) -> None:
+    """Draw a bar for each stay at a host. ``named``: with the host's name in bars that are wide enough."""
     span = drawn.end_s / unit_s
     for row in range(len(drawn.rows)):
         own = [stay for stay in drawn.stays if stay.row == row]
         spans = [(stay.begin_s / unit_s, (stay.until_s - stay.begin_s) / unit_s) for stay in own]
         axes.broken_barh(spans, (row - 0.22, 0.66), facecolors=[tints[stay.host] for stay in own], linewidth=0)
         for (begin, width), stay in zip(spans, own, strict=True):
-            if not crowded and width > span * (0.012 + 0.011 * len(stay.host)):
+            if named and width > span * (0.012 + 0.011 * len(stay.host)):
                 axes.text(begin + width / 2, row + 0.11, stay.host, color=readable_on(tints[stay.host]), **NAME)
-    for kind in sorted({one.kind for one in drawn.marks}):
-        marks = [one for one in drawn.marks if one.kind == kind]
-        style = _mark_style(kind, 3.0 if crowded else 5.0)
-        axes.plot([one.at_s / unit_s for one in marks], [one.row - 0.36 for one in marks], **style)
-    marked = [turn for turn in drawn.turns if turn.kind == "mark"]
+
+
+def _draw_turns(axes: Axes, drawn: Timeline, unit_s: float) -> None:
+    """Draw a line where the tree changes, and a named one where a scenario begins or ends."""
     for turn in drawn.turns:
         axes.axvline(turn.at_s / unit_s, **(_MARK if turn.kind == "mark" else _TURN))
-    for turn in marked:
+    for turn in drawn.turns:
+        if turn.kind != "mark":
+            continue
         right = turn.at_s > 0.7 * drawn.end_s
         axes.annotate(
             turn.what, (turn.at_s / unit_s, 1), xycoords=("data", "axes fraction"), textcoords="offset points",
             xytext=(-3 if right else 3, 0), ha="right" if right else "left", va="top", color=_MARK["color"], fontsize=8,
         )  # fmt: skip
-    axes.set_yticks(np.arange(len(drawn.rows)) + 0.11, drawn.rows)
-    axes.set_ylim(len(drawn.rows) - 0.4, -1.2 if marked else -0.7)
-    axes.set_xlim(0, span)
-    axes.grid(visible=False, axis="y")
-    axes.set_title(f"{course.name}: {course.title}")
 
 
 def _mark_style(mark: str, size: float) -> dict[str, Any]:

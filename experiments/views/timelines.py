@@ -7,7 +7,7 @@ disappear are there until then, or until the old tree's last partition came, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -143,22 +143,35 @@ def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict
             carried[name].append((row.t_s, Link(row.host, first, row.detail.via or NET), row.size_bytes or 0))
     courses = {}
     for name in dict.fromkeys([*info.placements, *start, *said]):
-        moves, changes = moves_of(said[name]["relocated"]), changes_of(said[name]["reshaped"])
-        recoveries = recoveries_of(said[name]["recovered"], said[name]["befallen"])
-        moves = sorted([*moves, *(move for one in recoveries for move in one.moves(name))], key=lambda each: each.at_s)
-        if name not in start and not moves and not changes:
-            continue
-        last_s = max([end_s[name], *(move.settled_s for move in moves), *(change.at_s for change in changes)])
-        befell = [
-            Befell(row.host, row.detail.at_s, row.detail.until_s, row.detail.scenario)
-            for row in said[name]["scenario"]
-            if row.detail.at_s is not None and row.detail.until_s is not None
-        ]
-        befell += [Befell(one.host, one.at_s, one.until_s, "recovery") for one in recoveries]
-        placement, inputs = (start[name].detail.placement, start[name].detail.inputs) if name in start else ({}, {})
-        over = carried[name], befell, inputs, changes, frozenset(relayed[name])
-        courses[name] = Course(name, placement, moves, last_s, *over)
+        course = _course(name, start.get(name), said[name], end_s[name], carried[name], relayed[name])
+        if course is not None:
+            courses[name] = course
     return courses
+
+
+def _course(
+    name: str,
+    placed: Row | None,
+    said: Mapping[str, Sequence[Row]],
+    delivered_s: float,
+    transfers: list[tuple[float, Link, int]],
+    relayed: Iterable[Pair],
+) -> Course | None:
+    """Return the course of one placement. None if its records do not say where operators were."""
+    moves, changes = moves_of(said["relocated"]), changes_of(said["reshaped"])
+    recoveries = recoveries_of(said["recovered"], said["befallen"])
+    moves = sorted([*moves, *(move for one in recoveries for move in one.moves(name))], key=lambda each: each.at_s)
+    if placed is None and not moves and not changes:
+        return None
+    last_s = max([delivered_s, *(move.settled_s for move in moves), *(change.at_s for change in changes)])
+    befell = [
+        Befell(row.host, row.detail.at_s, row.detail.until_s, row.detail.scenario)
+        for row in said["scenario"]
+        if row.detail.at_s is not None and row.detail.until_s is not None
+    ]
+    befell += [Befell(one.host, one.at_s, one.until_s, "recovery") for one in recoveries]
+    placement, inputs = ({}, {}) if placed is None else (placed.detail.placement, placed.detail.inputs)
+    return Course(name, placement, moves, last_s, transfers, befell, inputs, changes, frozenset(relayed))
 
 
 # --- rows, bars and marks ---------------------------------------------------------------------------

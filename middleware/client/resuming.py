@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -59,11 +59,7 @@ def find(
         )
     if accept_loss and journal.doubt:
         journal.accept_doubt()
-    if run is None and not left:
-        raise UsageError(f"the journal {folder} has no run that is not over: {journal.said or 'begin one'}")
-    if run is None and len(left) > 1:
-        raise UsageError(f"the journal {folder} has {len(left)} runs that are not over; say which: {', '.join(left)}")
-    run_id = left[0] if run is None else run
+    run_id = _only(journal, left) if run is None else run
     if run_id not in known:
         raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
     record = known[run_id]
@@ -71,6 +67,16 @@ def find(
         raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
     _see_gap(journal, run_id, record, accept_loss=accept_loss, start=start)
     return run_id, record
+
+
+def _only(journal: Journal, left: Sequence[str]) -> str:
+    """Return the only run of a journal that is not over. Raises UsageError if there is none, or several."""
+    if not left:
+        raise UsageError(f"the journal {journal.folder} has no run that is not over: {journal.said or 'begin one'}")
+    if len(left) > 1:
+        several = f"{len(left)} runs that are not over; say which: {', '.join(left)}"
+        raise UsageError(f"the journal {journal.folder} has {several}")
+    return left[0]
 
 
 def _refuse_gone(folder: Path, gone: Mapping[str, LiveRun], run: str) -> NoReturn:

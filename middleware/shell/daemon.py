@@ -232,10 +232,7 @@ def _serve(argv: list[str] | None) -> int:
     keys = None if options.keys is None else Keys.load(options.keys, options.members, "host")
     if not options.name and keys is None:
         parser().error("--name is required")
-    if options.max_operators < 0:
-        raise UsageError(
-            f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
-        )
+    config = _config(options, keys)
     raise_descriptor_limit()  # a peer takes eight
     stop, orphaned = threading.Event(), threading.Event()
     asked = threading.Event()  # to stop when nothing is here any more
@@ -267,25 +264,6 @@ def _serve(argv: list[str] | None) -> int:
                 shells[0].logbook.write("host-stays", text, reason=command.why)
             stop_now()
 
-    limits = CoreConfig(
-        max_operators=options.max_operators,
-        monitor=MonitorConfig(forecaster=options.forecaster),
-        capacity=read_capacity(options.capacity),
-    )
-    config = ShellConfig(
-        name=options.name or (keys.own.name if keys else ""),
-        listen=options.listen,
-        advertise=options.advertise,
-        bulk_port=options.bulk_port,
-        time_scale=options.time_scale,
-        allow=read_packages(options.allow),
-        data_roots=read_roots(options.data_root),
-        records=options.records,
-        insecure=options.insecure,
-        networks=read_networks(options.network),
-        speaks=_read_versions(options.protocol),
-        core=limits.limited(options.limit),
-    )
     log_lines(config.name, options.log_level)
     try:
         shell = Shell(config, on_application, keys)
@@ -311,12 +289,44 @@ def _serve(argv: list[str] | None) -> int:
     gc.freeze()  # what is imported stays: do not look through it again and again
     while not stop.is_set():
         os.read(wake, 512)
+    return _end(shell, options.parents_folder if orphaned.is_set() else "")
+
+
+def _end(shell: Shell, parents_folder: str) -> int:
+    """End the host, and remove the folder of a parent that is gone. Return the exit status."""
     shell.close()
-    if orphaned.is_set() and options.parents_folder:
-        shutil.rmtree(options.parents_folder, ignore_errors=True)  # the other hosts do so as well
+    if parents_folder:
+        shutil.rmtree(parents_folder, ignore_errors=True)  # the other hosts do so as well
     if shell.alive:
-        _complain(f"the host {options.name!r} did not stop: something holds up its thread")
+        _complain(f"the host {shell.me.name!r} did not stop: something holds up its thread")
     return 1 if shell.failure or shell.alive else 0
+
+
+def _config(options: argparse.Namespace, keys: Keys | None) -> ShellConfig:
+    """Return the host's configuration. Raises UsageError for an option that cannot be."""
+    if options.max_operators < 0:
+        raise UsageError(
+            f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
+        )
+    limits = CoreConfig(
+        max_operators=options.max_operators,
+        monitor=MonitorConfig(forecaster=options.forecaster),
+        capacity=read_capacity(options.capacity),
+    )
+    return ShellConfig(
+        name=options.name or (keys.own.name if keys else ""),
+        listen=options.listen,
+        advertise=options.advertise,
+        bulk_port=options.bulk_port,
+        time_scale=options.time_scale,
+        allow=read_packages(options.allow),
+        data_roots=read_roots(options.data_root),
+        records=options.records,
+        insecure=options.insecure,
+        networks=read_networks(options.network),
+        speaks=_read_versions(options.protocol),
+        core=limits.limited(options.limit),
+    )
 
 
 def _read_versions(text: str) -> m.Speaks:

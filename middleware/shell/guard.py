@@ -233,20 +233,22 @@ class Guard:
                 if monitor in ready:
                     self._handle_events(monitor, port)
             if self._epoll.fileno() in ready or suspects:
-                fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
-                if self._growing or any(
-                    connection.looks or connection.swells for connection in self._connections.values()
-                ):
-                    self._stopping.wait(LOOK_S)
-                else:
-                    self._be_calm(news)
-                    fired.update(descriptor for descriptor, _ in self._epoll.poll(0))
-                self._check(fired.union(suspects, self.unwanted), time.monotonic())
-                for descriptor in fired:
-                    self._arm(self._epoll.modify, descriptor)
+                self._look(suspects, news)
             if self._trim and time.monotonic() - self._trim > TRIM_S:
                 self._trim = 0.0
                 give_back()
+
+    def _look(self, suspects: Iterable[int], news: zmq.Poller) -> None:
+        """Look at the connections on which something has come, and at the suspects."""
+        fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
+        if self._growing or any(connection.looks or connection.swells for connection in self._connections.values()):
+            self._stopping.wait(LOOK_S)
+        else:
+            self._be_calm(news)
+            fired.update(descriptor for descriptor, _ in self._epoll.poll(0))
+        self._check(fired.union(suspects, self.unwanted), time.monotonic())
+        for descriptor in fired:
+            self._arm(self._epoll.modify, descriptor)
 
     def _be_calm(self, news: zmq.Poller) -> None:
         """R7: wait for a reason to look at connections."""

@@ -548,32 +548,42 @@ class Shell:
                     self._handle_guest_event(descriptor)  # connecting takes the sign that something came
             case e.Unwatch(run, host):
                 self._unwatch(run, host)
-            case e.OpenRun(install, nodes):
-                self._bulk.run_opened(time.monotonic())
-                self._recorder.open_run(install.run, install.label, install.epoch_s)
-                here = ", ".join(map(repr, nodes)) or "nothing"
-                text = f"run {install.run} of client {install.client!r} begins, with {here} here"
-                self.logbook.write("run-begun", text, run=str(install.run), peer=install.client)
-                coded = [install.dataflow.by_name[name] for name in nodes]
-                self._workers.open(install.run, coded, install.call_timeout_s, install.client)
-                self._record_load()
-            case e.CloseRun(run, follows, kept):
-                text = f"run {run} goes on here as {follows}" if follows else f"run {run} is over here"
-                self.logbook.write("run-over", text, run=str(run))
-                self._record_load()
-                self._workers.pass_on(run, follows, kept)
-                self._workers.close(run, follows=bool(follows))
-                self._recorder.close_run(run)
-                self._bulk.forget(run)
-                self._unwatch(run)
-                if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
-                    self._sockets.forget(run, follows=bool(follows))
+            case e.OpenRun():
+                self._open_run(command)
+            case e.CloseRun():
+                self._close_run(command)
                 self._on_application(command)
             case e.Forgotten(run, follows):
                 self._sockets.forget(run, follows=follows)
                 self._on_application(command)
             case _:
                 self._on_application(command)
+
+    def _open_run(self, command: e.OpenRun) -> None:
+        """A run begins here."""
+        install, nodes = command.install, command.nodes
+        self._bulk.run_opened(time.monotonic())
+        self._recorder.open_run(install.run, install.label, install.epoch_s)
+        here = ", ".join(map(repr, nodes)) or "nothing"
+        text = f"run {install.run} of client {install.client!r} begins, with {here} here"
+        self.logbook.write("run-begun", text, run=str(install.run), peer=install.client)
+        coded = [install.dataflow.by_name[name] for name in nodes]
+        self._workers.open(install.run, coded, install.call_timeout_s, install.client)
+        self._record_load()
+
+    def _close_run(self, command: e.CloseRun) -> None:
+        """A run is over here, or another generation follows."""
+        run, follows = command.run, command.follows
+        text = f"run {run} goes on here as {follows}" if follows else f"run {run} is over here"
+        self.logbook.write("run-over", text, run=str(run))
+        self._record_load()
+        self._workers.pass_on(run, follows, command.kept)
+        self._workers.close(run, follows=bool(follows))
+        self._recorder.close_run(run)
+        self._bulk.forget(run)
+        self._unwatch(run)
+        if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
+            self._sockets.forget(run, follows=bool(follows))
 
     def _handle_guest_event(self, descriptor: int) -> None:
         """Notify the core if the process of a guest is gone."""

@@ -225,20 +225,25 @@ def _proofs_table(proofs: list[LinkProof]) -> None:
         columns.append("packets a burst (bursts)")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for one in sorted(proofs, key=lambda one: -abs(one.error)):
-        error = f"{one.error:+.2%}" if one.asked_bps else ""
-        row = [one.src, one.link.goal, format_rate(one.asked_bps), format_rate(one.delivered_bps), error]
-        if flows:
-            row += [format_rate(one.tcp_bps or 0.0), f"{one.tcp_error:+.2%}"] if one.tcp_error is not None else ["", ""]
-        if queues:
-            found_s = one.delivered_queue_s
-            row.append("" if found_s is None else f"{one.asked_queue_s * 1e3:.4g} → {found_s * 1e3:.1f}")
-        if one.delivered_delay_s is not None:
-            row.append(f"{one.asked_delay_s * 1e3:g} → {one.delivered_delay_s * 1e3:.1f}")
-            jitter = one.delivered_jitter_s if one.asked_jitter_s else None
-            row.append("" if jitter is None else f"{one.asked_jitter_s * 1e3:g} → {jitter * 1e3:.1f}")
-            row.append(f"{one.asked_loss:.3g} → {one.lost}/{one.sent} ({one.lost_low}–{one.lost_high})")
-        if bursts and one.asked_burst:
-            found = f"{one.lost / one.bursts:.2f}" if one.bursts else "none"
-            row.append(f"{one.asked_burst:.3g} → {found} ({one.bursts})")
-        table.add_row(*row)
+        table.add_row(*_proof_cells(one, flows=flows, queues=queues, bursts=bursts))
     output().print(table)
+
+
+def _proof_cells(one: LinkProof, *, flows: bool, queues: bool, bursts: bool) -> list[str]:
+    """Return the cells of a link's row. ``flows``, ``queues`` and ``bursts``: whether the table has these columns."""
+    error = f"{one.error:+.2%}" if one.asked_bps else ""
+    row = [one.src, one.link.goal, format_rate(one.asked_bps), format_rate(one.delivered_bps), error]
+    if flows:
+        row += [format_rate(one.tcp_bps or 0.0), f"{one.tcp_error:+.2%}"] if one.tcp_error is not None else ["", ""]
+    if queues:
+        found_s = one.delivered_queue_s
+        row.append("" if found_s is None else f"{one.asked_queue_s * 1e3:.4g} → {found_s * 1e3:.1f}")
+    if one.delivered_delay_s is not None:
+        row.append(f"{one.asked_delay_s * 1e3:g} → {one.delivered_delay_s * 1e3:.1f}")
+        jitter = one.delivered_jitter_s if one.asked_jitter_s else None
+        row.append("" if jitter is None else f"{one.asked_jitter_s * 1e3:g} → {jitter * 1e3:.1f}")
+        row.append(f"{one.asked_loss:.3g} → {one.lost}/{one.sent} ({one.lost_low}–{one.lost_high})")
+    if bursts and one.asked_burst:
+        found = f"{one.lost / one.bursts:.2f}" if one.bursts else "none"
+        row.append(f"{one.asked_burst:.3g} → {found} ({one.bursts})")
+    return row

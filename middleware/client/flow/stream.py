@@ -252,14 +252,7 @@ class Stream(ABC, Generic[T]):
                     self._failure = command
                     self._end()
                 case e.Deliver(end=True):  # nothing else of the sink is here: it was demanded when that was taken
-                    if self._strict and command.uneven:
-                        self._failure = e.Fail(self._run_id, command.uneven)
-                    self._ended.add(command.sink)
-                    if self._failure is not None or len(self._ended) >= len(self._sinks):
-                        self._end()
-                        self._see_if_done()
-                    else:
-                        self._wake()
+                    self._end_of_sink(command)
                 case e.Deliver() if sink and command.sink != sink:
                     deferred.append(queued)
                 case e.Deliver() | e.Ready():
@@ -280,6 +273,17 @@ class Stream(ABC, Generic[T]):
         if self._failure is not None:
             raise error_of(self._failure)
         return None
+
+    def _end_of_sink(self, command: e.Deliver) -> None:
+        """A sink has come to its end. With the last of them the run is over."""
+        if self._strict and command.uneven:
+            self._failure = e.Fail(self._run_id, command.uneven)
+        self._ended.add(command.sink)
+        if self._failure is not None or len(self._ended) >= len(self._sinks):
+            self._end()
+            self._see_if_done()
+        else:
+            self._wake()
 
     def begin_after(self, had: Mapping[str, int]) -> None:
         """R5: of these sinks another client has had the partitions up to these."""

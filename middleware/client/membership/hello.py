@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -54,36 +54,11 @@ def identify_hosts(
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        poller = zmq.Poller()
         bulk = _usual_bulk(addresses)
         asked: list[_Asked] = []
         for name, address in addresses.items():  # kept one by one: if the next raises, the context closes the others
             asked.append(_Asked(context, name, address, keys, bulk.get(address, "")))
-        sockets = {}
-        for host in asked:
-            for socket in (host.socket, host.monitor):
-                poller.register(socket, zmq.POLLIN)
-                sockets[socket] = host
-        now = time.monotonic()
-        deadline, look_s = now + timeout_s, now + min(LOOK_S, timeout_s)
-        while waiting := [host for host in asked if host.peer is None and not host.down]:
-            for socket, _ in poller.poll(max(0, int((min(look_s, deadline) - time.monotonic()) * 1000) + 1)):
-                host = sockets[socket]
-                if host.peer is None:
-                    host.handle(socket)
-                    if host.peer is not None:
-                        poller.unregister(host.socket)
-                        poller.unregister(host.monitor)
-            now = time.monotonic()
-            if now >= look_s:
-                for host in waiting:
-                    if host.peer is None:
-                        host.diagnose()
-                look_s = time.monotonic() + AGAIN_S
-            if now >= deadline and (
-                late := next((host for host in waiting if host.peer is None and not host.down), None)
-            ):
-                late.missing(f"did not answer within {timeout_s:g} s; {late.guess}")
+        _await_answers(asked, timeout_s)
         peers = {host.name: host.peer for host in asked if host.peer is not None}
         if speaks is not None:
             speaks |= {host.name: host.speaks for host in asked if host.peer is not None}
@@ -94,6 +69,34 @@ def identify_hosts(
         return peers
     finally:
         context.destroy(linger=0)
+
+
+def _await_answers(asked: Sequence[_Asked], timeout_s: float) -> None:
+    """Wait until each host has answered, or it is known why it does not. Raises HostAbsentError at the limit."""
+    poller, sockets = zmq.Poller(), {}
+    for host in asked:
+        for socket in (host.socket, host.monitor):
+            poller.register(socket, zmq.POLLIN)
+            sockets[socket] = host
+    now = time.monotonic()
+    deadline, look_s = now + timeout_s, now + min(LOOK_S, timeout_s)
+    while waiting := [host for host in asked if host.waits]:
+        for socket, _ in poller.poll(max(0, int((min(look_s, deadline) - time.monotonic()) * 1000) + 1)):
+            host = sockets[socket]
+            if host.peer is None:
+                host.handle(socket)
+                if host.peer is not None:
+                    poller.unregister(host.socket)
+                    poller.unregister(host.monitor)
+        now = time.monotonic()
+        if now >= look_s:
+            for host in waiting:
+                if host.peer is None:
+                    host.diagnose()
+            look_s = time.monotonic() + AGAIN_S
+        late = next((host for host in waiting if host.waits), None) if now >= deadline else None
+        if late is not None:
+            late.missing(f"did not answer within {timeout_s:g} s; {late.guess}")
 
 
 def agree(speaks: Mapping[str, m.Speaks]) -> int:
@@ -142,6 +145,11 @@ class _Asked:
             raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
         self._asked = False
         self._send_hello()
+
+    @property
+    def waits(self) -> bool:
+        """Whether neither an answer has come nor a reason why none does."""
+        return self.peer is None and not self.down
 
     def _send_hello(self) -> None:
         """Say hello, unless there is no connection: one whose handshake failed by now is not waited for."""

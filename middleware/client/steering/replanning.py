@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import OperatorError, PlacementError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, Allow, load_code
+from thalweg.middleware.network.history import PlanningHistory
 from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import NET, LatenciesNeeded, Link, LinkEstimate, LinksNeeded, NetworkView
@@ -296,6 +297,12 @@ class Replanner(msgspec.Struct, frozen=True):
         choice = choose(now, result.dataflow, placement, result.hints)
         return ways_of(in_order(choice, result.routes) if result.routes else choice, now)
 
+    def _is_old(self, known: LinkEstimate | None, past: PlanningHistory) -> bool:
+        """Return whether what is known of a link that carries something is older than half a period."""
+        if known is None or not known.rate_bps:
+            return False
+        return past.now_s - known.measured_at_s > self.options.period_s / 2
+
     def _as_measured(self, task: Task, command: e.RequestPlan, dataflow: Dataflow, placement: Placement) -> Task:
         """The same task where the shared network carries what it does now, between hosts that have another one.
 
@@ -318,15 +325,8 @@ class Replanner(msgspec.Struct, frozen=True):
                 latest[link] = measured
             elif link not in past.asked:
                 needed.add(link)
-            alternatives = (Link(*link.hosts, via) for via, network in task.networks.items() if via != NET)
-            for other in (other for other in alternatives if other not in past.asked):
-                known = command.view.get(other)
-                if (
-                    known is not None
-                    and known.rate_bps
-                    and past.now_s - known.measured_at_s > self.options.period_s / 2
-                ):
-                    needed.add(other)
+            alternatives = {Link(*link.hosts, via) for via in task.networks if via != NET}
+            needed |= {other for other in alternatives - set(past.asked) if self._is_old(command.view.get(other), past)}
         if needed:
             raise LinksNeeded(needed)
         return task.but(view=task.view.with_estimates(latest))

@@ -67,6 +67,14 @@ class Member(Machine, Part):
         if not grows:
             self._pass_on(sender, message)
         self._flow.suspend()
+        error = self._prepare(message)
+        if error:
+            yield from self._unable(error)
+        else:
+            self.on_prepared(Prepared())
+
+    def _prepare(self, message: m.Propose) -> str:
+        """Load what would come or appear here. Return why this host is against the proposal, or an empty text."""
         host, out = self._out.host, self._out
         for move in message.moves:
             if host in (move.source, move.target):
@@ -77,10 +85,7 @@ class Member(Machine, Part):
         for move in self._directory.there(message.moves) if not error else ():
             if move.target == host and not error:
                 error = self._arrivals.invite(move.node, move.source, move.version, message.number)
-        if error:
-            yield from self._unable(error)
-        else:
-            self.on_prepared(Prepared())
+        return error
 
     def _enter(self, message: m.Propose | m.Commit) -> None:
         """This is the proposal that the host is in."""

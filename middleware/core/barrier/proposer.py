@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import UNSET
 
@@ -178,22 +178,18 @@ class Proposer(Part):
 
     def _start(self, wish: WaitingPlacement) -> str:
         """Propose it, as no other change is under way; return why not, or an empty text."""
-        placement, reason, dataflow, free, ways = wish.placement, wish.reason, wish.dataflow, wish.free, wish.ways
+        placement, reason, ways = wish.placement, wish.reason, wish.ways
         if ways is not None and self._directory.routes.goes_over(ways):
             ways = None
         tree, directory, number = self._tree, self._directory, self._count + 1
         hosts = directory.where(directory.locations)
-        grown: Reshaped | None = None
-        if dataflow is not None:
-            first = self._install.dataflow.by_name
-            try:
-                reorderable = Reorderable(free or self.free, self.merging)
-                grown = reshape(tree.dataflow, dataflow, placement, hosts, reorderable, number, first)
-            except DataflowError as error:
-                self._outcomes.record(0, (), "aborted", str(error), reason)
-                return str(error)
-            if not grown.grafts:
-                placement, grown = grown.moves, None
+        try:
+            grown = self._grown(wish, hosts, number)
+        except DataflowError as error:
+            self._outcomes.record(0, (), "aborted", str(error), reason)
+            return str(error)
+        if grown is not None and not grown.grafts:
+            placement, grown = grown.moves, None
         moves = () if grown is not None else self._moves(placement)
         why = self._absent(placement if wish.asked is not None else {}, moves) if grown is None else ""
         if why:
@@ -202,15 +198,9 @@ class Proposer(Part):
         if not moves and grown is None and ways is None:
             return SAME
         self._count = number
-        pins = (tree.dataflow.by_name[name].pinned for name in tree.dataflow.sources)
-        voters = {host for host in pins if host is not None} | {move.source for move in moves}
-        voters |= {move.target for move in moves}
-        shape = None
-        if grown is not None:
-            present = tuple(directory.locations[name] for name in tree.dataflow.operators)
-            shape = m.Shape(grown.grafts, present)
-            # R6: hosts with operators, and those on which some appear, vote on a tree
-            voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}
+        present = tuple(directory.locations[name] for name in tree.dataflow.operators)
+        shape = None if grown is None else m.Shape(grown.grafts, present)
+        voters = self._voters(moves, shape)
         if self._lasts and (gone := voters - directory.hosts):
             why = f"host {min(gone)!r} has no part in the run"
             self._outcomes.record(0, (), "aborted", why, reason)
@@ -222,6 +212,24 @@ class Proposer(Part):
             proposal.then = grown.moves
         self._begin(proposal)
         return ""
+
+    def _grown(self, wish: WaitingPlacement, hosts: Mapping[str, str], number: int) -> Reshaped | None:
+        """Return what has to be grafted for the tree that is wanted, if one is; DataflowError where it cannot be."""
+        if wish.dataflow is None:
+            return None
+        reorderable, first = Reorderable(wish.free or self.free, self.merging), self._install.dataflow.by_name
+        return reshape(self._tree.dataflow, wish.dataflow, wish.placement, hosts, reorderable, number, first)
+
+    def _voters(self, moves: Iterable[m.Move], shape: m.Shape | None) -> set[str]:
+        """Return the hosts that vote on a change: those with sources, and those of the operators that move."""
+        dataflow = self._tree.dataflow
+        pins = {dataflow.by_name[name].pinned for name in dataflow.sources} - {None}
+        voters = {host for host in pins if host is not None}
+        voters |= {host for move in moves for host in (move.source, move.target)}
+        if shape is not None:  # R6: hosts with operators, and those on which some appear, vote on a tree
+            voters |= {entry.host for entry in shape.present}
+            voters |= {graft.host for graft in shape.grafts if graft.like}
+        return voters
 
     def on_wish(self, sender: str, message: m.MoveRequest) -> None:
         """An operator's host would have it elsewhere (R3 of ``by_coordinates``): one moves at a time."""
@@ -571,17 +579,8 @@ class Proposer(Part):
         self._out.send(host, word)
 
     def _check_done(self, proposal: Proposal) -> Notes:
-        if proposal.waiting:
+        if proposal.waiting or self._is_draining(proposal):
             return
-        if proposal.reshapes and proposal.state is not ProposalState.ABORTED:
-            proposal.phases_s.setdefault("switched", self._out.now)
-            if proposal.state is ProposalState.COMMITTED:
-                if self._delivered >= proposal.iteration:  # R6: the application has all that comes through the old tree
-                    proposal.drained_s = proposal.drained_s or self._delivered_s  # before it was committed
-                    self._conclude(proposal, ProposalEvent.DRAINED, "")
-                return
-            if self._delivered <= proposal.iteration:
-                return
         outcome = proposal.outcome
         proposal.to(ProposalEvent.DONE)
         self.proposal = None
@@ -603,6 +602,18 @@ class Proposer(Part):
         self._go_on()
         if left and outcome == "committed":
             self.propose(left, proposal.reason, asked=asked)
+
+    def _is_draining(self, proposal: Proposal) -> bool:
+        """R6: return whether partitions of the old tree are still to come."""
+        if not proposal.reshapes or proposal.state is ProposalState.ABORTED:
+            return False
+        proposal.phases_s.setdefault("switched", self._out.now)
+        if proposal.state is not ProposalState.COMMITTED:
+            return self._delivered <= proposal.iteration
+        if self._delivered >= proposal.iteration:  # the application has all that comes through the old tree
+            proposal.drained_s = proposal.drained_s or self._delivered_s  # before it was committed
+            self._conclude(proposal, ProposalEvent.DRAINED, "")
+        return True
 
     def _see_who_stayed(self, proposal: Proposal) -> dict[str, str]:
         """Note which operators have stayed (R5), and return where all others are now."""

@@ -58,11 +58,12 @@ def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
     staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())
-        if node is None or where[name] != context.out.host or node.kind != "operator" or core.state is IDLE:
+        if node is None or where[name] != context.out.host or node.kind != "operator":
             continue
-        same = (node.inputs, node.code) == (core.node.inputs, core.node.code) and name not in changed
+        same = (node.inputs, node.code) == (core.node.inputs, core.node.code)
         known = set(consumers) <= set(tree.consumers[name])  # others may have left
-        if same and known and name not in waiting and core.index >= starts.get(name, LAST):
+        as_far = core.state is not IDLE and core.index >= starts.get(name, LAST)
+        if same and known and as_far and name not in waiting | changed:
             survivor = _survivor(before, core, node, install)
             if survivor is not None:
                 staying[name] = survivor

@@ -294,15 +294,7 @@ class Recovery(Part):
         """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
         if not self._context.fails_over or not self._context.leads or not (self.known or self.stateless):
             return
-        flow, locations = self._graph(), self._directory.locations
-        starts = self._restart(self._directory.hosts, known=self._behind())
-        lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
-        if self.keeps:
-            after = self._restart(self._directory.hosts, self._not_done(), own=True)
-            for name, newest in lines.items():
-                later = sorted(index for index in self.known.get(name, {}) if index <= newest)[-LATER:]
-                if name in after:
-                    lines[name] = min(newest, max([after[name].index, *later[:1]]))
+        flow, locations, lines = self._graph(), self._directory.locations, self._least_needed()
         words: dict[str, list[m.Start]] = {}
         for name, least in lines.items():
             if least > self._lines.get(name, 0) or (again and least):
@@ -319,6 +311,19 @@ class Recovery(Part):
         }
         for host in sorted(words.keys() & self._directory.hosts):
             self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
+
+    def _least_needed(self) -> dict[str, int]:
+        """R2: return from which partition on replicas and outputs of each operator may be needed."""
+        flow = self._graph()
+        starts = self._restart(self._directory.hosts, known=self._behind())
+        lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
+        if self.keeps:
+            after = self._restart(self._directory.hosts, self._not_done(), own=True)
+            for name, newest in lines.items():
+                later = sorted(index for index in self.known.get(name, {}) if index <= newest)[-LATER:]
+                if name in after:
+                    lines[name] = min(newest, max([after[name].index, *later[:1]]))
+        return lines
 
     def on_pinged(self, _: HostsPinged) -> None:
         """R2: with each ping, say again which replicas are not needed any more: the message may have been lost."""
@@ -582,11 +587,7 @@ class Recovery(Part):
         for name, node in flow.by_name.items():
             node = nodes[name] = spared(node, barred)
             if is_absent(node):
-                home = next((host for host in node.stand_ins if host in remaining), None)
-                if home is not None:
-                    draft.regained[name] = home
-                elif starts[name].index < gaps_of(node)[-1][0]:
-                    draft.gone[name] = self._client
+                self._return_or_leave(draft, node, starts[name].index, remaining)
                 continue
             if where[name] in remaining or node.pinned is None or node.kind == "sink":
                 continue
@@ -604,6 +605,14 @@ class Recovery(Part):
             elif where[name] in self._late:  # R12: the host is waited for, so its replicas count
                 draft.able.add(where[name])
         return ""
+
+    def _return_or_leave(self, draft: _Draft, node: Node, index: int, remaining: Collection[str]) -> None:
+        """R11: a source is missing: it is back if a host for it is there, and else may be left out anew."""
+        home = next((host for host in node.stand_ins if host in remaining), None)
+        if home is not None:
+            draft.regained[node.name] = home
+        elif index < gaps_of(node)[-1][0]:
+            draft.gone[node.name] = self._client
 
     def _change_sources(
         self, draft: _Draft, flow: Dataflow, cuts: Mapping[str, m.HistoryGap]
@@ -674,20 +683,26 @@ class Recovery(Part):
             self._told = {name: index for name, index in before._told.items() if name in names}
         self._demanded = [*before._demanded, *(n for n, node in nodes.items() if node.state is GATHERING)]
         self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
-        moved = {entry.node: entry.host for entry in install.locations
-                 if before._directory.locations[entry.node].host != entry.host}  # fmt: skip
-        fell = {host: how for host, how in lost.items() if host in before._directory.fell}
-        self._begun = {"generation": install.run.restarts, "hosts": fell, "moved": moved}
+        self._begun = self._told_of_beginning(before, lost)
         self._wanted = max((index for index in before._sinks(before._graph()).values() if index < LAST), default=0)
         if before.over:  # what comes yet, as a query, comes after all that there was
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
             self._flow.reach(max(before._flow.ahead, *ended))
         self._went_on(self._flow.kept)
-        if missing := all_gaps(self._tree.dataflow):
-            self._begun["missing"] = missing
         self.generation.to(RecoveryEvent.LOST)
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.emit_resumable()
+
+    def _told_of_beginning(self, before: Recovery, lost: Mapping[str, str]) -> dict[str, Any]:
+        """Return what is recorded of the new generation: hosts that are lost, operators elsewhere, absent sources."""
+        install, directory = self._context.install, before._directory
+        moved = {entry.node: entry.host for entry in install.locations
+                 if directory.locations[entry.node].host != entry.host}  # fmt: skip
+        fell = {host: how for host, how in lost.items() if host in directory.fell}
+        told: dict[str, Any] = {"generation": install.run.restarts, "hosts": fell, "moved": moved}
+        if missing := all_gaps(self._tree.dataflow):
+            told["missing"] = missing
+        return told
 
     def go_on(self) -> Notes:
         """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""

@@ -62,7 +62,7 @@ class Directory:
 
     def __init__(self, context: RunContext, monitor: Monitor) -> None:
         install = context.install
-        self._out, self._leads = context.out, context.leads
+        self._out, self._context = context.out, context
         self._first = install.number  # what was told before is of before
         self.locations = {location.node: location for location in install.locations}
         self.subscribers = guests_of(install)  # other clients, which have sinks and nothing else
@@ -84,12 +84,11 @@ class Directory:
         self.fell: set[str] = set()  # those that had a part in this generation when they were, also if they are back
         self._lost_after: dict[str, int] = {}  # host -> what had been told when it was lost
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
-        self._lasts, self.doomed = context.fails_over, False  # something is on a host that is lost
-        self._context = context
+        self.doomed = False  # something is on a host that is lost
         self.chosen_routes: RouteChoice | None = None  # created with the first route that is chosen or looked at
         self._states: StateTransfers | None = None
-        self._monitor, self._telling_down = monitor, install.news
-        self._telling_up = install.news and context.by_epochs is not None
+        self._monitor = monitor
+        self._telling_up = bool(install.news) and context.by_epochs is not None
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
@@ -227,9 +226,9 @@ class Directory:
         for entry in newer:
             self.changes += 1
             self._changed[entry.node] = self.changes
-            if self._leads:
+            if self._context.leads:
                 self._out.emit(e.OperatorMoved(self._out.run, entry.node, entry.host))
-                if entry.host in self.lost and self._lasts:
+                if entry.host in self.lost and self._context.fails_over:
                     self.doom()
                 elif entry.host in self.lost:  # it went there before it was, and is lost with it
                     why = f"host {entry.host!r}, which holds {entry.node}, {self.lost[entry.host]}"
@@ -316,7 +315,7 @@ class Directory:
 
         ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
         """
-        telling = self._telling_up if upward else self._telling_down
+        telling = self._telling_up if upward else self._context.install.news
         if not telling and not self.changes:
             return None
         estimates = self._monitor.news_for(host, self._out.now) if telling else ()

@@ -499,22 +499,28 @@ class Coordinator:
         ping_s = min([led.pace_s(limits)[0] for led in every])
         for led in every:
             led.remote -= set() if led.directory is None else led.directory.lost.keys()  # some were drained
-            if (late_s := now - led.ping_at_s) > ping_s:  # it was this host that was away
-                heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
-                led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
+            self._excuse_late(led, ping_s)
         for host in sorted({host for led in every for host in led.remote | _guests_of(led)}):
             asked = []
             for led in every:
-                if self._watches(led) and host in led.remote | _guests_of(led):
-                    for note in self._if_gone(led, host, ping_s):
-                        yield led.out.run, note
-                    if host in led.remote | _guests_of(led) and _is_asked(led, host):
-                        asked.append(led)
-            self._ping(host, [led for led in asked if self._watches(led)])
+                if not self._watches(led) or host not in led.remote | _guests_of(led):
+                    continue
+                for note in self._if_gone(led, host, ping_s):
+                    yield led.out.run, note
+                if host in led.remote | _guests_of(led) and _is_asked(led, host):
+                    asked.append(led)
+            self._ping(host, [*filter(self._watches, asked)])
         for led in every:
             led.ping_at_s = now + ping_s
-        if any(self._watches(led) for led in every):
+        if any(map(self._watches, every)):
             self._ping_by(name, now + ping_s)
+
+    def _excuse_late(self, led: _Led, ping_s: float) -> None:
+        """Excuse the silence of hosts while this host was away."""
+        late_s = self._out.now - led.ping_at_s
+        if late_s > ping_s:
+            heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
+            led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
 
     def woke(self, slept_s: float, *, fresh: bool) -> None:
         """R9: note that this host did not run. If ``fresh``, count the silence of all others from now on."""

@@ -19,7 +19,7 @@ What another shape may be is in ``shape``; the states are the barrier's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -37,6 +37,7 @@ from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.part import Part, RunParts
 from thalweg.middleware.core.reshaping.inheritance import Inheritance
 from thalweg.middleware.core.reshaping.shape import regrow
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -96,8 +97,10 @@ class Reshaping(Part):
             return str(error)
         mine = [graft for graft in shape.grafts if graft.like and graft.host == host]
         why = self._obstacle(shape)
-        if why or not mine:
-            return why
+        return self._invite(shape, mine, flow, message.number) if mine and not why else why
+
+    def _invite(self, shape: m.Shape, mine: Collection[m.Graft], flow: Dataflow, number: int) -> str:
+        """R2: load the code of operators that are to appear here. Return why they cannot, or an empty text."""
         hosts = self._directory.where(self._directory.locations)
         hosts |= {graft.node: graft.host for graft in shape.grafts if graft.like}
         known = {entry.node: entry.host for entry in shape.present}
@@ -106,7 +109,7 @@ class Reshaping(Part):
             graft.node: {hosts[neighbour] for neighbour in (*graft.inputs, *flow.consumers[graft.node])}
             for graft in mine
         }
-        why = self._arrivals.invite_new([flow.by_name[graft.node] for graft in mine], message.number, near, merging)
+        why = self._arrivals.invite_new([flow.by_name[graft.node] for graft in mine], number, near, merging)
         for graft in mine if not why else ():
             if graft.states:
                 # R3: the operator waits for the states that it takes over

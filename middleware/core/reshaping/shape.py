@@ -19,7 +19,7 @@ R5. Hosts are told of the difference only (``Graft``): a whole tree of 63 nodes 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -44,6 +44,19 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
 
     Raises DataflowError when that is no tree of the same sources and sink, or a graft is left out of it.
     """
+    nodes = _grafted(old, grafts)
+    reached = _reached(nodes, old.sinks[0])
+    for name in (*old.sources, *(graft.node for graft in grafts)):
+        if name not in reached:
+            raise DataflowError(f"node {name!r} would not reach the sink any more")
+    _check_states(old, nodes, grafts, reached)
+    new = Dataflow(tuple(node for node in nodes.values() if node.name in reached)).validate()
+    _check_trees(old, new)
+    return new
+
+
+def _grafted(old: Dataflow, grafts: Iterable[Graft]) -> dict[str, Node]:
+    """Return the nodes of ``old`` and those that grafts add, with the inputs that grafts give them."""
     nodes = dict(old.by_name)
     for graft in grafts:
         known = nodes.get(graft.node)
@@ -60,7 +73,12 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
             raise DataflowError(f"node {graft.node!r} cannot get other inputs: the tree does not have it")
         else:
             nodes[graft.node] = msgspec.structs.replace(known, inputs=graft.inputs)
-    reached, queue = {old.sinks[0]}, [old.sinks[0]]
+    return nodes
+
+
+def _reached(nodes: Mapping[str, Node], sink: str) -> set[str]:
+    """Return the nodes that lead to the sink, which is one of them."""
+    reached, queue = {sink}, [sink]
     while queue:
         for name in nodes[queue.pop()].inputs:
             if name not in nodes:
@@ -68,19 +86,19 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
             if name not in reached:
                 reached.add(name)
                 queue.append(name)
-    for name in (*old.sources, *(graft.node for graft in grafts)):
-        if name not in reached:
-            raise DataflowError(f"node {name!r} would not reach the sink any more")
+    return reached
+
+
+def _check_states(old: Dataflow, nodes: Mapping[str, Node], grafts: Iterable[Graft], reached: Collection[str]) -> None:
+    """Raise DataflowError if a graft takes over a state that it cannot."""
     inherited: set[str] = set()
     for graft in grafts:
         for name in graft.states:
             was = old.by_name.get(name)
-            if was is None or was.code != nodes[graft.node].code or name in inherited | reached or not graft.like:
+            alike = was is not None and was.code == nodes[graft.node].code
+            if not alike or name in inherited or name in reached or not graft.like:
                 raise DataflowError(f"operator {graft.node!r} cannot take over the state of {name!r}")
             inherited.add(name)
-    new = Dataflow(tuple(node for node in nodes.values() if node.name in reached)).validate()
-    _check_trees(old, new)
-    return new
 
 
 def reshape(

@@ -75,15 +75,17 @@ class CoordinateSteering(Part):
             self._check(self._options, name, node_figures, places)
         self._out.wake(Timer.LOOK, self._out.now + self._options.period_s)
 
-    def _check(self, options: SpaceMoves, name: str, figures: NodeFigures, places: dict[str, Place]) -> None:
-        where, here = self._directory.where(self._directory.locations), self._out.host
-        consumers = self._tree.consumers[name]
+    def _pulls(self, name: str, figures: NodeFigures) -> Pulls:
+        """Return the hosts of an operator's neighbours, each with the bytes that pass between."""
+        where, consumers = self._directory.where(self._directory.locations), self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
         # R5: guests have no coordinates, so their sinks count as at the client
-        where |= dict.fromkeys(
-            [consumer for consumer in consumers if where[consumer] in self._directory.subscribers], self._client
-        )
-        pulls += [(where[consumer], figures.output_bytes) for consumer in consumers]
+        guests = [consumer for consumer in consumers if where[consumer] in self._directory.subscribers]
+        where |= dict.fromkeys(guests, self._client)
+        return [*pulls, *((where[consumer], figures.output_bytes) for consumer in consumers)]
+
+    def _check(self, options: SpaceMoves, name: str, figures: NodeFigures, places: dict[str, Place]) -> None:
+        here, pulls, consumers = self._out.host, self._pulls(name, figures), self._tree.consumers[name]
         total = plain_sum(size for _, size in pulls)
         # R4: the coordinates of this host and of all neighbours are needed
         if not total or not places.keys() >= {here, *(host for host, _ in pulls)}:

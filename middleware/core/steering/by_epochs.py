@@ -12,6 +12,7 @@ R3. What a guest takes counts as if it were taken at the client: links to guests
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -121,6 +122,11 @@ class EpochSteering(Part):
             return "nothing has come through yet"
         return ""
 
+    def _rates_bps(self, pairs: Iterable[Pair], now: float) -> dict[Pair, float]:
+        """Return the rates of the links that are known."""
+        estimates = {pair: self._monitor.estimate(pair, now) for pair in pairs}
+        return {pair: estimate.rate_bps for pair, estimate in estimates.items() if estimate is not None}
+
     def _decide(self, name: str, choice: _Choice, *, final: bool) -> Notes:
         here, now, monitor = self._out.host, self._out.now, self._monitor
         node, options, locations = self._flow.nodes[name], self._books.of[name].options, self._directory.locations
@@ -128,17 +134,13 @@ class EpochSteering(Part):
         inputs = [(locations[producer].host, float(self._flow.sizes[name, producer])) for producer in node.node.inputs]
         outputs = [(host, float(node.size_bytes)) for host in self._consumers_hosts(name)]
         in_use = {(source, here) for source, _ in inputs} | {(here, target) for target, _ in outputs}
-        slow_bps = too_slow_bps(now - choice.asked_s)
-
-        hosts, rates_bps = [host for host in choice.hosts if host in self._directory.hosts], dict[Pair, float]()
-        for pair in links_between((here, *hosts), inputs, outputs) | {(here, host) for host in hosts}:
-            estimate = monitor.estimate(pair, now)
-            if estimate is None and final and pair in in_use:
-                estimate = monitor.latest(pair)
-            if estimate is not None:
-                rates_bps[pair] = estimate.rate_bps
-            elif final:
-                rates_bps[pair] = slow_bps
+        hosts = [host for host in choice.hosts if host in self._directory.hosts]
+        pairs = links_between((here, *hosts), inputs, outputs) | {(here, host) for host in hosts}
+        rates_bps = self._rates_bps(pairs, now)
+        if final:  # R2: links that are still unknown count as slow, those in use by what was known last
+            latest = {pair: monitor.latest(pair) for pair in pairs & in_use - rates_bps.keys()}
+            known = {pair: estimate.rate_bps for pair, estimate in latest.items() if estimate is not None}
+            rates_bps = dict.fromkeys(pairs, too_slow_bps(now - choice.asked_s)) | known | rates_bps
         decision = decide(
             options,
             hosts,

@@ -31,16 +31,6 @@ def instance_of(problem: Problem) -> OdpInstance:
     """
     task, names, hosts = problem.task, problem.names, problem.hosts
     quality, hints, view = task.quality.check(task.dataflow, hosts), task.hints, task.view
-    held = problem.at_sink()
-    candidates = np.zeros((len(names), len(hosts)), dtype=bool)
-    lost = {host for host in hosts if _is_lost(task, host)}
-    for node, name in enumerate(names):
-        if problem.movable[node]:
-            named = quality.candidates.get(name, hosts)
-            allowed = [host for host in named if host not in lost] or named
-            candidates[node, [problem.host_index[host] for host in allowed]] = True
-        else:
-            candidates[node, held[node]] = True
     nodes = [task.dataflow.by_name[name] for name in names]
     hz: list[float] = []
     for vertex, inputs in zip(nodes, problem.producers, strict=True):  # a node makes as many as it takes
@@ -67,11 +57,26 @@ def instance_of(problem: Problem) -> OdpInstance:
         delay_s=np.array(view.latencies_s(hosts), dtype=np.float64),
         link_availability=_of_links(quality.link_availability, hosts, 1.0),
         bandwidth=_of_links(quality.bandwidth, hosts, math.inf),
-        candidates=candidates,
+        candidates=_candidates(problem, quality.candidates),
     )
     unknown = instance.reachable & np.isnan(instance.delay_s)
     view.require_latency([(hosts[a], hosts[b]) for a, b in np.argwhere(unknown).tolist()])
     return instance.check()
+
+
+def _candidates(problem: Problem, named: Mapping[str, Sequence[str]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return (nodes, hosts): which hosts each node may be on. Lost hosts are none, unless no other is named."""
+    hosts, held = problem.hosts, problem.at_sink()
+    candidates = np.zeros((len(problem.names), len(hosts)), dtype=bool)
+    lost = {host for host in hosts if _is_lost(problem.task, host)}
+    for node, name in enumerate(problem.names):
+        if problem.movable[node]:
+            allowed = named.get(name, hosts)
+            allowed = [host for host in allowed if host not in lost] or allowed
+            candidates[node, [problem.host_index[host] for host in allowed]] = True
+        else:
+            candidates[node, held[node]] = True
+    return candidates
 
 
 def _of_links(

@@ -87,15 +87,7 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
     at = {pair: rates[pair][over] for pair, over in first.items()}
     period_s = max([loads.all_s, *(_cycle_s(edges, node, at) for node in edges.alone_s)])
     wanted_s = _wanted_s(task, dataflow, period_s)
-    hourly = HOUR_S / wanted_s if 0 < wanted_s < math.inf else 0.0  # partitions
-    options = {
-        pair: [
-            # R6: a rented link's hours are paid anyway, so its price is that of the bytes
-            _Option(over, bps, loads.price_of(loads.links(pair, over), edges.size_bytes[pair] * hourly))
-            for over, bps in known.items()
-        ]
-        for pair, known in rates.items()
-    }
+    options = _options(rates, edges, loads, HOUR_S / wanted_s if 0 < wanted_s < math.inf else 0.0)
     now = {pair: over_of(task.routes.get(Link(*pair), (Link(*pair),))) for pair in rates}
     if task.current is None:
         now = dict.fromkeys(rates, "")
@@ -132,6 +124,20 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
 
 def _fastest(options: list[_Option]) -> list[_Option]:
     return sorted(options, key=lambda option: -option.rate_bps)
+
+
+def _options(
+    rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: LinkLoads, hourly: float
+) -> dict[Pair, list[_Option]]:
+    """Return the networks between each two hosts, each with its rate and price. ``hourly``: partitions an hour."""
+    return {
+        pair: [
+            # R6: a rented link's hours are paid anyway, so its price is that of the bytes
+            _Option(over, bps, loads.price_of(loads.links(pair, over), edges.size_bytes[pair] * hourly))
+            for over, bps in known.items()
+        ]
+        for pair, known in rates.items()
+    }
 
 
 def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: LinkLoads) -> dict[Pair, Over]:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.dataflow import Placement, check_placement
+from thalweg.middleware.dataflow import Node, Placement, check_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, LinksNeeded
 from thalweg.middleware.planning.problem.loads import Interface, LoadModel, transfer_s
@@ -52,8 +52,25 @@ class Problem:
         hints.check(dataflow)
         self.host_index = {host: i for i, host in enumerate(hosts)}
         self.names = dataflow.upward
-        self.index = index = {name: i for i, name in enumerate(self.names)}
+        self.index = {name: i for i, name in enumerate(self.names)}
         nodes = [dataflow.by_name[name] for name in self.names]
+        self.movable = tuple(node.kind == "operator" and node.pinned is None for node in nodes)
+        self._connect(nodes)
+
+        factors = np.array([task.compute_factor(host) for host in hosts])
+        compute = np.array([hints.compute_s.get(name, 0.0) for name in self.names]) * costs.compute_factor
+        self.compute_ns: Nanoseconds = np.rint(np.outer(compute, factors) * NS_PER_S)  # (nodes, hosts)
+        read = [hints.disk_bytes.get(n.name, hints.output_bytes[n.name]) if n.kind == "source" else 0 for n in nodes]
+        self.disk_ns: Nanoseconds = np.rint(np.array(read) / costs.disk_bytes_per_s * NS_PER_S)  # (nodes,)
+
+        sizes = [hints.output_bytes[self.names[i]] for i in self.producer.tolist()]
+        self._sizes, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # of every edge
+        self.everyone: Where = np.arange(len(nodes))
+        self._loads: dict[Interface, LoadModel] = {}
+
+    def _connect(self, nodes: Sequence[Node]) -> None:
+        """Number the edges, from producers in their order."""
+        dataflow, index = self.dataflow, self.index
         edges = [(i, index[taker]) for i, name in enumerate(self.names) for taker in dataflow.consumers[name]]
         number = {edge: e for e, edge in enumerate(edges)}
         self.producer, self.consumer = (np.array([edge[end] for edge in edges], dtype=np.intp) for end in (0, 1))
@@ -69,18 +86,6 @@ class Problem:
         self._alike: Where = np.array(alike, dtype=np.intp).reshape(-1, 2).T  # edges of one node: a later, an earlier
         self.sinks = tuple(i for i, leaving in enumerate(self.leaving) if not leaving)
         self.tree = len(self.sinks) == 1 and len(edges) == len(nodes) - 1
-        self.movable = tuple(node.kind == "operator" and node.pinned is None for node in nodes)
-
-        factors = np.array([task.compute_factor(host) for host in hosts])
-        compute = np.array([hints.compute_s.get(name, 0.0) for name in self.names]) * costs.compute_factor
-        self.compute_ns: Nanoseconds = np.rint(np.outer(compute, factors) * NS_PER_S)  # (nodes, hosts)
-        read = [hints.disk_bytes.get(n.name, hints.output_bytes[n.name]) if n.kind == "source" else 0 for n in nodes]
-        self.disk_ns: Nanoseconds = np.rint(np.array(read) / costs.disk_bytes_per_s * NS_PER_S)  # (nodes,)
-
-        sizes = [hints.output_bytes[self.names[i]] for i, _ in edges]
-        self._sizes, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # of every edge
-        self.everyone: Where = np.arange(len(nodes))
-        self._loads: dict[Interface, LoadModel] = {}
 
     @cached_property
     def _rates_bps(self) -> npt.NDArray[np.float64]:
