@@ -15,7 +15,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -73,30 +73,15 @@ def bench_attack(options: AttackOptions, progress: Progress = silent) -> dict[st
 def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster(SITES + 1, allow=ALLOW, transport=options.transport))
-        names = [f"client{number or ''}" for number in range(options.runs)]
-        clients = [stack.enter_context(Client(cluster, name=each, allow=ALLOW)) for each in names]
-        flows = [bench_dataflow(SITES, SIZE_BYTES, client.name) for client in clients]
-        placement = dict.fromkeys(flows[0].operators, f"h{SITES}")
-        runs = [stack.enter_context(c.run(flow, placement)) for c, flow in zip(clients, flows, strict=True)]
+        runs = _begin_runs(cluster, options, stack)
         pids = (*cluster.pids.values(), os.getpid())
-        honest = [Honest(run, pids) for run in runs]
+        honest = [Honest(run, pids) for _, run in runs]
         for each in honest:
             each.see(SAID)
-        orders = _orders(name, clients[0], runs[0], options, cluster.certificate(MEMBER, "host"))
+        orders = _orders(name, *runs[0], options, cluster.certificate(MEMBER, "host"))
         for pid in cluster.pids.values():
             Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")  # the peak begins anew
-        with contextlib.ExitStack() as reading:
-            for each in honest:
-                reading.enter_context(each)
-            begun_s = time.monotonic()
-            done = subprocess.run(
-                module_command("benchmarks.attackers"),
-                input=msgspec.msgpack.encode(orders),
-                capture_output=True,
-                timeout=ATTACK_S,
-                check=False,
-            )
-            took_s = time.monotonic() - begun_s
+        done, took_s = _run_attacker(orders, honest)
         ended = cluster.poll()
         peaks = [_peak_bytes(pid) for host, pid in cluster.pids.items() if host not in ended]
     if done.returncode:
@@ -116,6 +101,31 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
     }
     unharmed = all(each.unharmed for each in honest[name == BETRAYED :])
     return {**row, "holds": peak_bytes < MOST_BYTES and not ended and unharmed}
+
+
+def _begin_runs(cluster: LocalCluster, options: AttackOptions, stack: contextlib.ExitStack) -> list[tuple[Client, Run]]:
+    """Begin the honest runs, and return each with its client."""
+    names = [f"client{number or ''}" for number in range(options.runs)]
+    clients = [stack.enter_context(Client(cluster, name=name, allow=ALLOW)) for name in names]
+    flows = [bench_dataflow(SITES, SIZE_BYTES, client.name) for client in clients]
+    placement = dict.fromkeys(flows[0].operators, f"h{SITES}")
+    return [(c, stack.enter_context(c.run(flow, placement))) for c, flow in zip(clients, flows, strict=True)]
+
+
+def _run_attacker(orders: Orders, honest: Iterable[Honest]) -> tuple[subprocess.CompletedProcess[bytes], float]:
+    """Return the attacker's process, which has ended, and how long it took. Meanwhile the honest runs go on."""
+    with contextlib.ExitStack() as reading:
+        for run in honest:
+            reading.enter_context(run)
+        begun_s = time.monotonic()
+        done = subprocess.run(
+            module_command("benchmarks.attackers"),
+            input=msgspec.msgpack.encode(orders),
+            capture_output=True,
+            timeout=ATTACK_S,
+            check=False,
+        )
+        return done, time.monotonic() - begun_s
 
 
 def _orders(name: str, client: Client, run: Run, options: AttackOptions, keys: Path | None) -> Orders:

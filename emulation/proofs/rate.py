@@ -17,7 +17,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
@@ -92,16 +92,21 @@ def link_rounds(
     groups: list[list[Link]] = []
     for pairs in tournament(hosts) if len(hosts) > 1 else []:
         links = [link for a, b in pairs for link in (Link(a, b, via), Link(b, a, via)) if link in rates_bps]
-        total, group = 0.0, list[Link]()
-        for link in links:
-            if group and total + rates_bps[link] > together_bps:
-                groups.append(group)
-                total, group = 0.0, []
-            group.append(link)
-            total += rates_bps[link]
-        if group:
-            groups.append(group)
+        groups += _within({link: rates_bps[link] for link in links}, together_bps)
     return groups
+
+
+def _within(rates_bps: Mapping[Link, float], together_bps: float) -> Iterator[list[Link]]:
+    """Yield links in groups whose rates add up to at most that, unless it is a single link."""
+    total, group = 0.0, list[Link]()
+    for link, rate_bps in rates_bps.items():
+        if group and total + rate_bps > together_bps:
+            yield group
+            total, group = 0.0, []
+        group.append(link)
+        total += rate_bps
+    if group:
+        yield group
 
 
 def datagram_bytes(rate_bps: float, seconds: float, mtu: int = PACKET_BYTES) -> int:
@@ -289,30 +294,12 @@ def measure(
     ``every_kind`` frames of every kind are sent, also through cuts. ``go_on`` is called all the time, and raises what
     is to end the measurement.
     """
-    found: dict[Link, LinkProof] = {}
     with ExitStack() as stack:
         filler = _Filler(world, links, go_on, stack)
         delayed = [link for link, shape in filler.shapes.items() if shape.needs_netem and shape.passes]
         carried_bps = {link: shape.set_bps for link, shape in filler.shapes.items()}
         together_bps = _together_bps()
-        groups = _groups(carried_bps, together_bps, world)
-        if seconds is None:
-            seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
-        more = iter(AGAIN)
-        for tries in itertools.count():
-            for one in filler.fill(groups, seconds):
-                found[one.link] = one
-            stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
-            wrong = {
-                link: carried_bps[link]
-                for link, one in found.items()
-                if (_wrong(one) or one.stalled > stalled) and not (flows and carried_bps[link] > DATAGRAMS_BPS)
-            }
-            again = next(more, None)
-            if not wrong or again is None:
-                break
-            share, again_s = again
-            groups, seconds = _groups(wrong, share * together_bps, world), max(seconds, again_s)
+        found = _measure_rates(filler, world, carried_bps, together_bps, seconds, flows=flows)
         if delayed:
             latest_s = max(delay.latest_s(filler.shapes[link]) for link in delayed)
             filler.drain(time.monotonic() + latest_s + delay.SETTLE_S)
@@ -325,6 +312,38 @@ def measure(
     if every_kind:
         found |= kinds.measure(world, found, go_on)
     return list(found.values())
+
+
+def _measure_rates(
+    filler: _Filler,
+    world: World,
+    carried_bps: Mapping[Link, float],
+    together_bps: float,
+    seconds: float | None,
+    *,
+    flows: bool,
+) -> dict[Link, LinkProof]:
+    """Return the rates of the filler's links. Wrong and stalled links are measured again, see ``measure``."""
+    found: dict[Link, LinkProof] = {}
+    groups = _groups(carried_bps, together_bps, world)
+    if seconds is None:
+        seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
+    more = iter(AGAIN)
+    for tries in itertools.count():
+        for one in filler.fill(groups, seconds):
+            found[one.link] = one
+        stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
+        wrong = {
+            link: carried_bps[link]
+            for link, one in found.items()
+            if (_wrong(one) or one.stalled > stalled) and not (flows and carried_bps[link] > DATAGRAMS_BPS)
+        }
+        again = next(more, None)
+        if not wrong or again is None:
+            break
+        share, again_s = again
+        groups, seconds = _groups(wrong, share * together_bps, world), max(seconds, again_s)
+    return found
 
 
 def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> list[list[Link]]:

@@ -216,12 +216,7 @@ def read_events(root: Spot, wan: Wan, duration_s: float) -> tuple[Event, ...]:
 
 
 def _event(spot: Spot, wan: Wan) -> Event:
-    hosts = wan.hosts
-    kind = spot.value.get("kind")
-    if kind is None:
-        raise spot.error(f"an [[event]] needs a kind: {', '.join(_KINDS)}")
-    if kind not in tuple(_KINDS):
-        raise spot.error(f"kind: there is no {kind!r}; {near_miss(str(kind), _KINDS)}", "kind")
+    hosts, kind = wan.hosts, _kind(spot)
     spot = spot._replace(what=f"an event of kind {kind!r}")
     spot.only(When, *_KINDS[kind])
     when = spot.read(When)
@@ -241,13 +236,7 @@ def _event(spot: Spot, wan: Wan) -> Event:
         links = there(lambda via: (one for one in links_between(group_of, via) if _apart(group_of, one)))
         return event(links=links, who=who + over, what="no traffic between the groups")
     if kind in DEEDS:
-        if "network" in spot.value:
-            raise spot.error(f"a {kind} befalls a host's process, whatever its networks; leave network out", "network")
-        away = hosts_named(spot, "host", spot.read(HostKeys).host, hosts)
-        if CLIENT in away:
-            raise spot.error("the client's own process stays; name other hosts", "host")
-        if kind != "crash" and (ends := next((key for key in ("for", "until") if key in spot.value), None)):
-            raise spot.error(f"a {kind} does not last; {ends} goes with a crash, which a restart ends", ends)
+        away = _hosts_of_deed(spot, kind, hosts)
         return event(links=(), who=_listed(away), what=f"its process: {kind}", away=away)
     if kind == CARRIER:
         away = hosts_named(spot, "host", spot.read(HostKeys).host, hosts)
@@ -272,6 +261,28 @@ def _event(spot: Spot, wan: Wan) -> Event:
         effect, what = _effect(spot)
         return event(effect=effect, what=what)
     return event(what="nothing passes")
+
+
+def _kind(spot: Spot) -> str:
+    """Return the kind of an event."""
+    kind = spot.value.get("kind")
+    if kind is None:
+        raise spot.error(f"an [[event]] needs a kind: {', '.join(_KINDS)}")
+    if kind not in tuple(_KINDS):
+        raise spot.error(f"kind: there is no {kind!r}; {near_miss(str(kind), _KINDS)}", "kind")
+    return str(kind)
+
+
+def _hosts_of_deed(spot: Spot, kind: str, hosts: Mapping[str, HostSpec]) -> tuple[str, ...]:
+    """Return the hosts whose processes an event befalls."""
+    if "network" in spot.value:
+        raise spot.error(f"a {kind} befalls a host's process, whatever its networks; leave network out", "network")
+    away = hosts_named(spot, "host", spot.read(HostKeys).host, hosts)
+    if CLIENT in away:
+        raise spot.error("the client's own process stays; name other hosts", "host")
+    if kind != "crash" and (ends := next((key for key in ("for", "until") if key in spot.value), None)):
+        raise spot.error(f"a {kind} does not last; {ends} goes with a crash, which a restart ends", ends)
+    return away
 
 
 def _until_s(spot: Spot, when: When) -> float:

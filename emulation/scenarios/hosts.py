@@ -151,10 +151,32 @@ def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec
 
 
 def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str], lines: Sequence[HostsLine]) -> HostSpec:
-    given, own = spot.value, dict[str, Any]()
-    if isinstance(given, dict):
+    own: dict[str, Any] = {}
+    if isinstance(spot.value, dict):
         spot.only(HostKeys)
         own = spot.given(spot.read(HostKeys))
+    name, site = _name_and_site(spot, own)
+    given_line, shared = line_of_host(name, lines), dict(common)
+    if given_line is not None:
+        (own if EVERY not in given_line.hosts else shared)["preset"] = given_line.preset
+    values = with_rates(shared) | with_rates(own)
+    found = {field: values.get(key) for field, key in _FIGURES.items()}
+    for key in RATE_KEYS:
+        limits = dict(values.get(key) or {})
+        if unknown := next((via for via in limits if via not in (NET, *networks)), None):
+            known = near_miss(unknown, [NET, *networks])
+            raise spot.error(f"{key}: there is no network {unknown!r}; {known}", key)
+        if key == "interface_rate":
+            found["interface_bps"] = limits.pop(NET, None)
+        found[RATE_KEYS[key]] = limits or msgspec.UNSET
+    queue = given_line.queue if given_line is not None and given_line.preset == values["preset"] else None
+    return with_preset(msgspec.structs.replace(HostSpec(name, site or None), **found), values.get("preset"), queue)
+
+
+def _name_and_site(spot: Spot, own: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the name and the site of a host, from its table or from a text such as ``h1@aws:eu-west-1``."""
+    given = spot.value
+    if isinstance(given, dict):
         name, site = own.get("name"), own.get("site")
     elif isinstance(given, str) and given:
         name, at, site = given.partition("@")
@@ -173,21 +195,7 @@ def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str], line
             f"host name {name!r} must be letters, digits and - _ . between them, at most 63; before a site write"
             " name@site"
         )
-    given_line, shared = line_of_host(name, lines), dict(common)
-    if given_line is not None:
-        (own if EVERY not in given_line.hosts else shared)["preset"] = given_line.preset
-    values = with_rates(shared) | with_rates(own)
-    found = {field: values.get(key) for field, key in _FIGURES.items()}
-    for key in RATE_KEYS:
-        limits = dict(values.get(key) or {})
-        if unknown := next((via for via in limits if via not in (NET, *networks)), None):
-            known = near_miss(unknown, [NET, *networks])
-            raise spot.error(f"{key}: there is no network {unknown!r}; {known}", key)
-        if key == "interface_rate":
-            found["interface_bps"] = limits.pop(NET, None)
-        found[RATE_KEYS[key]] = limits or msgspec.UNSET
-    queue = given_line.queue if given_line is not None and given_line.preset == values["preset"] else None
-    return with_preset(msgspec.structs.replace(HostSpec(name, site or None), **found), values.get("preset"), queue)
+    return name, site
 
 
 def with_preset(host: HostSpec, preset: str | None, queue: Queue | None = None) -> HostSpec:

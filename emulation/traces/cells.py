@@ -76,16 +76,7 @@ def decoded(data: bytes) -> tuple[str, bool]:
 
 def layout(path: Path, block: bytes, decimal: Decimal | None, note: Note) -> Layout:
     """Return the layout of a file that begins with this block of lines."""
-    lines: list[tuple[int, str]] = []
-    comment = ""
-    for number, data in enumerate(block.removeprefix(codecs.BOM_UTF8).split(b"\n")):
-        text = decoded(data)[0].strip("\r\n")
-        if is_passed_over(text):
-            comment = text if text.strip() and not lines else comment
-            continue
-        lines.append((number, text.removeprefix("\ufeff")))
-        if len(lines) > SAMPLED_LINES:
-            break
+    lines, comment = _first_lines(block)
     if not lines:
         return Layout(",", "point", [""], True, block.count(b"\n") + 1, [])
     separator = _separator([text for _, text in lines])
@@ -98,13 +89,31 @@ def layout(path: Path, block: bytes, decimal: Decimal | None, note: Note) -> Lay
         note(f"{path}: {_SHOWN[separator]} separate its columns{', commas are decimal' * (found == 'comma')}")
     elif found == "comma" and decimal is None:
         note(f"{path}: commas in its cells are decimal; else write --decimal point")
-    header = first
-    if not named:
-        header = [str(number) for number in range(1, len(first) + 1)]
-        names = [printable(name.strip()) for name in split(comment.strip().lstrip("#").strip(), separator) or []]
-        if comment and len(names) == len(first) and not any(map(_is_value, names)):
-            header = names
+    header = first if named else _header_of_data(len(first), comment, separator)
     return Layout(separator, found, header, named, lines[0][0] + named, sample)
+
+
+def _first_lines(block: bytes) -> tuple[list[tuple[int, str]], str]:
+    """Return the first lines of a file with their numbers, and the last comment above them (R1)."""
+    lines: list[tuple[int, str]] = []
+    comment = ""
+    for number, data in enumerate(block.removeprefix(codecs.BOM_UTF8).split(b"\n")):
+        text = decoded(data)[0].strip("\r\n")
+        if is_passed_over(text):
+            comment = text if text.strip() and not lines else comment
+            continue
+        lines.append((number, text.removeprefix("\ufeff")))
+        if len(lines) > SAMPLED_LINES:
+            break
+    return lines, comment
+
+
+def _header_of_data(columns: int, comment: str, separator: str) -> list[str]:
+    """Return the column names of a file whose first line is data: those in the comment above it, or numbers (R2)."""
+    names = [printable(name.strip()) for name in split(comment.strip().lstrip("#").strip(), separator) or []]
+    if comment and len(names) == columns and not any(map(_is_value, names)):
+        return names
+    return [str(number) for number in range(1, columns + 1)]
 
 
 def is_passed_over(line: str) -> bool:

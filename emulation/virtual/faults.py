@@ -214,44 +214,15 @@ def draw_plan(
     """
     dice = Random(f"{seed} faults")
     names = list(hosts)
-
-    def when() -> float:
-        return round(dice.uniform(0.0, duration_s), 2)
-
-    def cut_s() -> float:
-        """Mostly short enough for nobody to be given up, sometimes long enough."""
-        return round(dice.uniform(50.0, 90.0) if dice.random() < 0.12 else dice.expovariate(0.5) + 0.1, 2)
-
-    faults: list[Fault] = []
-    level = dice.choice([0.0, 0.05, 0.15, 0.3, 0.4])
-    if level:
-        drop, duplicate, delay, unconfirmed = (round(level * dice.random(), 3) for _ in range(4))
-        faults.append(Storm(drop, duplicate, delay, unconfirmed, round(10 ** dice.uniform(-2, 0.7), 3)))
-    for _ in range(dice.choice([0, 0, 1, 2, 4])):
-        source, target = dice.sample(names, 2)
-        faults.append(Outage(source, target, when(), cut_s()))
-    for _ in range(dice.choice([0, 0, 1, 2])):
-        several = tuple(sorted(dice.sample(names, dice.randint(1, len(names) - 1))))
-        faults.append(Cut(several, when(), cut_s()))
-    if dice.random() < 0.3:
-        for host in dice.sample(names, dice.choice([1, 1, 2])):
-            if host != names[-1] or dice.random() < 0.5:
-                back_s: float | None
-                if host != names[-1] and dice.random() < 0.25:  # as it takes its part in the run, and back soon
-                    at_s, back_s = round(10 ** dice.uniform(*EARLY), 3), round(dice.uniform(0.02, 1.0), 3)
-                else:
-                    at_s, back_s = when(), None if dice.random() < 0.4 else round(10 ** dice.uniform(-1, 1.5), 2)
-                faults.append(Crash(host, at_s, back_s))
-                if back_s is not None and host != names[-1] and dice.random() < 0.3:  # a copy for what it was before
-                    after_s = round(at_s + back_s + dice.uniform(0.0, 0.5), 3)
-                    faults.append(Duplicate(names[-1], host, "Install", 1, after_s))
+    faults = [*_draw_storm(dice), *_draw_cuts(dice, names, duration_s), *_draw_crashes(dice, names, duration_s)]
     for _ in range(dice.choice([0, 0, 1, 2])):
         factor = round(10 ** dice.uniform(0.3, 1.7), 1)
-        faults.append(Slow(dice.choice(names), factor, when(), round(dice.uniform(1.0, duration_s), 2)))
+        slow, at_s = dice.choice(names), _draw_time(dice, duration_s)
+        faults.append(Slow(slow, factor, at_s, round(dice.uniform(1.0, duration_s), 2)))
     dice = Random(f"{seed} for good")  # of its own, so that all else is as it would be without
     if dice.random() < 0.06:
         source, target = dice.sample(names, 2)
-        faults.append(Outage(source, target, when()))
+        faults.append(Outage(source, target, _draw_time(dice, duration_s)))
     dice = Random(f"{seed} late")
     if dice.random() < 0.25:
         faults.append(Late(round(dice.uniform(0.02, 0.3), 3), round(dice.uniform(0.0, 0.05), 3)))
@@ -259,18 +230,77 @@ def draw_plan(
             faults.append(Duplicate(names[-1], host, "Install", 1, round(dice.uniform(1.0, LONGEST_S), 3)))
     dice = Random(f"{seed} lasting")
     spares, lasting = lasting, dice.random() < 0.3 or lasting
-    for _ in range(dice.choice([1, 1, 2, 3]) if lasting else 0):
-        at_s = when()
-        for host in dice.sample(names[:-1], min(dice.choice([1, 1, 1, 2]), len(names) - 1)):
-            faults.append(Crash(host, at_s, None if dice.random() < 0.25 else round(10 ** dice.uniform(-1, 1.3), 2)))
-    if lasting and dice.random() < 0.4:
-        faults.append(Stop(dice.choice(names[:-1]), when(), cut_s()))
+    if lasting:
+        faults += _draw_losses(dice, names, duration_s)
     dice = Random(f"{seed} hostile")
     if dice.random() < 0.2:
         every_s = round(10 ** dice.uniform(-2, 0), 3)
         faults.append(Hostility("stranger", round(dice.uniform(0.0, 5.0), 2), 2 * duration_s, every_s))
     ahead = Random(f"{seed} ahead").choice(AHEAD) if spares else 1
     return FaultPlan(seed, tuple(faults), graph, lasting, spares, ahead)
+
+
+def _draw_time(dice: Random, duration_s: float) -> float:
+    """Return the time at which a fault begins."""
+    return round(dice.uniform(0.0, duration_s), 2)
+
+
+def _draw_cut_s(dice: Random) -> float:
+    """Return how long a cut lasts: mostly too short for any host to be given up, sometimes long enough."""
+    return round(dice.uniform(50.0, 90.0) if dice.random() < 0.12 else dice.expovariate(0.5) + 0.1, 2)
+
+
+def _draw_storm(dice: Random) -> list[Fault]:
+    """Return a storm, or nothing."""
+    level = dice.choice([0.0, 0.05, 0.15, 0.3, 0.4])
+    if not level:
+        return []
+    drop, duplicate, delay, unconfirmed = (round(level * dice.random(), 3) for _ in range(4))
+    return [Storm(drop, duplicate, delay, unconfirmed, round(10 ** dice.uniform(-2, 0.7), 3))]
+
+
+def _draw_cuts(dice: Random, names: Sequence[str], duration_s: float) -> list[Fault]:
+    """Return outages of links, and partitions of the network."""
+    faults: list[Fault] = []
+    for _ in range(dice.choice([0, 0, 1, 2, 4])):
+        source, target = dice.sample(names, 2)
+        faults.append(Outage(source, target, _draw_time(dice, duration_s), _draw_cut_s(dice)))
+    for _ in range(dice.choice([0, 0, 1, 2])):
+        several = tuple(sorted(dice.sample(names, dice.randint(1, len(names) - 1))))
+        faults.append(Cut(several, _draw_time(dice, duration_s), _draw_cut_s(dice)))
+    return faults
+
+
+def _draw_crashes(dice: Random, names: Sequence[str], duration_s: float) -> list[Fault]:
+    """Return crashes of one host or two, or nothing. The client (the last name) crashes less often."""
+    if dice.random() >= 0.3:
+        return []
+    faults: list[Fault] = []
+    for host in dice.sample(names, dice.choice([1, 1, 2])):
+        if host != names[-1] or dice.random() < 0.5:
+            back_s: float | None
+            if host != names[-1] and dice.random() < 0.25:  # as it takes its part in the run, and back soon
+                at_s, back_s = round(10 ** dice.uniform(*EARLY), 3), round(dice.uniform(0.02, 1.0), 3)
+            else:
+                at_s = _draw_time(dice, duration_s)
+                back_s = None if dice.random() < 0.4 else round(10 ** dice.uniform(-1, 1.5), 2)
+            faults.append(Crash(host, at_s, back_s))
+            if back_s is not None and host != names[-1] and dice.random() < 0.3:  # a copy for what it was before
+                after_s = round(at_s + back_s + dice.uniform(0.0, 0.5), 3)
+                faults.append(Duplicate(names[-1], host, "Install", 1, after_s))
+    return faults
+
+
+def _draw_losses(dice: Random, names: Sequence[str], duration_s: float) -> list[Fault]:
+    """Return faults that a run which outlives its hosts has to survive: crashes of hosts, and a host that stops."""
+    faults: list[Fault] = []
+    for _ in range(dice.choice([1, 1, 2, 3])):
+        at_s = _draw_time(dice, duration_s)
+        for host in dice.sample(names[:-1], min(dice.choice([1, 1, 1, 2]), len(names) - 1)):
+            faults.append(Crash(host, at_s, None if dice.random() < 0.25 else round(10 ** dice.uniform(-1, 1.3), 2)))
+    if dice.random() < 0.4:
+        faults.append(Stop(dice.choice(names[:-1]), _draw_time(dice, duration_s), _draw_cut_s(dice)))
+    return faults
 
 
 def draw_gray(seed: int, hosts: Sequence[str], duration_s: float, networks: Sequence[str] = ()) -> tuple[OfLink, ...]:

@@ -326,9 +326,7 @@ class FaultyWorld(World):
         gone = self.hosts[target.name] is not target or target.name in self.down
         cut = straight and self._is_cut(transfer)
         if gone or cut:
-            if cut and transfer.rank != CONTROL:
-                self._stand(source, transfer)
-            self._fail(source, transfer)
+            self._lose(source, transfer, cut=cut)
             return
         late_s, again_s, confirmed = self._late_s(target.name), [0.0], True
         for fate in fates:
@@ -347,22 +345,37 @@ class FaultyWorld(World):
         message: Any = send.message
         large = transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES
         if large and not target.core.wants(source.name, message):
-            if isinstance(send.message, m.AnyState):  # whoever sent it is told why not
-                self._at(late_s, target, msgspec.structs.replace(received, payload=None))
-            self._at(late_s, source, e.TransferFailed(transfer.target, send.message, send.via))
+            self._refuse(source, target, transfer, received, late_s)
             return
         for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
             self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
+        if transfer.rank == CONTROL:
+            return  # only bulk messages are confirmed
         key = transfer.source, transfer.target, transfer.via
-        if transfer.rank != CONTROL and key in self._still_s:
+        if key in self._still_s:
             del self._still_s[key]
             self._at(late_s, source, e.TransferStalled(transfer.target, message, 0.0, transfer.via))
-        if transfer.rank != CONTROL and confirmed:
+        if confirmed:
             measured = self._measured(transfer)
             late = msgspec.structs.replace(measured, duration_s=measured.duration_s + late_s)
             self._at(late_s, source, late)
         else:
             self._fail(source, transfer)
+
+    def _lose(self, source: VirtualHost, transfer: Transfer, *, cut: bool) -> None:
+        """Lose a message whose target is gone, or whose link is cut."""
+        if cut and transfer.rank != CONTROL:
+            self._stand(source, transfer)
+        self._fail(source, transfer)
+
+    def _refuse(
+        self, source: VirtualHost, target: VirtualHost, transfer: Transfer, received: e.MessageReceived, late_s: float
+    ) -> None:
+        """Drop a large message that its target does not want. The target of a state tells its sender why."""
+        send: e.Send = transfer.item
+        if isinstance(send.message, m.AnyState):
+            self._at(late_s, target, msgspec.structs.replace(received, payload=None))
+        self._at(late_s, source, e.TransferFailed(transfer.target, send.message, send.via))
 
     def _tell_whoever_is(self, told: tuple[str, e.Event]) -> None:
         name, event = told

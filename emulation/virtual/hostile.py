@@ -108,20 +108,6 @@ class Pool:
             run = self.run_id()
             return None if not run and isinstance(of, inspect.UnionType) else run
         match of:
-            case inspect.BoolType():
-                return dice.random() < 0.5
-            case inspect.IntType():
-                return dice.choice((*EDGES, self.index, self.index + dice.randint(-2, 3), 1, 1))
-            case inspect.FloatType():
-                return dice.choice((0.0, 1.0, 60.0, 3600.0, 1e9, math.inf, -1.0))
-            case inspect.StrType():
-                return self.text(name)
-            case inspect.BytesType():
-                return dice.choice((b"", b"state"))
-            case inspect.NoneType():
-                return None
-            case inspect.LiteralType(values):
-                return dice.choice(values)
             case inspect.UnionType(types):
                 return self.value(name, dice.choice(types))
             case inspect.TupleType(items):
@@ -133,7 +119,25 @@ class Pool:
                 return {dice.choice((NET, *self.hosts)): self.text("bulk"), NET: "tcp://h1:1"} if name == "ends" else {}
             case inspect.StructType(cls):
                 return RunId(self.text(name)) if cls is RunId else self.struct(cls)
-            case inspect.CustomType() | inspect.AnyType():
+        return self._scalar(name, of)
+
+    def _scalar(self, name: str, of: Any) -> Any:
+        """Return a value without parts for the field ``name``."""
+        dice, inspect = self.dice, msgspec.inspect
+        match of:
+            case inspect.BoolType():
+                return dice.random() < 0.5
+            case inspect.IntType():
+                return dice.choice((*EDGES, self.index, self.index + dice.randint(-2, 3), 1, 1))
+            case inspect.FloatType():
+                return dice.choice((0.0, 1.0, 60.0, 3600.0, 1e9, math.inf, -1.0))
+            case inspect.StrType():
+                return self.text(name)
+            case inspect.BytesType():
+                return dice.choice((b"", b"state"))
+            case inspect.LiteralType(values):
+                return dice.choice(values)
+            case inspect.NoneType() | inspect.CustomType() | inspect.AnyType():
                 return None
         raise NotImplementedError(f"{name}: {of}")  # of a kind that no message has had: it is to be drawn as well
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from random import Random
 
 import msgspec
@@ -120,9 +120,7 @@ def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial
     sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
     sizes |= {name: dice.choice(STATES) for name in dataflow.operators}
     placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
-    partitions = dice.randint(15, 45)
-    ends = dice.random() < 0.2
-    lengths = {name: partitions + (dice.randint(0, 9) if graph else 0) for name in dataflow.sources if ends}
+    partitions, ends, lengths = _draw_lengths(dice, dataflow.sources, graph=graph)
     links = {link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)}
     if graph:
         dataflow = coded(dataflow, seed, sizes, lengths)
@@ -132,10 +130,8 @@ def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial
     queries, leaves = draw_queries(seed, dataflow, hosts, partitions, ends=ends) if graph else ((), None)
     subscriptions = draw_subscriptions(seed, partitions) if graph else ()
     if subscriptions:
-        dice = Random(f"{seed} links of guests")
-        links |= {
-            link: _draw_link(dice, " ".join(link)) for link in links_between((*hosts, *GUESTS)) if link not in links
-        }
+        dice = Random(f"{seed} links of guests")  # the trial's other draws follow from it as well
+        links |= _draw_links_of_guests(dice, hosts, links)
     return Trial(
         hosts=hosts,
         links=links,
@@ -153,6 +149,19 @@ def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial
         leaves=leaves,
         subscriptions=subscriptions,
     )
+
+
+def _draw_lengths(dice: Random, sources: Iterable[str], *, graph: bool) -> tuple[int, bool, dict[str, int]]:
+    """Return the number of partitions, whether the sources' streams end by themselves, and the lengths of those."""
+    partitions = dice.randint(15, 45)
+    ends = dice.random() < 0.2
+    lengths = {name: partitions + (dice.randint(0, 9) if graph else 0) for name in sources if ends}
+    return partitions, ends, lengths
+
+
+def _draw_links_of_guests(dice: Random, hosts: Sequence[str], links: Container[Link]) -> dict[Link, LinkRate]:
+    """Return the rates of the guests' links, beside those that are already drawn."""
+    return {link: _draw_link(dice, " ".join(link)) for link in links_between((*hosts, *GUESTS)) if link not in links}
 
 
 def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:

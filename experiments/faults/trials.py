@@ -19,14 +19,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from thalweg.emulation.virtual.config import WorldConfig
-from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, Crash, FaultPlan, Late, OfMessage, Storm
+from thalweg.emulation.virtual.faults import LONGEST_S, OVER_ALL, FaultPlan, Late, OfMessage, Storm
 from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults.expected_losses import (
@@ -349,37 +349,29 @@ def _search(trial: Trial, options: GlobalMoves) -> Replanner:
     return Replanner(task, model, options, AGAIN)
 
 
+class _Counts(NamedTuple):
+    """Numbers of partitions that were expected and delivered, over all sinks."""
+
+    expected: int
+    missing: int
+    delivered: int
+    duplicate: int
+    out_of_order: int
+
+
 def _result(
     plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, callers: Callers, problem: tuple[str, str] | None
 ) -> TrialResult:
-    expected, missing, delivered, duplicate, out_of_order = 0, 0, 0, 0, 0
-    stayed = {0, *callers.asked} - callers.left - world.queries_failed.keys()
-    stayed |= {log.queries[sink] for sink in callers.lasting}
-    for sink in log.flows:
-        high = log.first[sink]
-        again, end = 0, max(high, log.length(sink))
-        for index in log.indices[sink]:
-            again += index < high
-            out_of_order += index != high
-            high = max(high, index + 1)
-        here = len(log.indices[sink]) - again
-        length = end - log.first[sink] if log.queries[sink] in stayed else here
-        expected += length
-        missing += abs(length - here)
-        delivered, duplicate = delivered + here, duplicate + again
-    gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
+    counts = _count_partitions(world, log, callers)
+    expected, _, delivered, duplicate, out_of_order = counts
+    gone = CLIENT in crashed(plan) and delivered < expected
     silence = None if gone else _longest_silence(plan, world, log, callers)
-    problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
-    if problem is None and silence is not None and silence.unnamed_s > _silent_s(plan):
-        still = f"sink {silence.sink} got nothing from {silence.from_s:.1f} to {silence.until_s:.1f} s"
-        problem = "silent", f"{still}, while a fault lasted for {silence.unnamed_s:.1f} s that no message named"
+    problem = problem or _problem(plan, world, log, counts) or _problem_of_silence(plan, silence)
     if problem is None and not world.failed and not gone:
         problem = _problem_of_queries(plan, world, log, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
     told_late = kind == "silent" and world.failed is not None  # a run that ended has lost nothing
-    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
-    counts = Counter(fault.kind for fault in (*timed, *world.done))
     return TrialResult(
         seed=plan.seed,
         outcome=outcome,
@@ -396,11 +388,38 @@ def _result(
         recoveries=log.recoveries,
         shapes=dict(sorted(log.shapes.items())),
         queries=callers.counts(),
-        faults=dict(sorted(counts.items())),
+        faults=_count_faults(plan, world),
         silent_s=0.0 if silence is None else round(silence.unnamed_s, 3),
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
     )
+
+
+def _count_partitions(world: FaultyWorld, log: _Log, callers: Callers) -> _Counts:
+    """Return the numbers of partitions. Of a query that left or failed, only its delivered partitions are expected."""
+    expected, missing, delivered, duplicate, out_of_order = 0, 0, 0, 0, 0
+    stayed = {0, *callers.asked} - callers.left - world.queries_failed.keys()
+    stayed |= {log.queries[sink] for sink in callers.lasting}
+    for sink in log.flows:
+        high = log.first[sink]
+        again, end = 0, max(high, log.length(sink))
+        for index in log.indices[sink]:
+            again += index < high
+            out_of_order += index != high
+            high = max(high, index + 1)
+        here = len(log.indices[sink]) - again
+        length = end - log.first[sink] if log.queries[sink] in stayed else here
+        expected += length
+        missing += abs(length - here)
+        delivered, duplicate = delivered + here, duplicate + again
+    return _Counts(expected, missing, delivered, duplicate, out_of_order)
+
+
+def _count_faults(plan: FaultPlan, world: FaultyWorld) -> dict[str, int]:
+    """Return the number of faults by kind: those that the plan times, and those of single messages."""
+    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
+    counts = Counter(fault.kind for fault in (*timed, *world.done))
+    return dict(sorted(counts.items()))
 
 
 def _longest_silence(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Callers) -> Standstill | None:
@@ -430,22 +449,25 @@ def _silent_s(plan: FaultPlan) -> float:
     return late_s + SILENT_S / min(storms, default=1.0)
 
 
+def _problem_of_silence(plan: FaultPlan, silence: Standstill | None) -> tuple[str, str] | None:
+    """Return the kind and a line if a standstill lasted too long without a message."""
+    if silence is None or silence.unnamed_s <= _silent_s(plan):
+        return None
+    still = f"sink {silence.sink} got nothing from {silence.from_s:.1f} to {silence.until_s:.1f} s"
+    return "silent", f"{still}, while a fault lasted for {silence.unnamed_s:.1f} s that no message named"
+
+
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Callers) -> tuple[str, str] | None:
     """Return the first fault of a query or subscription that came: its kind and a line."""
     suspects = may_be_lost(plan, world.names)
     for query, why in world.queries_failed.items():
-        lost = excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
-        left_out = {host for link in may_be_dead(plan, world.names) for host in link} if plan.lasting else set()
-        lost = lost or ("has no part in the run" in why and any(f"host {host!r}" in why for host in left_out))
-        alone = "nothing in common" in why and 0 not in world.open  # what it shared has left with the first
-        if not (BROKEN in why or lost or alone or query in callers.left):
+        if not _query_may_fail(plan, world, why, suspects) and query not in callers.left:
             return "query", f"query {query} failed: {why}"
     for query in callers.asked - callers.left - world.queries_failed.keys() - world.attached.keys():
         return "query", f"query {query} never began"
+    no_guests = bool(log.watch.no_client)  # the client that resumes the run knows no guests
     for (guest, number), why in world.dismissed.items():
-        lost = excused(plan, world, why, suspects) or (plan.faults and any(each in why for each in GIVEN_UP))
-        unknown = NOT_ALLOWED in why and bool(log.watch.no_client)  # the client that resumes the run knows no guests
-        if not (BROKEN in why or TOO_SLOW in why or lost or unknown or any(each in why for each in TOO_LATE)):
+        if not _subscription_may_fail(plan, world, why, suspects) and not (no_guests and NOT_ALLOWED in why):
             return "query", f"subscription {number} of {guest} failed: {why}"
     for guest, number in callers.subscribed - callers.parted - world.dismissed.keys() - world.subscribed.keys():
         if guest not in world.crashed_s:
@@ -453,27 +475,56 @@ def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, log: _Log, callers:
     return None
 
 
-def _problem(
-    plan: FaultPlan, world: FaultyWorld, log: _Log, expected: int, delivered: int, duplicate: int, out_of_order: int
-) -> tuple[str, str] | None:
+def _query_may_fail(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Collection[str]) -> bool:
+    """Return whether the plan's faults or the end of the first query explain a query's error."""
+    if BROKEN in why or excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why):
+        return True
+    if "nothing in common" in why and 0 not in world.open:  # what it shared has left with the first
+        return True
+    left_out = {host for link in may_be_dead(plan, world.names) for host in link} if plan.lasting else set()
+    return "has no part in the run" in why and any(f"host {host!r}" in why for host in left_out)
+
+
+def _subscription_may_fail(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Collection[str]) -> bool:
+    """Return whether the plan's faults, or when and how fast the guest asked, explain a subscription's error."""
+    if BROKEN in why or TOO_SLOW in why or any(text in why for text in TOO_LATE):
+        return True
+    return excused(plan, world, why, suspects) or bool(plan.faults and any(text in why for text in GIVEN_UP))
+
+
+def _problem(plan: FaultPlan, world: FaultyWorld, log: _Log, counts: _Counts) -> tuple[str, str] | None:
     """What a trial did that it may not: its kind and a line."""
-    suspects = may_be_lost(plan, world.names) - to_be_asked_again(plan, world)
-    if plan.lasting and world.open:  # else it lingers for other clients, and begins anew for none of these
-        suspects = may_be_missed(plan, world)
+    expected, delivered = counts.expected, counts.expected - counts.missing
     if log.wrong:
         return "contents", log.wrong
-    if duplicate or out_of_order:
-        return "order", f"{duplicate} partitions came twice, {out_of_order} out of order"
+    if counts.duplicate or counts.out_of_order:
+        return "order", f"{counts.duplicate} partitions came twice, {counts.out_of_order} out of order"
     if world.stalled:
         runs = [run for host in world.hosts.values() for run in host.core.runs.values()]
         nodes = sorted(repr(node) for run in runs for node in run.flow.nodes.values())
         return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
-    ends = any(why in (world.failed or "") for why in (BROKEN, SHARED))
-    broken = ends and 0 not in world.open  # in what only other queries use
-    if world.failed and not broken and not excused(plan, world, world.failed, suspects):
+    if world.failed and not _run_may_end(plan, world, world.failed):
         return "ended", f"ended though no such host had gone: {world.failed}"
     if not world.failed and delivered < expected and CLIENT not in crashed(plan):
         return "lost", f"delivered {delivered} of {expected} partitions"
+    if left := _left_over(world):
+        return "left", left
+    odd = log.odd or log.check_settled(world)
+    return ("relocation", odd) if odd else None
+
+
+def _run_may_end(plan: FaultPlan, world: FaultyWorld, why: str) -> bool:
+    """Return whether the plan's faults, or the end of the first query, explain the error that ended the run."""
+    if 0 not in world.open and (BROKEN in why or SHARED in why):  # in what only other queries use
+        return True
+    suspects = may_be_lost(plan, world.names) - to_be_asked_again(plan, world)
+    if plan.lasting and world.open:  # else it lingers for other clients, and begins anew for none of these
+        suspects = may_be_missed(plan, world)
+    return excused(plan, world, why, suspects)
+
+
+def _left_over(world: FaultyWorld) -> str:
+    """Return a line about the first host that still has state or code of the run."""
     for host in world.hosts.values():
         core = host.core
         kept = {
@@ -484,9 +535,8 @@ def _problem(
         }
         left = [name for name, table in kept.items() if table]
         if left or host.code:
-            return "left", f"host {host.name} still has {', '.join(left) or 'code'}"
-    odd = log.odd or log.check_settled(world)
-    return ("relocation", odd) if odd else None
+            return f"host {host.name} still has {', '.join(left) or 'code'}"
+    return ""
 
 
 def _how_ended(world: FaultyWorld) -> str:

@@ -303,22 +303,24 @@ def _shown(study: Study, runs: Runs) -> list[str]:
     return ([plain] if plain and (len(standard) > 1 or not found) else []) + found
 
 
+def _ratios(figure: Figure, arms: Sequence[Any], runs: Runs) -> list[Ratio[Any]]:
+    """Return the ratios between those of ``arms`` that the figure compares, in the order of the figure's world."""
+    study, keeps = runs.study, runs.setting.keeps
+    pairs = [pair for pair in itertools.permutations(arms, 2) if figure.pairs(*pair, keeps(pair[1]))]
+    ratios = [ratio for pair in pairs if (ratio := runs.ratio(*pair))]
+
+    def order(ratio: Ratio[Any]) -> tuple[Any, ...]:
+        return *(getattr(ratio.own, name) for name in study.world), study.order(ratio.own), study.order(ratio.other)
+
+    return sorted(ratios, key=order)
+
+
 def _result(
     figure: Figure, pool: str, runs: Runs, unusual: Sequence[str], configurations: int | None
 ) -> FigureResult[Any, Any]:
     study, setting = runs.study, runs.setting
     arms = runs.shown = sorted((arm for arm in runs.columns if setting.keeps(arm, figure.varied)), key=study.order)
     made = [_row(figure, arm, runs) for arm in arms]
-    ratios = [
-        ratio
-        for own, other in itertools.permutations(arms, 2)
-        if figure.pairs(own, other, setting.keeps(other))
-        if (ratio := runs.ratio(own, other))
-    ]
-
-    def order(ratio: Ratio[Any]) -> tuple[Any, ...]:
-        return *(getattr(ratio.own, name) for name in study.world), study.order(ratio.own), study.order(ratio.other)
-
     differences = [
         *unusual,
         *(f"{name} {at} instead of {study.usual[name]}" for name, at in setting.items() if at != study.usual[name]),
@@ -333,7 +335,7 @@ def _result(
         expected=len(runs.configurations),
         comparable=not differences,
         rows=made,
-        ratios=sorted(ratios, key=order),
+        ratios=_ratios(figure, arms, runs),
         singles={
             row.label: [
                 float(f"{value:.5g}") if math.isfinite(value) else None for value in runs.columns[row.arm][shown]
@@ -378,7 +380,16 @@ def _notes(
     wanted = [study.as_run(arm, runs.setting, figure.varied) for arm in figure.sweep.arms()]
     if absent := [study.label(figure, arm) for arm in wanted if arm not in there]:
         notes.append(f"not in the results: {'; '.join(absent)}")
-    begun = len(runs.configurations)
+    notes += _notes_on_runs(made, study.arm.__struct_fields__[0], len(runs.configurations), configurations)
+    swept = {arm.series for arm in figure.sweep.arms()}
+    if study.base in swept and all(row.arm.series != study.base for row in made):
+        notes.append(f"no {study.base}: no speed-ups")
+    return [*notes, *study.notes(figure, made), *figure.notes]
+
+
+def _notes_on_runs(made: Sequence[Row[Any]], what: str, begun: int, configurations: int | None) -> list[str]:
+    """Return the notes on runs that are missing or failed. ``what``: the factor that parts the arms."""
+    notes = []
     if configurations is not None and begun < configurations:
         notes.append(f"unfinished: {begun} of {configurations} configurations begun")
     if missing := sum(row.missing for row in made):
@@ -387,12 +398,8 @@ def _notes(
     if failed := sum(row.failed for row in made):
         notes.append("1 run failed and is left out" if failed == 1 else f"{failed} runs failed and are left out")
     if missing or failed:
-        what = study.arm.__struct_fields__[0]
         notes.append(f"mean times are over what each {what} finished, ratios over what both did")
-    swept = {arm.series for arm in figure.sweep.arms()}
-    if study.base in swept and all(row.arm.series != study.base for row in made):
-        notes.append(f"no {study.base}: no speed-ups")
-    return [*notes, *study.notes(figure, made), *figure.notes]
+    return notes
 
 
 # --- files ------------------------------------------------------------------------------------------

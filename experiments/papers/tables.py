@@ -16,6 +16,7 @@ from thalweg.middleware.errors import counted
 
 Result = FigureResult[Any, Any]
 Cells = tuple[list[str], list[list[str]]]
+_STYLES = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "not tested": "dim"}
 
 
 def text(value: Pooled | None, digits: int, unit: str = "") -> str:
@@ -113,33 +114,42 @@ def verdict_line(verdict: Verdict) -> str:
 def print_figures(data: FigureData[Any], console: Console | None = None) -> None:
     """Print every figure's tables, verdicts and notes, then the paper's conclusions (``console``: standard output)."""
     console = console or Console(highlight=False, soft_wrap=False)
-    styles = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "not tested": "dim"}
     for result in data.results:
-        console.print(table(result))
-        heads, rows = ratio_cells(result)
-        if rows:
-            console.print(_rich("on the same configurations", heads, rows))
-        for caption, of in result.definition.tables:
-            console.print(_rich(caption, *of(result)))
-        for verdict in result.verdicts:
-            console.print(Text(verdict_line(verdict), styles[verdict.verdict]), soft_wrap=True)
-        for note in result.notes:
-            console.print(Text(f"note: {note}"), soft_wrap=True)
-        console.print()
+        _print_figure(result, console)
     for reason, runs in data.failures.items():
         console.print(Text(f"failed, {counted(runs, 'run')}: {reason}", "bold red"), soft_wrap=True)
     for verdict in data.conclusions:
         if verdict.verdict != "not tested":
             told = f"conclusion {verdict.conclusion} ({verdict.pool}): {verdict.verdict}: {verdict.text}"
-            console.print(Text(told, styles[verdict.verdict]), soft_wrap=True)
+            console.print(Text(told, _STYLES[verdict.verdict]), soft_wrap=True)
+    if feet := _footnotes(data):
+        console.print(Text("; ".join(feet), "dim"), soft_wrap=True)
+
+
+def _print_figure(result: Result, console: Console) -> None:
+    """Print the tables, verdicts and notes of a figure."""
+    console.print(table(result))
+    heads, rows = ratio_cells(result)
+    if rows:
+        console.print(_rich("on the same configurations", heads, rows))
+    for caption, of in result.definition.tables:
+        console.print(_rich(caption, *of(result)))
+    for verdict in result.verdicts:
+        console.print(Text(verdict_line(verdict), _STYLES[verdict.verdict]), soft_wrap=True)
+    for note in result.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    console.print()
+
+
+def _footnotes(data: FigureData[Any]) -> list[str]:
+    """Return the explanations of the signs and marks that stand in the tables."""
     feet = ["±: standard deviation between pools"] if any(result.pools > 1 for result in data.results) else []
     if any(result.verdicts for result in data.results):
         feet.append("how each claim is decided: thalweg report, or figures.json")
     for mark, says in dict(one for result in data.results for one in result.study.marks.items()).items():
         if any(cell.endswith(mark) for result in data.results for row in cells(result)[1] for cell in row):
             feet.append(f"{mark}: {says}")
-    if feet:
-        console.print(Text("; ".join(feet), "dim"), soft_wrap=True)
+    return feet
 
 
 def _rich(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

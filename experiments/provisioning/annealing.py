@@ -274,7 +274,12 @@ class Walk:
         if draw < 0.92:  # two machines become one
             to = self._beside(unit) if chance() < 0.5 else at[other]
             return [] if to == group else [(member, to) for member in sorted(self._on[group])]
-        if len(self._on[group]) < 2 or (to := self._new()) < 0:  # one becomes two
+        return self._part(unit)
+
+    def _part(self, unit: int) -> Move:
+        """Return the moves that make two machines of a unit's one."""
+        chance, group = self._chance.random, self._at[unit]
+        if len(self._on[group]) < 2 or (to := self._new()) < 0:
             return []
         if chance() < 0.5:
             return [(member, to) for member in self._tree(unit)]

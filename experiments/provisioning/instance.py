@@ -83,10 +83,24 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
 
     def check(self) -> ProvisioningInstance:
         """Return self; UsageError naming the first operator, object, server or class that does not fit."""
-        n, k, servers, c = (len(of) for of in (self.operators, self.objects, self.servers, self.classes))
+        n, servers, c = len(self.operators), len(self.servers), len(self.classes)
         if not (n and c and servers):
             fault = f"there are {n} operators, {servers} servers and {c} machine classes"
             raise UsageError(f"{fault}; at least one of each is needed")
+        self._check_sizes()
+        self._check_tree()
+        self._check_numbers()
+        links = self.machine_link_bytes_s
+        for a, b in np.argwhere(links != links.T)[:1].tolist():
+            fault = f"machine_link_bytes_s from {self.classes[a]!r} to {self.classes[b]!r} is {links[a, b]:g}"
+            raise UsageError(f"{fault}, and {links[b, a]:g} the other way; a link has one rate for both")
+        if not (self.throughput_hz > 0 and math.isfinite(self.throughput_hz)):
+            raise UsageError(f"the throughput is {self.throughput_hz:g} results a second; it must be above 0")
+        return self
+
+    def _check_sizes(self) -> None:
+        """Raise UsageError if an array has not the form that the names ask for."""
+        n, k, servers, c = (len(of) for of in (self.operators, self.objects, self.servers, self.classes))
         sizes: dict[tuple[int, ...], tuple[str, ...]] = {
             (n,): ("parent", "work_mop", "output_bytes"),
             (k,): ("object_bytes", "frequency_hz"),
@@ -100,7 +114,9 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
             for field in fields:
                 if (shape := getattr(self, field).shape) != size:
                     raise UsageError(f"{field} has the form {shape}; it must be {size}")
-        self._check_tree()
+
+    def _check_numbers(self) -> None:
+        """Raise UsageError if a number is missing, negative or without a limit where it needs one."""
         named = {
             kind: [f"{kind} {name!r}" for name in of]
             for kind, of in (
@@ -131,13 +147,6 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
                 fault = "is missing" if np.isnan(values[wrong]) else f"is {values[wrong]:g}"
                 right = f"{'above' if least else 'at least'} 0" + (", inf for no limit" if endless else " and finite")
                 raise UsageError(f"{field} of {of[wrong]} {fault}; it must be {right}")
-        links = self.machine_link_bytes_s
-        for a, b in np.argwhere(links != links.T)[:1].tolist():
-            fault = f"machine_link_bytes_s from {self.classes[a]!r} to {self.classes[b]!r} is {links[a, b]:g}"
-            raise UsageError(f"{fault}, and {links[b, a]:g} the other way; a link has one rate for both")
-        if not (self.throughput_hz > 0 and math.isfinite(self.throughput_hz)):
-            raise UsageError(f"the throughput is {self.throughput_hz:g} results a second; it must be above 0")
-        return self
 
     def _check_tree(self) -> None:
         n, parents = self.count, self.parent.tolist()

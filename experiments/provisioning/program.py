@@ -23,14 +23,14 @@ P7. What streams cost, or take in turn, by kinds is Σ f_eab, of streams from ki
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from thalweg.experiments.provisioning.answer import Answer
 from thalweg.experiments.provisioning.instance import SLACK, Floats
-from thalweg.experiments.provisioning.parts import ProblemUnits
+from thalweg.experiments.provisioning.parts import ProblemUnits, Turns
 from thalweg.experiments.provisioning.servers import LATE
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
@@ -177,48 +177,69 @@ class _Built:
 
     def _machine(self, slot: int) -> None:
         """What one machine is, carries and fetches (P1 to P3)."""
-        parts, (kind, number) = self._parts, self._of.slots[slot]
         used, units = self._used[slot], self._units(slot)
         x = {unit: int(self._x[unit, slot]) for unit in units}
         for unit in units:
             self._row([(x[unit], 1.0), (used, -1.0)], high=0.0)
         self._row([(used, 1.0), *((column, -1.0) for column in x.values())], high=0.0)
-        if number:  # P1: a unit is here only if a lower unit is on the machine before
-            before = list[tuple[int, float]]()
-            for unit in self._of.order:
-                if unit in x:
-                    self._row([(x[unit], 1.0), *before], high=0.0)
-                if self._x[unit, slot - 1] >= 0:
-                    before.append((int(self._x[unit, slot - 1]), -1.0))
+        _, number = self._of.slots[slot]
+        if number:
+            self._order_machines(slot, x)
+        carries = [*self._add_options(slot, x), *self._add_streams(slot, x), *self._add_objects(slot, x)]
+        self._row(carries, high=0.0)
+
+    def _order_machines(self, slot: int, x: Mapping[int, int]) -> None:
+        """Have a unit be on a machine only if a lower unit is on the machine before (P1)."""
+        before: list[tuple[int, float]] = []
+        for unit in self._of.order:
+            if unit in x:
+                self._row([(x[unit], 1.0), *before], high=0.0)
+            if self._x[unit, slot - 1] >= 0:
+                before.append((int(self._x[unit, slot - 1]), -1.0))
+
+    def _add_options(self, slot: int, x: Mapping[int, int]) -> list[tuple[int, float]]:
+        """Add the choice of a machine's class, and return the room of its card as terms below 0."""
+        parts, (kind, _) = self._parts, self._of.slots[slot]
         asks, carries = list[tuple[int, float]](), list[tuple[int, float]]()
         for menu in parts.kinds[kind].menus:
             chosen = [self._new(integer=True) for _ in menu]
-            self._row([(used, -1.0), *((column, 1.0) for column in chosen)], low=0.0, high=0.0)
+            self._row([(self._used[slot], -1.0), *((column, 1.0) for column in chosen)], low=0.0, high=0.0)
             for column, (speed, card, price) in zip(chosen, menu, strict=True):
                 asks.append((column, -speed / self._speed))
                 carries.append((column, -min(card, self._card) / self._card))
                 self._pays(column, price)
-        self._row([*asks, *((x[unit], parts.mop_s[unit] / self._speed) for unit in units)], high=0.0)
-        stays = list[int]()
-        for stream, (unit, other, sent) in enumerate(parts.streams):
+        self._row([*asks, *((x[unit], parts.mop_s[unit] / self._speed) for unit in x)], high=0.0)
+        return carries
+
+    def _add_streams(self, slot: int, x: Mapping[int, int]) -> list[tuple[int, float]]:
+        """Add the streams that stay on a machine (P2), and return what all its streams take of its card."""
+        carries, stays = list[tuple[int, float]](), list[int]()
+        for stream, (unit, other, sent) in enumerate(self._parts.streams):
             share = sent / self._card
             carries += [(x[end], share) for end in (unit, other) if end in x]
-            if unit in x and other in x:  # P2: the stream may stay on this machine
+            if unit in x and other in x:
                 self._stays[stream, slot] = column = self._new()
                 stays.append(column)
                 carries.append((column, -2.0 * share))
                 for end in (unit, other):
                     self._row([(column, 1.0), (x[end], -1.0)], high=0.0)
-        self._row([(used, 1.0), *((column, 1.0) for column in stays), *((x[unit], -1.0) for unit in units)], high=0.0)
-        for leaf in self._wanted:  # P3: the machine fetches every object that a unit on it needs
-            users = [unit for unit in units if leaf in parts.objects[unit]]
+        units = ((column, -1.0) for column in x.values())
+        self._row([(self._used[slot], 1.0), *((column, 1.0) for column in stays), *units], high=0.0)
+        return carries
+
+    def _add_objects(self, slot: int, x: Mapping[int, int]) -> list[tuple[int, float]]:
+        """Add the objects that the units on a machine need (P3), and return what they take of its card."""
+        parts, (kind, _) = self._parts, self._of.slots[slot]
+        carries: list[tuple[int, float]] = []
+        for leaf in self._wanted:
+            users = [unit for unit in x if leaf in parts.objects[unit]]
             if users:
                 self._fetches[leaf, slot] = column = self._new()
                 carries.append((column, self._rates[leaf] / self._card))
                 self._pays(column, parts.fetched[leaf][kind])
                 for unit in users:
                     self._row([(x[unit], 1.0), (column, -1.0)], high=0.0)
-        self._row(carries, high=0.0)
+        return carries
 
     def _everything(self) -> None:
         """Every unit is on a machine, every object is fetched, and there are as many machines as are to be."""
@@ -237,7 +258,6 @@ class _Built:
         """Add the cost of streams between machines of two kinds, and the time that transfers take (P7)."""
         parts, slots = self._parts, self._of.slots
         self._takes: list[list[tuple[int, float]]] = [[] for _ in range(parts.count)]
-        takes = self._takes
         kinds = range(len(parts.kinds))
         of_kind = [[slot for slot, (kind, _) in enumerate(slots) if kind == sought] for sought in kinds]
 
@@ -247,30 +267,36 @@ class _Built:
         for kind in kinds:
             for column, _ in on(parts.count - 1, kind):
                 self._pays(column, parts.results[kind])
-        for stream, (unit, other, sent) in enumerate(parts.streams):
+        for stream, (unit, other, _) in enumerate(parts.streams):
             goes = [[self._new() for _ in kinds] for _ in kinds]
             for kind in kinds:
                 self._row([*((column, 1.0) for column in goes[kind]), *on(unit, kind)], low=0.0, high=0.0)
                 self._row([*((row[kind], 1.0) for row in goes), *on(other, kind)], low=0.0, high=0.0)
                 for to in kinds:
-                    self._pays(goes[kind][to], sent * parts.between[kind][to])
-                    if parts.turns is not None:
-                        took = min(sent * parts.turns.per_byte[kind][to], LATE)
-                        for end in (unit, other):
-                            takes[end].append((goes[kind][to], took))
+                    self._add_transfer(goes[kind][to], stream, kind, to)
             for slot, (kind, _) in enumerate(slots):
                 if (stream, slot) in self._stays:
-                    self._pays(self._stays[stream, slot], -sent * parts.between[kind][kind])
-                    if parts.turns is not None:
-                        took = min(sent * parts.turns.per_byte[kind][kind], LATE)
-                        for end in (unit, other):
-                            takes[end].append((self._stays[stream, slot], -took))
+                    self._add_transfer(self._stays[stream, slot], stream, kind, kind, -1.0)
         if parts.turns is not None:
-            for unit, terms in enumerate(takes):
-                for slot, (kind, _) in enumerate(slots):
-                    if self._x[unit, slot] >= 0:
-                        terms.append((int(self._x[unit, slot]), parts.turns.own[unit][kind]))
-                self._row(terms, high=1.0)
+            self._bound_turns(parts.turns)
+
+    def _add_transfer(self, column: int, stream: int, kind: int, to: int, times: float = 1.0) -> None:
+        """Add the cost and time of a stream between machines of two kinds (P7). ``times``: -1 takes them back."""
+        parts = self._parts
+        unit, other, sent = parts.streams[stream]
+        self._pays(column, times * sent * parts.between[kind][to])
+        if parts.turns is not None:
+            took = min(sent * parts.turns.per_byte[kind][to], LATE)
+            for end in (unit, other):
+                self._takes[end].append((column, times * took))
+
+    def _bound_turns(self, turns: Turns) -> None:
+        """Limit the time that every unit takes to compute and transfer in turn (P7)."""
+        for unit, terms in enumerate(self._takes):
+            for slot, (kind, _) in enumerate(self._of.slots):
+                if self._x[unit, slot] >= 0:
+                    terms.append((int(self._x[unit, slot]), turns.own[unit][kind]))
+            self._row(terms, high=1.0)
 
     def _links(self) -> None:
         """Add the links between machines, each with the streams that go over it (P5)."""

@@ -112,15 +112,7 @@ def drawn(
     operator and the last are pinned in two of three, and every operator may be on three hosts in four.
     """
     count, number = int(random.integers(operators[0], operators[1] + 1)), int(random.integers(hosts[0], hosts[1] + 1))
-    ranks = np.sort(random.integers(0, max(2, count // 2), count))
-    pairs = [(a, b) for a in range(count) for b in range(a + 1, count) if ranks[a] < ranks[b]]
-    near = [(a, b) for a, b in pairs if ranks[b] == ranks[ranks > ranks[a]].min()]
-    edges = {pair for pair in near if random.random() < 0.5} | {pair for pair in pairs if random.random() < 0.05}
-    for node in range(1, count):
-        before = [pair for pair in pairs if pair[1] == node]
-        if before and not any(pair in edges for pair in before):
-            edges.add(before[int(random.integers(len(before)))])
-    streams = np.array(sorted(edges), dtype=np.intp).reshape(-1, 2)
+    streams = _drawn_streams(random, count)
     mean_s, deviation_s, least_s = TABLE_2
     delays = np.maximum(random.normal(mean_s, 2 * deviation_s, (number, number)), least_s)
     if random.random() < 0.5:
@@ -156,3 +148,16 @@ def drawn(
         bandwidth=bandwidth,
         candidates=candidates,
     ).check()
+
+
+def _drawn_streams(random: np.random.Generator, count: int) -> Indices:
+    """Return (m, 2) streams between operators in layers at random, most of them to the next layer."""
+    ranks = np.sort(random.integers(0, max(2, count // 2), count))
+    pairs = [(a, b) for a in range(count) for b in range(a + 1, count) if ranks[a] < ranks[b]]
+    near = [(a, b) for a, b in pairs if ranks[b] == ranks[ranks > ranks[a]].min()]
+    edges = {pair for pair in near if random.random() < 0.5} | {pair for pair in pairs if random.random() < 0.05}
+    for node in range(1, count):
+        before = [pair for pair in pairs if pair[1] == node]
+        if before and not any(pair in edges for pair in before):
+            edges.add(before[int(random.integers(len(before)))])
+    return np.array(sorted(edges), dtype=np.intp).reshape(-1, 2)

@@ -7,6 +7,8 @@ where components are, and which links each edge takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,7 @@ from thalweg.experiments.papers.asaduzzaman2010.mapping.task import MappingTask,
 from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
 
 
 def ways(platform: Platform) -> Floats:
@@ -64,10 +67,26 @@ def optimum(platform: Platform, task: MappingTask, time_limit_s: float = 60.0) -
         program.row(placed[:, host], np.array(task.needs), high=server.capacity)
     for number in range(len(arcs)):
         program.row(flow[:, number], np.array(task.rates_bps), high=rate[number])
+    _conserve(program, task, flow, placed, [(a, b) for a, b, _ in arcs])
+    try:
+        solved = program.solve()
+    except NoSolutionError:
+        return None
+    return solved.value, solved.optimal
+
+
+def _conserve(
+    program: Program, task: MappingTask, flow: Indices, placed: Indices, arcs: Sequence[tuple[int, int]]
+) -> None:
+    """Have every edge lead from the host of its component to that of the next, over few hosts.
+
+    ``flow``: (edges, arcs) the variables of what goes where; ``placed``: (components, hosts) those of what is where.
+    """
+    total, hosts = placed.shape
     leaving = [[number for number, arc in enumerate(arcs) if arc[0] == host] for host in range(hosts)]
     coming = [[number for number, arc in enumerate(arcs) if arc[1] == host] for host in range(hosts)]
     for edge in range(total + 1):
-        program.row(flow[edge], ones(len(arcs)), high=task.most_empty + 1)
+        program.row(flow[edge], np.ones(len(arcs)), high=task.most_empty + 1)
         for host in range(hosts):
             columns = [*flow[edge, leaving[host]], *flow[edge, coming[host]]]
             values = [1.0] * len(leaving[host]) + [-1.0] * len(coming[host])
@@ -83,8 +102,3 @@ def optimum(platform: Platform, task: MappingTask, time_limit_s: float = 60.0) -
             else:
                 known -= host == task.sink
             program.row(np.array(columns), np.array(values), low=known, high=known)
-    try:
-        solved = program.solve()
-    except NoSolutionError:
-        return None
-    return solved.value, solved.optimal

@@ -254,31 +254,14 @@ class MapManager:
         if empty <= task.most_empty:  # R2: at most ``most_empty`` hosts of the edge only pass the map on
             back = before.host if empty and before is not None else -1
             stop = Stop(me, placed, DEDICATED, empty, public, dedicated + 1, links, load, hosts, seen, before)
-            if used:
-                receivers = [
-                    host
-                    for host, free_bps in resources.free_bps.items()
-                    if (rate_bps + used.get((DEDICATED, host), 0.0)) * (1 - SLACK) <= free_bps and host != back
-                ]
-            else:
-                least_bps = rate_bps * (1 - SLACK)
-                receivers = [
-                    host for host, free_bps in resources.free_bps.items() if free_bps >= least_bps and host != back
-                ]
-            ways.append((stop, receivers))
+            ways.append((stop, self._dedicated_hosts(rate_bps, used, back)))
         if before_placed < placed:  # R3: only a map that was extended here goes over the public network
             rate_bps += used.get((PUBLIC, -1), 0.0) if used else 0.0
             if rate_bps * (1 - SLACK) <= resources.uplink_bps:
-                last = placed == len(task.services)
-                candidates = self._directory.having(SINK if last else task.services[placed])
-                if last:
-                    candidates = (task.sink,) if task.sink in candidates else ()
                 stop = Stop(me, placed, PUBLIC, 0, public + 1, dedicated, links, load, hosts, seen, before)
-                ways.append((stop, [host for host in candidates if host != me]))
+                ways.append((stop, self._public_hosts(task, placed)))
         if self.rules.pruning == "random-neighbor":
-            targets = [(stop, host) for stop, receivers in ways for host in receivers]
-            if len(targets) > self.rules.neighbours:
-                ways = [(stop, [host]) for stop, host in self._random.sample(targets, self.rules.neighbours)]
+            ways = self._some_of(ways)
         number, name, before_sent = state.sent, task.number, state.sent
         for stop, receivers in ways:
             via, known = stop.via, state.knows[stop.via]
@@ -294,6 +277,34 @@ class MapManager:
                 out.append(Transmit(host, via, held_s, Map(name, me, number, via, stop, spec)))
         state.count.update(range(before_sent + 1, number + 1))
         state.sent = number
+
+    def _dedicated_hosts(
+        self, rate_bps: float, used: Mapping[tuple[Network, Host], float] | None, back: Host
+    ) -> list[Host]:
+        """Return the neighbours but ``back`` whose dedicated links have room beside what the map has on them (R2)."""
+        free_bps = self._resources.free_bps.items()
+        if used:
+            return [
+                host
+                for host, bps in free_bps
+                if (rate_bps + used.get((DEDICATED, host), 0.0)) * (1 - SLACK) <= bps and host != back
+            ]
+        least_bps = rate_bps * (1 - SLACK)
+        return [host for host, bps in free_bps if bps >= least_bps and host != back]
+
+    def _public_hosts(self, task: MappingTask, placed: int) -> list[Host]:
+        """Return the other hosts on the public network that have the next service, or the task's sink (R3)."""
+        if placed < len(task.services):
+            return [host for host in self._directory.having(task.services[placed]) if host != self.host]
+        reached = task.sink in self._directory.having(SINK) and task.sink != self.host
+        return [task.sink] if reached else []
+
+    def _some_of(self, ways: list[tuple[Stop, list[Host]]]) -> list[tuple[Stop, list[Host]]]:
+        """Return as many of the hosts that a map may go to as the rules say, drawn at random."""
+        targets = [(stop, host) for stop, receivers in ways for host in receivers]
+        if len(targets) <= self.rules.neighbours:
+            return ways
+        return [(stop, [host]) for stop, host in self._random.sample(targets, self.rules.neighbours)]
 
     def _mapped(self, state: _State) -> Mapped:
         maps = []

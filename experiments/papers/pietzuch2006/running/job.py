@@ -23,6 +23,8 @@ OPEN = 2  # partitions at the end that are left out: who has all it wants may he
 LEAST = 5  # partitions over which they are
 SAMPLE_S = 0.1  # between two readings of what links have carried, on the wall
 
+Row = Mapping[str, Any]  # of the event log
+
 
 class Share(msgspec.Struct, frozen=True):
     """``placement``: of all nodes that are not pinned, by the names of the first query; what it has is not begun
@@ -62,7 +64,7 @@ class Ran(msgspec.Struct, frozen=True):
     shares: tuple[Share, ...]
     partitions: int
     got: Mapping[str, Sequence[Got]]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
     placements: Mapping[str, Mapping[str, str]]
     samples: Sequence[LinkSample] = ()
 
@@ -84,36 +86,26 @@ class Ran(msgspec.Struct, frozen=True):
         Raises RunError where operators have not come to rest in time.
         """
         total, begins, ends = 0.0, float("-inf"), float("inf")
+        after = self.partitions - OPEN
         for share in self.shares:
             rows = [row for row in self.rows if row["placement"] == share.label]
-            moves = [row["index"] for row in rows if row["kind"] == "relocated"]
-            first = max(one.first for one in self.got[share.label]) + SETTLED
-            first = max([first, *(index + SETTLED for index in moves)])
-            after = self.partitions - OPEN
-            count = after - first
-            if count < LEAST:
+            first = self._settled(share, rows)
+            if after - first < LEAST:
                 raise RunError(
                     f"operators of {share.label} have come to rest with partition {first} of {self.partitions}"
                 )
-            made = {
-                (row["node"], row["index"]): row for row in rows if row["kind"] == "produced" and row["index"] >= first
-            }
-            sources = sorted({node for node, _ in made})
-            spans = [[made[node, at] for at in (first, after - 1)] for node in sources]
-            period_s = sum(last["t"] - begun["t"] for begun, last in spans) / len(spans) / (count - 1)
-            sent = {
-                (row["node"], row["host"], row["peer"], row["index"]): row["size_bytes"]
-                for row in rows
-                if row["kind"] == "transfer"
-                and first <= row["index"] < after
-                and (row["host"], row["peer"]) in latency_s
-            }
-            total += (
-                sum(size * latency_s[Link(host, peer)] for (_, host, peer, _), size in sent.items()) / count / period_s
-            )
+            spans = _spans(rows, first, after - 1)
+            period_s = sum(last["t"] - begun["t"] for begun, last in spans) / len(spans) / (after - first - 1)
+            total += _in_transit(rows, first, after, latency_s) / (after - first) / period_s
             begins = max(begins, *(begun["wall"] for begun, _ in spans))
             ends = min(ends, *(last["wall"] for _, last in spans))
         return total, (begins, ends)
+
+    def _settled(self, share: Share, rows: Sequence[Row]) -> int:
+        """Return the first partition from which on all queries of a share run and its operators are at rest."""
+        begun = max(one.first for one in self.got[share.label])
+        moves: list[int] = [row["index"] for row in rows if row["kind"] == "relocated"]
+        return SETTLED + max([begun, *moves])
 
     def carried(self, latency_s: Mapping[Link, float], between: tuple[float, float], time_scale: float) -> float | None:
         """The same by what the kernel counted on the links, headers, demands and all; None where nothing was sampled,
@@ -127,3 +119,19 @@ class Ran(msgspec.Struct, frozen=True):
             if overlap_s > 0 and (one.src, one.dst) in latency_s:
                 bits += one.delivered_bps * overlap_s * latency_s[Link(one.src, one.dst)]
         return bits / 8 / (ends - begins) / time_scale
+
+
+def _spans(rows: Sequence[Row], first: int, last: int) -> list[tuple[Row, Row]]:
+    """Return the rows with which each node that produces partitions made the first and the last one."""
+    made = {(row["node"], row["index"]): row for row in rows if row["kind"] == "produced" and row["index"] >= first}
+    return [(made[node, first], made[node, last]) for node in sorted({node for node, _ in made})]
+
+
+def _in_transit(rows: Sequence[Row], first: int, after: int, latency_s: Mapping[Link, float]) -> float:
+    """Return the bytes that were sent over links for these partitions, each times the link's latency."""
+    sent: dict[tuple[str, str, str, int], float] = {
+        (row["node"], row["host"], row["peer"], row["index"]): row["size_bytes"]
+        for row in rows
+        if row["kind"] == "transfer" and first <= row["index"] < after and (row["host"], row["peer"]) in latency_s
+    }
+    return sum(size * latency_s[Link(host, peer)] for (_, host, peer, _), size in sent.items())
