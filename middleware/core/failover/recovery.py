@@ -683,7 +683,7 @@ class Recovery(Part):
             self._told = {name: index for name, index in before._told.items() if name in names}
         self._demanded = [*before._demanded, *(n for n, node in nodes.items() if node.state is GATHERING)]
         self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
-        self._begun = self._told_of_beginning(before, lost)
+        self._begun = self._record_of_beginning(before, lost)
         self._wanted = max((index for index in before._sinks(before._graph()).values() if index < LAST), default=0)
         if before.over:  # what comes yet, as a query, comes after all that there was
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
@@ -693,16 +693,16 @@ class Recovery(Part):
         self._phases_s = {"detected": detected_s, "decided": self._out.now}
         self.emit_resumable()
 
-    def _told_of_beginning(self, before: Recovery, lost: Mapping[str, str]) -> dict[str, Any]:
+    def _record_of_beginning(self, before: Recovery, lost: Mapping[str, str]) -> dict[str, Any]:
         """Return what is recorded of the new generation: hosts that are lost, operators elsewhere, absent sources."""
         install, directory = self._context.install, before._directory
         moved = {entry.node: entry.host for entry in install.locations
                  if directory.locations[entry.node].host != entry.host}  # fmt: skip
         fell = {host: how for host, how in lost.items() if host in directory.fell}
-        told: dict[str, Any] = {"generation": install.run.restarts, "hosts": fell, "moved": moved}
+        record: dict[str, Any] = {"generation": install.run.restarts, "hosts": fell, "moved": moved}
         if missing := all_gaps(self._tree.dataflow):
-            told["missing"] = missing
-        return told
+            record["missing"] = missing
+        return record
 
     def go_on(self) -> Notes:
         """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""

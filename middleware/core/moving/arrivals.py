@@ -325,7 +325,9 @@ class Arrivals(Part):
         """The operator is a node here. What its state says of the consumer of a query that has left is nothing."""
         name, tree, flow, last = state.node, self._tree, self._flow, state.index - 1
         known = {progress.consumer: progress for progress in state.demanded}
-        consumers = {each: self._progress(state, each, known.get(each)) for each in tree.consumers[name]}
+        consumers = dict[str, ConsumerState]()
+        for consumer in tree.consumers[name]:
+            consumers[consumer] = self._progress(state, consumer, known.get(consumer))
         waiting = {consumer for consumer, progress in consumers.items() if progress.needs <= last}
         if state.tail and waiting:
             flow.tails.keep(name, state.tail, last, waiting)
