@@ -56,14 +56,11 @@ class CodeCalls:
             return None
         if node.node.rate is not None and not self.pace.is_due(name, node.node.rate, action):
             return None
-        index = self.indices.begin(name, action)
-        if index is None:
+        call = self.indices.call(self._out.run, name, action)
+        if isinstance(call, e.RunOperator):
+            self._desk.commands.append(call)
             return None
-        instead = self.indices.instead(action)
-        if instead is not None:
-            return e.OperatorFinished(self._out.run, name, action.index, instead, instead.size_bytes)
-        self._desk.commands.append(e.RunOperator(self._out.run, name, action.index, action.inputs, index))
-        return None
+        return call
 
     def bound(self, peers: Iterable[m.Peer]) -> None:
         """R4: make nothing that one of these hosts does not take: a word that comes late bounds no less."""
@@ -95,8 +92,7 @@ class CodeCalls:
 
     def returned(self, name: str) -> None:
         """The code of a node has returned."""
-        if self.called:
-            self.called.pop(name, None)
+        self.called.pop(name, None)
 
     def forget(self, names: Iterable[str]) -> None:
         """These nodes are gone."""

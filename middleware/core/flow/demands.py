@@ -44,6 +44,7 @@ class Demands:
         "_out",
         "_retries",
         "_silence",
+        "_telling",
         "_tree",
         "pending",
     )
@@ -63,6 +64,7 @@ class Demands:
         self._tree, self._directory, self._books = tree, directory, books
         self._guest, self._by_epochs = context.only_subscribes, context.by_epochs is not None
         self._lasts, self._leads, self._opened_s = context.fails_over, context.leads, context.out.now
+        self._telling = directory.telling(upward=True)
         self._nodes = nodes
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
@@ -97,7 +99,8 @@ class Demands:
             if again:
                 self._wait_for(host, self.pending[consumer, producer].asked_s)
             if not self._guest:
-                news = directory.piggyback(host, upward=True)
+                if self._telling or directory.changes:
+                    news = directory.piggyback(host, upward=True)
                 if index == self._tree.fresh and not again:  # R2: the first demand in a tree or query
                     assert directory.switch is not None
                     commit = directory.switch.commit

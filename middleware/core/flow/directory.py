@@ -88,7 +88,6 @@ class Directory:
         self.chosen_routes: RouteChoice | None = None  # created with the first route that is chosen or looked at
         self._states: StateTransfers | None = None
         self._monitor = monitor
-        self._telling_up = bool(install.news) and context.by_epochs is not None
         self.switch: Switch | None = None
         self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
@@ -310,15 +309,16 @@ class Directory:
         """Whether the host has joined again since that was said."""
         return message.number < self._joined.get(message.host, self._first)
 
-    def piggyback(self, host: str, *, upward: bool) -> m.Piggyback | None:
-        """Return what ``host`` is to hear of with the next demand or partition, if there is anything.
+    def telling(self, *, upward: bool) -> bool:
+        """Return whether messages carry what is known of links.
 
-        ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
+        ``upward``, away from the client, they do only where hosts decide for themselves.
         """
-        telling = self._telling_up if upward else self._context.install.news
-        if not telling and not self.changes:
-            return None
-        estimates = self._monitor.news_for(host, self._out.now) if telling else ()
+        return bool(self._context.install.news) and (not upward or self._context.by_epochs is not None)
+
+    def piggyback(self, host: str, *, upward: bool) -> m.Piggyback | None:
+        """Return what ``host`` is to hear of with the next demand (``upward``) or partition, if there is anything."""
+        estimates = self._monitor.news_for(host, self._out.now) if self.telling(upward=upward) else ()
         locations = self._news_for(host) if self.changes else None
         return None if locations is None and not estimates else m.Piggyback(locations or (), estimates)
 

@@ -166,7 +166,7 @@ class Flow(Part):
         """``demand.consumer``, which is at ``sender``, wants a partition."""
         name, consumer, index = demand.producer, demand.consumer, demand.index
         node = self._addressed(sender, demand, index)
-        if node is None or self._is_of_tail(demand):
+        if node is None or (self._tails is not None and self._is_of_tail(demand)):
             return NO_NOTES
         state = node.window.consumers.get(consumer)
         if state is None:  # the node has turned since
@@ -198,7 +198,7 @@ class Flow(Part):
                 self.transfer_over(part, arrived=False)
         if message.version > self._directory.locations[consumer].version:
             self._directory.merge((m.Location(consumer, sender, message.version),))
-        if self.has_tails and self._answer_by_tail(message, index):
+        if self._tails is not None and self._answer_by_tail(message, index):
             return None
         node = self.nodes.get(name)
         if node is None:
@@ -220,7 +220,7 @@ class Flow(Part):
     def _is_of_tail(self, demand: m.Demand) -> bool:
         """R3: whether another host keeps what is demanded, or kept it; a consumer here waits for that host."""
         name, consumer, index = demand.producer, demand.consumer, demand.index
-        if self._tails is None or name not in self._tails.kept:
+        if name not in self.tails.kept:
             return False
         where = self.tails.answers(demand)
         here = self.nodes.get(consumer) if where == "elsewhere" else None
@@ -352,12 +352,14 @@ class Flow(Part):
         if event.size_bytes > self.calls.most_bytes:  # R4: some host of the run would refuse the partition
             self.failed(e.OperatorFailed(event.run, event.node, self.calls.refusal(event.index, event.size_bytes)))
             return NO_NOTES
-        event = self.calls.indices.passed_on(event)
+        if event.end:
+            event = self.calls.indices.end(event)
         if self._desk.recording or event.late_rows is not UNSET or event.left_out is not UNSET:
             self._record_made(node, event)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
-        self.calls.returned(event.node)
+        if self.calls.called:
+            self.calls.returned(event.node)
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
             return NO_NOTES

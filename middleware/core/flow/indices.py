@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import UNSET, UnsetType
-
 from thalweg.middleware.core.flow.actions import RunCode
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class Indices:
@@ -19,14 +16,10 @@ class Indices:
         """Return the stream's index of a partition of the run; None where it is not known."""
         return partition
 
-    def begin(self, node: str, run: RunCode) -> int | UnsetType | None:
-        """Return with which index code runs, UNSET for that of its partition; None where the node waits for it."""
-        return UNSET
+    def call(self, run: RunId, node: str, action: RunCode) -> e.RunOperator | e.OperatorFinished | None:
+        """Return the call of a node's code, or what the node passes on instead; None where it waits for its index."""
+        return e.RunOperator(run, node, action.index, action.inputs)
 
-    def instead(self, run: RunCode) -> Any:
-        """Return what a node passes on instead of running its code; None where it runs that."""
-        return None
-
-    def passed_on(self, made: e.OperatorFinished) -> e.OperatorFinished:
-        """Return what a node passes on of what its code has made."""
+    def end(self, made: e.OperatorFinished) -> e.OperatorFinished:
+        """Return what a node passes on where the stream of its code ends."""
         return made

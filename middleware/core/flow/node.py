@@ -168,7 +168,7 @@ class NodeCore(Machine):
             return "ahead", []
         fresh = state.demand(index, again=again)
         window.acknowledge()
-        actions: list[Action] = [*window.due(consumer)]
+        actions: list[Action] = [*window.due(consumer)] if window.unacked else []
         if not (fresh or actions):
             return "duplicate", []
         if self.turns is not None and index == self.turns[0] < self.index:
@@ -386,9 +386,9 @@ class NodeCore(Machine):
     def _gathered(self) -> list[Action]:
         node, index = self.node, self.index
         inputs = self.received.complete(node.inputs)
-        ended = any(output.end for output in inputs)
+        ended = [output for output in inputs if output.end]
         if node.kind == "sink":
-            return self._deliver(inputs, ended)
+            return self._deliver(inputs, bool(ended))
         if ended:
             return [*self._hold(Output(index, end=end_of(node.inputs, inputs))), *self._leave_others(inputs)]
         self.to(GATHERED)

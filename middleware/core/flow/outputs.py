@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import Dispatch, Output
-from thalweg.middleware.core.flow.consumer_state import ConsumerState
+from thalweg.middleware.core.flow.consumer_state import ConsumerState, Sent
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.epochs import EpochBooks
@@ -46,6 +46,7 @@ class Outputs:
         "_nodes",
         "_out",
         "_shared_transfers",
+        "_telling",
         "_tree",
         "_under_way",
     )
@@ -61,6 +62,7 @@ class Outputs:
     ) -> None:
         self._out, self._host, self._ahead = context.out, context.out.host, context.install.ahead
         self._tree, self._directory, self._books = tree, directory, books
+        self._telling = directory.telling(upward=False)
         self._nodes, self._expected = nodes, expected
         # created with the first that they are for
         self._newcomers: Newcomers | None = None
@@ -104,8 +106,8 @@ class Outputs:
     def _was_sent(self, window: SendWindow, action: Dispatch, to: str) -> None:
         """R4: keep where an output went."""
         consumer, index = action.consumer, action.output.index
-        host = to or self._directory.host_of(consumer, index)
-        window.consumers[consumer].was_sent(index, host, under_way=bool(to))
+        sent = Sent(to or self._directory.host_of(consumer, index), under_way=bool(to))
+        window.consumers[consumer].sent[index] = sent
 
     def _boards(self, name: str, consumer: str, index: int) -> str:
         """R3: the host to which this is under way already, and to a consumer there; empty: it is not."""
@@ -125,7 +127,7 @@ class Outputs:
         if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return ""
-        news = directory.piggyback(to, upward=False)
+        news = directory.piggyback(to, upward=False) if self._telling or directory.changes else None
         switch, commit = directory.switch, None
         if switch is not None and 0 < index - switch.iteration <= self._ahead:
             # R2: any of the partitions under way may be the first to come after the change-over
@@ -150,7 +152,8 @@ class Outputs:
             # R3: the consumer has moved, and gets nothing of a transfer to its old host that it was to share
             window.on_transfer_over(index, name, arrived=False)
         for sent_index, sent in consumer.sent.items():
-            if not sent.under_way and sent.host != self._directory.host_of(name, sent_index):
+            wanted = sent_index >= index and not sent.under_way
+            if wanted and sent.host != self._directory.host_of(name, sent_index):
                 sent.due = True
 
     def consumers_of(self, message: m.Partition) -> list[str]:

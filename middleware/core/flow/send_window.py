@@ -62,7 +62,8 @@ class SendWindow:
 
     def may_have(self, consumer: ConsumerState, index: int) -> bool:
         """Return whether a consumer may be sent a partition now."""
-        return consumer.demanded < LAST and consumer.first <= index <= self.upto(consumer)
+        demanded = consumer.demanded
+        return consumer.first <= demanded < LAST and consumer.first <= index < demanded + self.depth
 
     def all_demanded(self, index: int) -> bool:
         """Return whether each consumer has demanded partition ``index``, or a later one."""
@@ -70,12 +71,17 @@ class SendWindow:
 
     def is_open(self, index: int, ahead: int) -> bool:
         """R3, R12: return whether partition ``index``, which comes next, may be dispatched."""
-        consumers = self.consumers.values()
-        if ahead == 1:
-            return all(self.upto(consumer) >= index for consumer in consumers)
-        if len(self.unacked) >= ahead + self.depth - 1:
+        more = self.depth - 1
+        if ahead > 1 and len(self.unacked) >= ahead + more:
             return False
-        return any(consumer.demanded < LAST and index <= self.upto(consumer) for consumer in consumers)
+        waiting = wanting = False
+        for consumer in self.consumers.values():  # ``upto``, written out: this is on the path of every partition
+            demanded = consumer.demanded
+            if index <= (demanded if demanded < consumer.first else demanded + more):
+                wanting = wanting or demanded < LAST
+            else:
+                waiting = True
+        return wanting if ahead > 1 else not waiting
 
     def behind(self, index: int, ahead: int) -> list[str]:
         """Return the consumers that hold up partition ``index``, if some consumer may have that partition."""
@@ -100,12 +106,10 @@ class SendWindow:
         if self.unacked:
             self.acknowledge()  # R9: no consumer is to get these outputs
         self.unacked.append(output)
-        index = output.index
-        sends = [
-            Dispatch(output, consumer=name)
-            for name, consumer in self.consumers.items()
-            if self.may_have(consumer, index)
-        ]
+        index, sends = output.index, []
+        for name, consumer in self.consumers.items():
+            if self.may_have(consumer, index):
+                sends.append(Dispatch(output, False, name))
         if output.end:  # R9: a consumer whose first partition is later is sent an end as well
             for name, consumer in self.consumers.items():
                 if index < consumer.first == consumer.demanded:
@@ -125,10 +129,13 @@ class SendWindow:
         """R2: keep only what some consumer has not got."""
         least = LAST
         for consumer in self.consumers.values():
-            if consumer.sent:
-                for index in [index for index in consumer.sent if index < consumer.demanded]:
-                    del consumer.sent[index]
-            least = min(least, consumer.needs)
+            demanded, sent = consumer.demanded, consumer.sent
+            for index in [*sent]:
+                if index < demanded:
+                    del sent[index]
+            needs = demanded if demanded >= consumer.first else consumer.first
+            if needs < least:
+                least = needs
         unacked = self.unacked
         if unacked and unacked[0].index < least:
             del unacked[: least - unacked[0].index]

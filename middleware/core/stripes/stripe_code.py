@@ -14,7 +14,6 @@ R4. What is past the end of an input is passed on as such, and ends nothing: the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -27,6 +26,7 @@ from thalweg.middleware.parcels import PAST_END, past_end_of
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.messages import MOST_GIVEN
+from thalweg.middleware.protocol.run_id import RunId
 
 
 class GivenIndices(Indices):
@@ -41,18 +41,17 @@ class GivenIndices(Indices):
     def of(self, partition: int) -> int | None:
         return self._of.get(partition)
 
-    def begin(self, node: str, run: RunCode) -> int | None:
-        index = self._of.get(run.index)
-        if index is None:
-            self._waiting[node] = run
-        return index
+    def call(self, run: RunId, node: str, action: RunCode) -> e.RunOperator | e.OperatorFinished | None:
+        index = self._of.get(action.index)
+        if index is None:  # R1
+            self._waiting[node] = action
+            return None
+        past = past_end_of(action.inputs)
+        if past is not None:  # R4
+            return e.OperatorFinished(run, node, action.index, past, past.size_bytes)
+        return e.RunOperator(run, node, action.index, action.inputs, index)
 
-    def instead(self, run: RunCode) -> Any:
-        return past_end_of(run.inputs)
-
-    def passed_on(self, made: e.OperatorFinished) -> e.OperatorFinished:
-        if not made.end:
-            return made
+    def end(self, made: e.OperatorFinished) -> e.OperatorFinished:
         return msgspec.structs.replace(made, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
 
     def give(self, first: int, indices: Sequence[int]) -> Iterator[tuple[str, RunCode]]:
