@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import runpy
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from pathlib import Path
@@ -333,19 +335,40 @@ def test_a_subscriber_that_takes_nothing_is_dismissed_and_the_others_go_on() -> 
         assert len(got) <= 3, "what it had got by then"
 
 
+def noticing(emit: Callable[[logging.LogRecord], None], noticed: threading.Event, text: str) -> Any:
+    """Return ``emit`` of a log handler, which also sets an event with each line that has the text."""
+
+    def emit_and_notice(record: logging.LogRecord) -> None:
+        emit(record)
+        if text in record.getMessage():
+            noticed.set()
+
+    return emit_and_notice
+
+
+def taken(subscription: Subscription[Any], count: int, noticed: threading.Event) -> list[Delivered[Any]]:
+    """Return the next partitions of a subscription. The first one sets an event."""
+    partitions = []
+    for partition in islice(subscription, count):
+        noticed.set()
+        partitions.append(partition)
+    return partitions
+
+
 def test_a_subscriber_that_waits_for_its_first_partition_reads_what_that_takes(
     client: Client, bob: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thalweg.middleware.client.flow.stream.WAITS_S", 0.3)
     with ThreadPoolExecutor() as pool, client.run(graph(), WHERE, subscribers=["bob"]) as run:
         assert [next(run).index for _ in range(3)] == [0, 1, 2]
-        until_s = time.monotonic() + patience(10)
+        emit = caplog.handler.emit
         while True:
+            noticed = threading.Event()
+            monkeypatch.setattr(caplog.handler, "emit", noticing(emit, noticed, "has waited"))
             joint = bob.subscribe(run, "joint")
-            theirs = pool.submit(list, islice(joint, 30))
-            while "has waited" not in caplog.text and not joint._came and time.monotonic() < until_s:
-                time.sleep(0.01)
-            if not joint._came:
+            theirs = pool.submit(taken, joint, 30, noticed)
+            assert noticed.wait(patience(10))
+            if "has waited" in caplog.text:
                 break
             joint.close()  # its first partition was on its way already, so it had nothing to ask
         what = f"the subscription to 'joint' of run {run.id} has waited for a partition for 0.3 s"
