@@ -1,4 +1,4 @@
-"""Runs and timers as tests write them: ``R`` is run r, ``run_of("r/3~2")`` generation 2 of its stripe 3."""
+"""Ids of runs and keys of timers from short texts. ``R`` is run r, ``run_of("r/3~2")`` generation 2 of stripe 3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ R = RunId("r")
 
 
 def run_of(text: str) -> RunId:
-    """Return the id that this text shows."""
+    """Return the id of a run from its text in logs, such as ``r/3~2``."""
     first, _, generation = text.partition(GENERATION_SIGN)
     stream, sign, number = first.partition(STRIPE_SIGN)
     return RunId(stream, int(number or TREES) if sign else None, int(generation or 0))
@@ -23,10 +23,10 @@ def timer_of(text: str) -> e.TimerKey:
 
 
 def fired(text: str) -> e.TimerFired:
-    """Return the event that this timer is due."""
+    """Return the event of a timer that is due."""
     return e.TimerFired(timer_of(text))
 
 
 def alarm(text: str, at_s: float) -> e.SetTimer:
-    """Return the command that sets this timer for that time."""
+    """Return the command that sets a timer to a time."""
     return e.SetTimer(timer_of(text), at_s)

@@ -78,7 +78,7 @@ class HostCore:
         self.coordinator, self.links, self.silence = hosted.coordinator, hosted.links, hosted.silence
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, hosted.failover_runs)
-        self._undecoded = UndecodedMessages()  # R9
+        self._undecoded = UndecodedMessages()
         # asked for every event
         self._streams, self._led, self._lingering = self._stripes.led, hosted.failover_runs.led, hosted.lingering
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event

@@ -72,7 +72,7 @@ def identify_hosts(
 
 
 def _await_answers(asked: Sequence[_Asked], timeout_s: float) -> None:
-    """Wait until each host has answered, or it is known why it does not. Raises HostAbsentError at the limit."""
+    """Wait for an answer of each host, or for the reason of its absence. Raise HostAbsentError after ``timeout_s``."""
     poller, sockets = zmq.Poller(), {}
     for host in asked:
         for socket in (host.socket, host.monitor):

@@ -298,7 +298,7 @@ class Replanner(msgspec.Struct, frozen=True):
         return ways_of(in_order(choice, result.routes) if result.routes else choice, now)
 
     def _is_old(self, known: LinkEstimate | None, past: PlanningHistory) -> bool:
-        """Return whether what is known of a link that carries something is older than half a period."""
+        """Return whether the estimate of a working link is older than half a period."""
         if known is None or not known.rate_bps:
             return False
         return past.now_s - known.measured_at_s > self.options.period_s / 2

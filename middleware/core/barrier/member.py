@@ -74,7 +74,7 @@ class Member(Machine, Part):
             self.on_prepared(Prepared())
 
     def _prepare(self, message: m.Propose) -> str:
-        """Load what would come or appear here. Return why this host is against the proposal, or an empty text."""
+        """Load the code of operators that are to come or appear. Return the obstacle, or an empty text."""
         host, out = self._out.host, self._out
         for move in message.moves:
             if host in (move.source, move.target):

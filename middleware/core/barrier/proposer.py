@@ -214,14 +214,14 @@ class Proposer(Part):
         return ""
 
     def _grown(self, wish: WaitingPlacement, hosts: Mapping[str, str], number: int) -> Reshaped | None:
-        """Return what has to be grafted for the tree that is wanted, if one is; DataflowError where it cannot be."""
+        """Return the grafts that make the wanted tree. None: the tree stays. Raise DataflowError if there are none."""
         if wish.dataflow is None:
             return None
         reorderable, first = Reorderable(wish.free or self.free, self.merging), self._install.dataflow.by_name
         return reshape(self._tree.dataflow, wish.dataflow, wish.placement, hosts, reorderable, number, first)
 
     def _voters(self, moves: Iterable[m.Move], shape: m.Shape | None) -> set[str]:
-        """Return the hosts that vote on a change: those with sources, and those of the operators that move."""
+        """Return the voters: hosts of sources, and the old and new hosts of moving operators."""
         dataflow = self._tree.dataflow
         pins = {dataflow.by_name[name].pinned for name in dataflow.sources} - {None}
         voters = {host for host in pins if host is not None}
@@ -604,7 +604,7 @@ class Proposer(Part):
             self.propose(left, proposal.reason, asked=asked)
 
     def _is_draining(self, proposal: Proposal) -> bool:
-        """R6: return whether partitions of the old tree are still to come."""
+        """Return whether partitions of the old tree are still to be delivered (R6)."""
         if not proposal.reshapes or proposal.state is ProposalState.ABORTED:
             return False
         proposal.phases_s.setdefault("switched", self._out.now)

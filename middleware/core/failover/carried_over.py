@@ -71,7 +71,7 @@ def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
 
 
 def _survivor(before: RunCore, core: NodeCore, node: Node, install: m.Install) -> CarriedOver | None:
-    """R2: return an operator here, as it goes on as ``node``; None where it cannot."""
+    """Return an operator of this host, as it goes on as ``node`` (R2). None: it begins anew."""
     name, flow = node.name, before.flow
     if name in flow.tails.kept or flow.has_failed(name):
         return None
@@ -82,7 +82,7 @@ def _survivor(before: RunCore, core: NodeCore, node: Node, install: m.Install) -
 
 
 class CarriedNodes(Part):
-    """The operators here that have gone on from the generation before: they demand again what they wait for."""
+    """Operators on this host that have gone on from the generation before."""
 
     NEEDED_FOR = Need.FAILOVER
 
@@ -94,7 +94,7 @@ class CarriedNodes(Part):
         self._install, self._tree, self._flow = context.install, tree, flow
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """Have the code of nodes run if that is still to be. In a graph all say at once where they go on (R5)."""
+        """Repeat the open demands and calls of these operators. In a graph, announce where each goes on (R5)."""
         dataflow, flow = self._tree.dataflow, self._flow
         graph = self._install.kept_from is not None and bool(dataflow.several)
         survivors: Mapping[str, CarriedOver] = beginning.carried_over

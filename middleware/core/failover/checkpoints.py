@@ -415,7 +415,7 @@ class Checkpoints(Part):
         self._out.send(self._client, m.StateMissing(self._out.run, name, index, "its replica is not there any more"))
 
     def _settle(self, lines: Iterable[m.Start]) -> None:
-        """No consumer of these begins before that partition any more."""
+        """Drop outputs of the replay logs that no consumer needs any longer."""
         dataflow = self._tree.dataflow
         for line in lines:
             self._lines[line.node] = max(line.index, self._lines.get(line.node, 0))
@@ -426,7 +426,7 @@ class Checkpoints(Part):
                     node.window.log.let_go(self._needed(node))
 
     def _needed(self, node: NodeCore) -> int:
-        """The first partition of a node that a consumer may want."""
+        """Return the first partition of a node that a consumer may still need."""
         consumers = [self._tree.node_of(name) for name in self._tree.consumers[node.node.name]]
         lines = [self._lines.get(consumer.name, 0) for consumer in consumers if consumer.kind == "operator"]
         return min([*lines, *(consumer.demanded for consumer in node.window.consumers.values())])

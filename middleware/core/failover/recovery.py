@@ -313,7 +313,7 @@ class Recovery(Part):
             self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
 
     def _least_needed(self) -> dict[str, int]:
-        """R2: return from which partition on replicas and outputs of each operator may be needed."""
+        """Return the first partition of each operator whose checkpoint or output may be needed (R2)."""
         flow = self._graph()
         starts = self._restart(self._directory.hosts, known=self._behind())
         lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
@@ -607,7 +607,7 @@ class Recovery(Part):
         return ""
 
     def _return_or_leave(self, draft: _Draft, node: Node, index: int, remaining: Collection[str]) -> None:
-        """R11: a source is missing: it is back if a host for it is there, and else may be left out anew."""
+        """Bring back an absent source if one of its hosts is there, or leave it out of later partitions too (R11)."""
         home = next((host for host in node.stand_ins if host in remaining), None)
         if home is not None:
             draft.regained[node.name] = home
@@ -694,7 +694,7 @@ class Recovery(Part):
         self.emit_resumable()
 
     def _record_of_beginning(self, before: Recovery, lost: Mapping[str, str]) -> dict[str, Any]:
-        """Return what is recorded of the new generation: hosts that are lost, operators elsewhere, absent sources."""
+        """Return the record of a new generation: lost hosts, moved operators and absent sources."""
         install, directory = self._context.install, before._directory
         moved = {entry.node: entry.host for entry in install.locations
                  if directory.locations[entry.node].host != entry.host}  # fmt: skip

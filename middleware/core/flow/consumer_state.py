@@ -1,4 +1,4 @@
-"""What a node knows of one consumer: what it has demanded, and what became of the outputs that it was sent."""
+"""State of one consumer of a node: its last demand, and the transfers of outputs to it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from thalweg.middleware.core.flow.actions import LAST
 
 
 class Sent(msgspec.Struct, gc=False):
-    """An output that was sent to the host where a consumer was.
+    """Transfer of an output to the host on which a consumer was.
 
-    ``landed``: the output has arrived, and was not demanded again since. ``due``: the output is to be sent again.
+    ``landed``: the transfer has ended there, and the consumer has not repeated its demand since.
+    ``due``: the node is to send the output again.
     """
 
     host: str
@@ -23,24 +24,24 @@ class Sent(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class ConsumerState:
-    """A consumer, as the node knows it."""
+    """One consumer of a node."""
 
-    demanded: int = -1  # highest index it asked for; before its first demand that which comes before its first one
-    first: int = 0  # the first partition that it takes
-    sent: dict[int, Sent] = field(default_factory=dict)  # by partition: outputs that it has not acknowledged
+    demanded: int = -1  # highest partition that it has demanded. Before its first demand: ``first`` - 1
+    first: int = 0  # first partition that the consumer takes
+    sent: dict[int, Sent] = field(default_factory=dict)  # unacknowledged outputs, by partition
 
     @classmethod
     def of(cls, first: int) -> ConsumerState:
-        """Return a consumer that takes partitions from ``first`` on; with ``LAST`` none."""
+        """Return a consumer whose first partition is ``first``. With ``LAST`` it takes no partition."""
         return cls(first if first == LAST else first - 1, first=first)
 
     @property
     def needs(self) -> int:
-        """The first partition that the consumer may still be sent."""
+        """First partition that the node may still send to the consumer."""
         return self.demanded if self.demanded >= self.first else self.first
 
     def demand(self, index: int, *, again: bool) -> bool:
-        """The consumer demands a partition; ``again``: as no answer came. Return whether it did so for the first time.
+        """Handle a demand. Return whether it is a new one. ``again``: the consumer repeats it, as no answer came.
 
         R2: a partition is sent again unless its transfer is under way or has only just ended.
         """
@@ -51,16 +52,16 @@ class ConsumerState:
         return fresh
 
     def was_sent(self, index: int, host: str, *, under_way: bool) -> None:
-        """An output has gone to that host."""
+        """Note that an output has gone to that host."""
         self.sent[index] = Sent(host, under_way)
 
     def is_due(self, index: int) -> bool:
-        """Return whether an output is to be sent, or sent again."""
+        """Return whether the node is to send an output, for the first time or again."""
         sent = self.sent.get(index)
         return sent is None or sent.due
 
     def miss(self, index: int, *, again: bool) -> None:
-        """The consumer demands an output that it was sent; ``again``: as no answer came."""
+        """Note that the consumer lacks an output. ``again``: its demand is a repeated one."""
         sent = self.sent.get(index)
         if sent is None or sent.under_way:
             return
@@ -70,22 +71,22 @@ class ConsumerState:
             sent.due = True
 
     def over(self, index: int, *, arrived: bool) -> None:
-        """The transfer of an output is over; unless it has ``arrived``, nobody knows what became of it."""
+        """Note the end of a transfer. Without ``arrived`` the output may have arrived or not."""
         sent = self.sent.get(index)
         if sent is not None:
             sent.under_way, sent.landed, sent.due = False, arrived, not arrived
 
     def peer_gone(self, host: str) -> None:
-        """Nobody knows what became of the outputs that were sent to that host."""
+        """Note that a host is lost: outputs that went there may have arrived or not."""
         for index, sent in self.sent.items():
             if sent.host == host:
                 self.over(index, arrived=False)
 
     def forget(self) -> None:
-        """Whatever was sent does not count."""
+        """Count every output that was sent as one that may not have arrived."""
         for index in self.sent:
             self.over(index, arrived=False)
 
     def has(self, index: int) -> bool:
-        """Return whether an output was sent to the consumer and has arrived."""
+        """Return whether an output has arrived at the consumer."""
         return index in self.sent and self.sent[index].landed

@@ -1,12 +1,12 @@
-"""The demands that nodes here have sent to producers on other hosts, until they are answered.
+"""Demands from nodes on this host to producers on other hosts, until they are answered.
 
 Rules:
 
-R1. A demand to another host is repeated, with back-off, until the partition has come. So is a ``SkipTo``, until it is
-    answered. Between two nodes of one host nothing is lost, so nothing is repeated.
-R2. A demand carries what the host has to tell (``Directory.piggyback``). The first demand in another tree, or for
-    another query, carries the commit. A guest, which nobody would believe, sends the demand alone.
-R3. A host that waits for another that keeps a tail repeats the demand to it as any other.
+R1. A demand to another host is repeated with back-off until the partition arrives, and a ``SkipTo`` until its answer.
+    Messages between nodes of one host are never lost, so they are never repeated.
+R2. A demand carries newer locations and measured links (``Directory.piggyback``). The first demand in another tree, or
+    for another query, carries the commit. A guest sends the demand alone, as no host believes the rest.
+R3. If another host keeps the tail of an operator, the demand for that tail is repeated like any other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Demands:
-    """The only writer of what nodes here wait for from other hosts. ``nodes``: those of the run that are here."""
+    """Pending demands of one run's nodes on this host. No other part writes them. ``nodes``: the nodes on this host."""
 
     __slots__ = (
         "_answer_s",
@@ -72,19 +72,19 @@ class Demands:
     # --- sending --------------------------------------------------------------------------------------
 
     def ask(self, node: NodeCore, index: int) -> None:
-        """Demand partition ``index`` of all producers of a node, and wait for those that the node waits for."""
+        """Demand partition ``index`` from all producers of a node. Repeat the demands whose inputs the node lacks."""
         name, asked = node.node.name, node.received.asked
         for producer in node.node.inputs:
             if self._send(name, producer, index) and producer in asked:
                 self.wait(name, producer, index)
 
     def demand(self, consumer: str, producer: str, index: int) -> None:
-        """Demand a partition, from another host until it comes."""
+        """Demand a partition. Repeat the demand if the producer is on another host."""
         if self._send(consumer, producer, index):
             self.wait(consumer, producer, index)
 
     def _send(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
-        """Return whether the producer is on another host."""
+        """Send a demand. Return whether the producer is on another host."""
         out, directory, host = self._out, self._directory, self._host
         here = producer in self._nodes
         later = critical = False
@@ -94,7 +94,7 @@ class Demands:
             critical = node.node.kind == "sink" if book is None else book.critical
         news = commit = None
         if here:
-            again = False  # R1: within a host no demand is lost, so none is repeated
+            again = False  # R1: no demand is lost within a host
         elif (host := directory.whereabouts(producer, index)) != self._host:
             if again:
                 self._wait_for(host, self.pending[consumer, producer].asked_s)
@@ -104,21 +104,21 @@ class Demands:
                 if index == self._tree.fresh and not again:  # R2: the first demand in a tree or query
                     assert directory.switch is not None
                     commit = directory.switch.commit
-        # else by a wrong word of others, and this host knows its own news
+        # else other hosts have sent a wrong location, and the demand goes to this host
         version = directory.locations[consumer].version
         out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
         return not here
 
     def skip(self, consumer: str, producer: str, index: int) -> None:
-        """Tell a producer, until it answers, with which partition a consumer here goes on. ``LAST``: with none."""
+        """Announce the partition with which a consumer goes on, until the producer answers. ``LAST``: with none."""
         if self._send_skip(consumer, producer, index):
             self.wait(consumer, producer, index)
             self.pending[consumer, producer].skips = True
-        else:  # R1, R3: nor is a last output waited for any more that another host keeps
+        else:  # R1, R3: a tail on another host is of no use any longer
             self.pending.pop((consumer, producer), None)
 
     def _send_skip(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
-        """Return whether the producer is on another host."""
+        """Send a ``SkipTo``. Return whether the producer is on another host."""
         here, to = producer in self._nodes, self._host
         if not here:
             to = self._directory.whereabouts(producer, index)
@@ -132,7 +132,7 @@ class Demands:
     # --- waiting --------------------------------------------------------------------------------------
 
     def wait(self, consumer: str, producer: str, index: int) -> None:
-        """Repeat a demand until it is answered: not before twice the time that the last answer took."""
+        """Repeat a demand until its answer, at first after twice the time of the last answer or later."""
         edge, limits, now = (consumer, producer), self._limits, self._desk.now
         wait_s, twice_s = limits.retry_s, 2 * self._answer_s.get(edge, 0.0)
         if twice_s > wait_s:
@@ -145,7 +145,7 @@ class Demands:
             self._greet(producer, index)
 
     def begin_soon(self, consumer: str, producer: str) -> None:
-        """Repeat a demand soon: that host may not have begun the generation yet, and not heard of it."""
+        """Repeat a demand early: the producer's host may not have begun the new generation yet."""
         pending = self.pending.get((consumer, producer))
         if pending is not None:
             pending.interval_s = self._limits.retry_s / 4
@@ -153,37 +153,38 @@ class Demands:
             self._retries.by(pending.due_s)
 
     def answered(self, edge: tuple[str, str], index: int) -> None:
-        """A partition that was demanded has come."""
+        """Forget a demand whose partition has arrived."""
         pending = self.pending.get(edge)
         if pending is not None and pending.index == index:
             del self.pending[edge]
             self._answer_s[edge] = self._desk.now - pending.asked_s
 
     def skipped(self, message: m.Skipped) -> None:
-        """Repeat a ``SkipTo`` no more that the producer's host has answered."""
+        """Forget a ``SkipTo`` that the host of the producer has answered."""
         edge, index = (message.consumer, message.producer), LAST if message.index is None else message.index
         pending = self.pending.get(edge)
         if pending is not None and pending.skips and pending.index == index:
             del self.pending[edge]
 
     def withdraw(self, consumer: str, producers: Iterable[str]) -> None:
-        """Repeat no demand of a node that it does not wait for any more."""
+        """Forget the demands of a node that gathers no more."""
         for producer in producers:
             self.pending.pop((consumer, producer), None)
 
     def ended(self, consumer: str) -> None:
-        """A node has ended while its inputs were to come: only that it wants nothing more is still to be heard."""
-        self._forget(lambda edge: edge[0] == consumer and not self.pending[edge].skips, self.pending)
+        """Forget the demands of a node that has ended. Its ``SkipTo`` messages are still to be answered."""
+        for edge in [edge for edge, pending in self.pending.items() if edge[0] == consumer and not pending.skips]:
+            del self.pending[edge]
 
     def redirect(self, producer: str, consumers: Iterable[str]) -> None:
-        """A producer has come here: what these demand of it, and what they skip, it is told here."""
+        """Send the pending demands for a producer that has come to this host once more, now within the host."""
         for consumer in consumers:
             pending = self.pending.pop((consumer, producer), None)
             if pending is not None:
                 (self.skip if pending.skips else self.demand)(consumer, producer, pending.index)
 
     def retry(self) -> float | None:
-        """R1: repeat what is due; when the next is, None when nothing waits."""
+        """Repeat the demands that are due (R1). Return when the next one is due, or None."""
         now, earliest_s = self._out.now, None
         for (consumer, producer), pending in self.pending.items():
             if pending.due_s <= now:
@@ -195,7 +196,7 @@ class Demands:
         return earliest_s
 
     def hurry(self, host: str) -> None:
-        """R1: repeat at once what that host was asked for: it has perhaps not heard it for long."""
+        """Repeat the demands to a host at once (R1): earlier ones may not have reached it."""
         now = self._out.now
         for (_, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
@@ -205,47 +206,44 @@ class Demands:
     # --- hosts that are waited for --------------------------------------------------------------------
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """Return a node here that waits for an input from ``host``, and what for."""
+        """Return a node that waits for an input from ``host``, and the reason."""
         for (consumer, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
                 return consumer, f"which holds {producer!r}"
         return None
 
     def check_waiting(self) -> bool:
-        """Look which hosts are waited for, in a run that outlives them. Return whether there are any."""
+        """Report the hosts of all pending demands as waited for. Return whether there are any."""
         for (_, producer), pending in self.pending.items():
             self._wait_for(self._greet(producer, pending.index), pending.asked_s)
         return bool(self.pending)
 
     def _greet(self, producer: str, index: int) -> str:
-        """Ask the host of a producer once how long its answers take. Return that host."""
+        """Ping the host of a producer once, to measure how long its answers take. Return that host."""
         host = self._directory.whereabouts(producer, index)
         if host in self._directory.hosts:
             self._silence.greet(self._out.run, host, leads=self._leads)
         return host
 
     def _wait_for(self, host: str, since_s: float) -> None:
-        """Something has been expected of ``host``, or been meant for it, since then."""
+        """Report that an answer of ``host`` is due since then."""
         if host in self._directory.hosts or host in self._directory.subscribers:
             self._silence.on_waiting(self._out.run, host, since_s, lasts=self._lasts, leads=self._leads)
 
     def stuck(self, host: str, since_s: float | None = None) -> None:
-        """What was meant for ``host`` has not got there, perhaps since then."""
+        """Report that a message to ``host`` has not arrived since then. None: since the run began here."""
         self._wait_for(host, self._opened_s if since_s is None else since_s)
 
     # --- edges that are gone --------------------------------------------------------------------------
 
-    def forget(self, gone: Any) -> None:
-        """Forget the edges for which ``gone`` is true."""
-        self._forget(gone, self.pending)
-        self._forget(gone, self._answer_s)
-
-    @staticmethod
-    def _forget(gone: Any, edges: dict[tuple[str, str], Any]) -> None:
-        for edge in [edge for edge in edges if gone(edge)]:
-            del edges[edge]
+    def forget_edges(self) -> None:
+        """Forget the edges that the tree has no longer."""
+        tables: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s)
+        for table in tables:
+            for edge in [edge for edge in table if not self._tree.has_edge(*edge)]:
+                del table[edge]
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         for (consumer, producer), pending in self.pending.items():
             assert pending.skips or producer in self._nodes[consumer].received.asked, (consumer, producer)

@@ -95,7 +95,7 @@ class Directory:
 
     @property
     def routes(self) -> RouteChoice:
-        """By which networks and relays hosts reach each other."""
+        """Networks and relays by which this host reaches others, as the client has chosen them."""
         if self.chosen_routes is None:
             self.chosen_routes = RouteChoice(self._context)
             for host in self.lost:
@@ -310,14 +310,14 @@ class Directory:
         return message.number < self._joined.get(message.host, self._first)
 
     def telling(self, *, upward: bool) -> bool:
-        """Return whether messages carry what is known of links.
+        """Return whether messages carry measured links.
 
-        ``upward``, away from the client, they do only where hosts decide for themselves.
+        Away from the client (``upward``) they do so only if hosts decide about moves themselves.
         """
         return bool(self._context.install.news) and (not upward or self._context.by_epochs is not None)
 
     def piggyback(self, host: str, *, upward: bool) -> m.Piggyback | None:
-        """Return what ``host`` is to hear of with the next demand (``upward``) or partition, if there is anything."""
+        """Return the newer locations and measured links for the next message to ``host``. None: there are none."""
         estimates = self._monitor.news_for(host, self._out.now) if self.telling(upward=upward) else ()
         locations = self._news_for(host) if self.changes else None
         return None if locations is None and not estimates else m.Piggyback(locations or (), estimates)

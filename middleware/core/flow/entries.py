@@ -1,4 +1,4 @@
-"""What a host remembers of demands and partitions between nodes: the entries of the tables of ``flow``."""
+"""Entries of the tables of ``flow`` and ``demands``."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Expected(msgspec.Struct):
 
 
 class CarriedOver(msgspec.Struct, frozen=True):
-    """An operator that goes on in the next generation of a run.
+    """Operator that goes on in the next generation of a run.
 
-    ``run``: what its code is still to be run on, ``called``: the run of which it has been called already, and not
+    ``run``: a call of its code that is still to be made. ``called``: the run that has called its code, which has not
     returned.
     """
 

@@ -1,19 +1,17 @@
-"""The nodes of a run on this host: what is demanded of them, what comes for them, and what they do about it.
+"""Nodes of a run on one host: demands for their outputs, arriving inputs, and the actions that follow.
 
 Rules:
 
-R1. A message for a node goes to the node's newest known location. A host that gets one for a node that is elsewhere
-    forwards it (``MAX_FORWARDS`` times at most) and tells the sender the newer location.
-R2. ``Demands`` repeats what nodes here have demanded, ``Outputs`` sends what they make, and ``CodeCalls`` says when
-    their code runs.
-R3. The last output of a node that has left, or has another consumer, is its *tail* (``flow.tails``). What is demanded
-    of an operator that has left is demanded where it went.
+R1. A message for a node goes to the newest known location of the node. If the node is elsewhere, the host forwards the
+    message, ``MAX_FORWARDS`` times at most, and tells the sender the newer location.
+R2. ``Demands`` repeats the demands of nodes here, ``Outputs`` sends their outputs, and ``CodeCalls`` calls their code.
+R3. The last output of a node that has left, or has another consumer, is its *tail* (``tails``). Open demands for an
+    operator that has left are repeated where the operator is now.
 R4. A partition that any host of the run would refuse is refused where it is made (``CodeCalls``).
-R5. Code here that has failed is told of again (``flow.failures``).
-R6. In a run that outlives its hosts the client is told of an operator that lacks what a consumer goes on with: then all
-    begin anew. In a graph a consumer may have all that it wants for long: it says at once with which partition it goes
-    on, as nothing is sent to the others before.
-R7. A node may have its next inputs when it has made a partition: who takes its state does so first.
+R5. The failure of code is reported again with later messages (``failures``).
+R6. In a run with failover, an operator may lack the partition with which a consumer goes on. Then the client is told,
+    and all nodes begin anew. In a graph each consumer announces its partition at once: producers send nothing before.
+R7. A node may have its next inputs when it has made a partition. Its state is taken before its code runs again.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.flow.uneven import unevenly
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
-from thalweg.middleware.core.parts.part import Part
+from thalweg.middleware.core.parts.part import Part, RunParts
 from thalweg.middleware.parcels import is_nothing, is_past_end
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -68,7 +66,7 @@ NO_NOTES: tuple[Note, ...] = ()
 
 
 class Flow(Part):
-    """The only writer of a run's nodes on this host."""
+    """Nodes of one run on this host. No other part writes the table of nodes."""
 
     # of more than 29 attributes in a dict Python 3.11 looks each up anew, for every message
     __slots__ = (
@@ -120,17 +118,17 @@ class Flow(Part):
         self._failures: Failures | None = None
         if directory.subscribers:  # a later generation
             self.laggards.watch()
-        # operators that have gone on from the generation before, and how far each was
+        # operators that have gone on from the generation before, with the partition that each has got to
         self.kept: tuple[m.Start, ...] = ()
-        self.ahead = 0  # at the client: none of these, wherever it is, was further
+        self.ahead = 0  # at the client: the largest of these partitions, of all hosts
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
-        self.compute_s: dict[str, float] = {}  # how long a node's code took last
-        # what consumers have sent to an operator that is light: where it goes answers that
+        self.compute_s: dict[str, float] = {}  # duration of the newest call, by node
+        # messages of consumers to a light operator, which its new host answers
         self._owed: dict[str, dict[str, m.Demand | m.SkipTo]] = {}
 
     @property
     def tails(self) -> Tails:
-        """Last outputs of nodes that have left here, or that other hosts keep for nodes here."""
+        """Last outputs of nodes that have left this host, and records of those that other hosts keep."""
         if self._tails is None:
             self._tails = Tails(self._context, self._silence, self._directory)
         return self._tails
@@ -142,28 +140,28 @@ class Flow(Part):
 
     @property
     def laggards(self) -> Laggards:
-        """Guests that hold up nodes here."""
+        """Guests that hold up nodes on this host."""
         if self._laggards is None:
             self._laggards = Laggards(self._context, self._directory, self.nodes)
         return self._laggards
 
     @property
     def failures(self) -> Failures:
-        """Nodes here that cannot go on."""
+        """Nodes on this host whose code has failed."""
         if self._failures is None:
             self._failures = Failures(self._context, self._directory)
         return self._failures
 
     @property
     def schedule(self) -> OutputSchedule:
-        """When the outputs of nodes here are reported next, in a run with failover."""
+        """Schedule of the reports of outputs, in a run with failover."""
         assert self._schedule is not None
         return self._schedule
 
     # --- messages -------------------------------------------------------------------------------------
 
     def demand(self, sender: str, demand: m.Demand) -> Iterable[Note]:
-        """``demand.consumer``, which is at ``sender``, wants a partition."""
+        """Handle a demand of ``demand.consumer``, which is on host ``sender``."""
         name, consumer, index = demand.producer, demand.consumer, demand.index
         node = self._addressed(sender, demand, index)
         if node is None or (self._tails is not None and self._is_of_tail(demand)):
@@ -187,7 +185,7 @@ class Flow(Part):
         return (*noted, *self.recall(node, node.leave_heard())) if unheard else noted
 
     def _addressed(self, sender: str, message: m.Demand | m.SkipTo, index: int) -> NodeCore | None:
-        """Return the node here that a consumer's message is for; None where there is none, or a tail has answered."""
+        """Return the node to which a consumer's message is addressed. None: it is elsewhere, or a tail has answered."""
         name, consumer = message.producer, message.consumer
         if not self._tree.takes(consumer, name, index):
             self._out.record("unexpected", peer=sender, node=name)
@@ -208,7 +206,7 @@ class Flow(Part):
         return node
 
     def _answer_by_tail(self, message: m.Demand | m.SkipTo, index: int) -> bool:
-        """R3: whether the tail of a node that has left answers a consumer."""
+        """Answer a consumer from a tail on this host (R3). Return whether a tail answers."""
         if isinstance(message, m.SkipTo):
             self.tails.let_go(message.producer, message.consumer, index)
             return False
@@ -218,7 +216,7 @@ class Flow(Part):
         return sends is not None
 
     def _is_of_tail(self, demand: m.Demand) -> bool:
-        """R3: whether another host keeps what is demanded, or kept it; a consumer here waits for that host."""
+        """Return whether another host keeps the demanded partition, or has lost it (R3)."""
         name, consumer, index = demand.producer, demand.consumer, demand.index
         if name not in self.tails.kept:
             return False
@@ -230,7 +228,7 @@ class Flow(Part):
         return where != "node"
 
     def on_skip(self, sender: str, message: m.SkipTo) -> Iterable[Note]:
-        """Let go of what ``message.consumer`` does not take: all before a partition (R6), or everything."""
+        """Handle a ``SkipTo``: the consumer needs no partition before one (R6), or none at all."""
         name, consumer = message.producer, message.consumer
         index = LAST if message.index is None else message.index
         node = self._addressed(sender, message, index)
@@ -245,7 +243,7 @@ class Flow(Part):
         if not can:
             self.failures.lacks(name, consumer, index)
             return NO_NOTES
-        if light and index == LAST:  # who goes on as this node is to know of it
+        if light and index == LAST:  # the new host of the operator is to know
             self._owed.setdefault(name, {})[consumer] = forwarded(message)
         elif consumer not in self.nodes:
             to = self._directory.host_of(consumer, index)
@@ -254,21 +252,21 @@ class Flow(Part):
         return (*noted, *self.recall(node, node.leave_heard())) if unheard else noted
 
     def on_skipped(self, _: str, message: m.Skipped) -> None:
-        """The producer's host has answered a ``SkipTo``."""
+        """Handle the answer to a ``SkipTo``."""
         self.demands.skipped(message)
 
     def on_replay_not_needed(self, _: str, message: m.ReplayNotNeeded) -> None:
-        """Let go of the last output that an operator has left here: its consumer has demanded a later one."""
+        """Drop a tail for a consumer that has demanded a later partition."""
         self.tails.let_go(message.producer, message.consumer, message.index)
 
     def _may_renounce(self, sender: str, message: m.SkipTo) -> bool:
-        """Whether the consumer can have said that it wants nothing more: where nothing is for several, none has to."""
+        """Return whether a consumer may renounce. The producer has other consumers then, or the graph other sinks."""
         is_host = sender == self._directory.locations[message.consumer].host
         several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[message.producer]) > 1
         return several and (is_host or message.forwards > 0)
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
-        """A partition for ``part.consumer`` has come from ``sender``."""
+        """Handle a partition from host ``sender`` for ``part.consumer``."""
         edge = name, producer = part.consumer, part.producer
         index = part.index
         node = self.nodes.get(name)
@@ -292,7 +290,7 @@ class Flow(Part):
         return self.perform(node, actions) if actions else NO_NOTES
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
-        """What has come is also for others here that wait for it (R3 of ``outputs``)."""
+        """Give a partition to all consumers on this host that wait for it (R3 of ``outputs``)."""
         noted = NO_NOTES
         if sender != self._host and not part.end:
             consumers = [name for name in self._tree.consumers[part.producer] if name in self.nodes]
@@ -305,7 +303,7 @@ class Flow(Part):
     def _forward(
         self, sender: str, node: str, message: m.Demand | m.SkipTo | m.Partition, value: Any, size_bytes: int
     ) -> None:
-        """R1: to where the node is, as far as this host knows."""
+        """Forward a message to the location of its node (R1)."""
         location = self._directory.locations.get(node)
         if location is None or location.host == self._host or message.forwards >= MAX_FORWARDS:
             self._out.record("undeliverable", peer=sender, node=node, index=message.index)
@@ -320,7 +318,7 @@ class Flow(Part):
             self._out.send(sender, m.Located(self._out.run, (location,)))
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
-        """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
+        """Note the end of a transfer. Without ``arrived`` the partition may have arrived or not."""
         node = self.nodes.get(message.producer)
         tail = None if self._tails is None else self._tails.left.get(message.producer)
         for consumer in self.outputs.consumers_of(message):
@@ -332,11 +330,11 @@ class Flow(Part):
     # --- events ---------------------------------------------------------------------------------------
 
     def failed(self, event: e.OperatorFailed) -> None:
-        """A node's code cannot go on, and so the run, or the queries that use it, cannot."""
+        """Handle the failure of a node's code."""
         self.failures.add(event)
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
-        """The application wants the next partition of a sink, or of all."""
+        """Handle the request of the application for the next partition of a sink, or of all sinks."""
         noted: Iterable[Note] = NO_NOTES
         for name in (event.sink,) if event.sink else self._tree.dataflow.sinks:
             sink = self.nodes.get(name)
@@ -345,7 +343,7 @@ class Flow(Part):
         return noted
 
     def finished(self, event: e.OperatorFinished) -> Iterable[Note]:
-        """A node's code has made a partition."""
+        """Handle a partition that a node's code has made."""
         node = self.nodes.get(event.node)
         if node is None:
             return NO_NOTES
@@ -388,26 +386,26 @@ class Flow(Part):
             self._out.record("left-out", node=event.node, index=index, value=event.left_out.rows, detail=why)
 
     def _made(self, node: NodeCore, actions: list[Action], made: notes.OutputMade) -> Notes:
-        """R7: who takes the node's state does so before its code runs again."""
+        """Perform the actions of a node, and let its state be taken before its code runs again (R7)."""
         calls: list[Action] = [action for action in actions if type(action) is RunCode]
         yield from self.perform(node, [action for action in actions if type(action) is not RunCode])
         yield made
         yield from self.perform(node, calls)
 
     def on_pace(self, name: str) -> None:
-        """A source's next partition is due."""
+        """Call a source whose next partition is due."""
         action = self.calls.pace.take(name)
         if action is not None:
             self.call_again(name, action)
 
     def on_guests_due(self) -> None:
-        """Dismiss the guests that other consumers have waited for long enough."""
+        """Report guests that have held up other consumers for too long."""
         self.laggards.on_timer()
 
     # --- what nodes are to do -------------------------------------------------------------------------
 
     def perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
-        """Do what a node has returned, in order."""
+        """Perform the actions of a node, in their order."""
         name, noted = node.node.name, NO_NOTES
         for action in actions:
             if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
@@ -435,36 +433,36 @@ class Flow(Part):
         return noted
 
     def recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
-        """Perform what leaving asks for; what the node does not wait for any more is not demanded again."""
+        """Perform the actions of a node that is to leave. Forget the demands that it waits for no longer."""
         noted = self.perform(node, actions)
         if node.state is DRAINING:
             self.call_back(node.node.name)
         return noted
 
     def call_back(self, name: str, after: int = -1) -> None:
-        """Repeat no demand of a node that it does not wait for any more, for a partition after ``after``."""
+        """Forget the demands of a node, if it has dispatched partition ``after``."""
         node = self.nodes[name]
         if node.index > after:
             self.demands.withdraw(name, node.node.inputs)
 
     def call_again(self, name: str, action: RunCode) -> None:
-        """Run the code of a node that has waited, if the node is still at that."""
+        """Call the code of a node that has waited, if the node is still at that partition."""
         node = self.nodes.get(name)
         if node is not None and node.state is RUNNING and node.index == action.index:
             self.perform(node, [action])
 
     def hold(self, name: str) -> None:
-        """The code of a node may not run before ``let_run``."""
+        """Let the code of a node wait for ``let_run``."""
         self.calls.hold(name)
 
     def let_run(self, name: str) -> None:
-        """The code of a node that was held may run."""
+        """Call the code of a node that ``hold`` has delayed."""
         run = self.calls.release(name)
         if run is not None:
             self.perform(self.nodes[name], [run])
 
     def _deliver(self, sink: str, output: Output) -> None:
-        """Hand a partition to the application, or the end, with what is to be told of it."""
+        """Deliver a partition, or the end of the stream, to the application."""
         index, uneven = output.index, ""
         if isinstance(output.end, tuple):
             uneven = unevenly(self._out, self._tree, sink, output, self.calls.indices.of(index))
@@ -472,19 +470,19 @@ class Flow(Part):
         self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, *about))
 
     def has_failed(self, name: str) -> bool:
-        """Whether a node here cannot go on."""
+        """Return whether the code of a node on this host has failed."""
         return self._failures is not None and name in self._failures.said
 
     # --- nodes that leave, and come -------------------------------------------------------------------
 
     def add(self, node: NodeCore) -> NodeCore:
-        """A node is here from now on."""
+        """Add a node to this host."""
         equip(node, self._tree, self._install)
         self.nodes[node.node.name] = node
         return node
 
     def take_over(self, survivors: Mapping[str, CarriedOver]) -> None:
-        """These have gone on from the generation before."""
+        """Take over the operators of the generation before that go on."""
         self.kept = tuple([m.Start(name, survivor.node.got) for name, survivor in survivors.items()])
         for name, survivor in survivors.items():
             self.nodes[name] = survivor.node
@@ -492,13 +490,13 @@ class Flow(Part):
                 self.calls.was_called_by(name, survivor.called)
 
     def stay(self, name: str) -> Iterable[Note]:
-        """An operator that was to leave goes on here."""
+        """Resume an operator that was to leave."""
         self._owed.pop(name, None)
         node = self.nodes[name]
         return self.perform(node, node.stay())
 
     def release(self, name: str) -> None:
-        """R3: an operator has left, as ``Directory`` knows; its tail stays."""
+        """Remove an operator that has left, as ``Directory`` knows. Keep its tail (R3)."""
         node = self.nodes.pop(name)
         self.tails.leave(name, node.window.split())
         self.tails.forget(name)
@@ -508,7 +506,7 @@ class Flow(Part):
         self._books.forget(name)
 
     def follow(self, name: str) -> None:
-        """R3: what is wanted of an operator that has left is wanted where it went."""
+        """Repeat the open demands for an operator that has left on its new host (R3)."""
         owed = self._owed.pop(name, None)
         for consumer in self._tree.consumers[name]:
             here = self.nodes.get(consumer)
@@ -521,15 +519,15 @@ class Flow(Part):
                 self.demands.skip(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
-        """An operator is to come here and begin with partition ``index``."""
+        """Expect an operator that is to begin here with partition ``index``."""
         self.expected[name] = Expected(index, self._install.ahead)
 
     def give_up(self, name: str) -> None:
-        """It does not come."""
+        """Stop expecting an operator."""
         self.expected.pop(name, None)
 
     def begin_adopted(self, node: NodeCore) -> None:
-        """An operator has come from another host: it demands its next inputs. What came ahead of it is given to it."""
+        """Let an operator that has come from another host demand its inputs. Inputs that came first are here."""
         name, depth = node.node.name, node.window.depth
         self.demands.redirect(name, self._tree.consumers[name])
         for producer in node.node.inputs:
@@ -553,7 +551,7 @@ class Flow(Part):
                     self.demands.demand(name, producer, action.index)
 
     def forget(self, gone: AbstractSet[str]) -> list[str]:
-        """Forget nodes that the run has no more, as ``Tree`` knows. Return those that were here."""
+        """Forget nodes that the run has no longer, as ``Tree`` knows. Return the nodes that were on this host."""
         here = [name for name in self.nodes if name in gone]
         tables: tuple[dict[str, Any], ...] = (self.nodes, self.expected, self._owed, self.compute_s)
         for table in tables:
@@ -564,7 +562,7 @@ class Flow(Part):
                 del owed[name]
         for edge in [edge for edge in self.sizes if not self._tree.has_edge(*edge)]:
             del self.sizes[edge]
-        self.demands.forget(lambda edge: not self._tree.has_edge(*edge))
+        self.demands.forget_edges()
         self.outputs.forget(gone)
         self.calls.forget(gone)
         if self._schedule is not None:
@@ -576,11 +574,11 @@ class Flow(Part):
     # --- what others ask of all nodes -----------------------------------------------------------------
 
     def reach(self, index: int) -> None:
-        """At the client: an operator has gone on that has got all partitions before that one."""
+        """Note that an operator has consumed all partitions before one, at the client."""
         self.ahead = max(self.ahead, index)
 
     def peer_gone(self, lost: notes.HostLost) -> Notes:
-        """No transfer to that host is under way any more, and what it kept is gone."""
+        """Note that a host is lost: transfers to it have ended, and its tails are gone."""
         if self._tails is not None:
             self._tails.peer_gone(lost.host)
         for node in self.nodes.values():
@@ -589,7 +587,7 @@ class Flow(Part):
         return NO_NOTES
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """A node here that needs the way to ``host``, and what for."""
+        """Return a node that needs the path to ``host``, and the reason."""
         windows = [(name, node.window) for name, node in self.nodes.items()]
         waits = self.demands.waits_for(host)
         if waits is None and self._tails is not None:
@@ -609,23 +607,23 @@ class Flow(Part):
 
     @property
     def last_sent(self) -> int:
-        """The last partition that a source here has dispatched, -1 for none."""
+        """Last partition that a source on this host has dispatched. -1: none."""
         sources = [node for node in self.nodes.values() if node.node.kind == "source"]
         return max((node.index - 1 for node in sources), default=-1)
 
     @property
     def operators(self) -> int:
-        """How many operators are here."""
+        """Number of operators on this host."""
         return plain_sum(node.node.kind == "operator" for node in self.nodes.values())
 
     def suspend(self) -> None:
-        """Sources dispatch nothing new until ``resume``."""
+        """Let sources dispatch nothing new until ``resume``."""
         for node in self.nodes.values():
             if node.node.kind == "source":
                 node.suspend()
 
     def resume(self) -> Notes:
-        """Sources go on."""
+        """Let sources dispatch again."""
         for node in list(self.nodes.values()):
             if node.suspended:
                 yield from self.perform(node, node.resume())
@@ -648,7 +646,7 @@ class Flow(Part):
                     yield from ((name, consumer, least + 1) for consumer, at in demanded.items() if at == least)
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         for node in self.nodes.values():
             node.validate()
         self.demands.validate()
@@ -666,3 +664,17 @@ class Flow(Part):
         notes={notes.HostLost: peer_gone},
         timers={Timer.GUESTS: on_guests_due, Timer.PACE: on_pace},
     )
+
+
+class FlowParts(msgspec.Struct, frozen=True):
+    """The parts of one run that every change of its nodes needs."""
+
+    tree: Tree
+    directory: Directory
+    books: EpochBooks
+    flow: Flow
+
+    @classmethod
+    def of(cls, parts: RunParts) -> FlowParts:
+        """Return these parts of a run."""
+        return cls(parts.get(Tree), parts.get(Directory), parts.get(EpochBooks), parts.get(Flow))

@@ -1,4 +1,4 @@
-"""With which indices the code of nodes runs: in a stream's only tree, with those of its partitions."""
+"""Indices with which the code of nodes runs, in a run that carries a whole stream."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class Indices:
-    """The indices of the partitions of a run that carries a whole stream. A stripe has its own (``stripes``)."""
+    """Indices of the partitions of a run: those of the stream. A stripe has others (``stripes.stripe_code``)."""
 
     __slots__ = ()
 
     def of(self, partition: int) -> int | None:
-        """Return the stream's index of a partition of the run; None where it is not known."""
+        """Return the stream's index of a partition of the run. None: the host does not know it yet."""
         return partition
 
     def call(self, run: RunId, node: str, action: RunCode) -> e.RunOperator | e.OperatorFinished | None:
-        """Return the call of a node's code, or what the node passes on instead; None where it waits for its index."""
+        """Return the call of a node's code, or the output that replaces it. None: the node waits for its index."""
         return e.RunOperator(run, node, action.index, action.inputs)
 
     def end(self, made: e.OperatorFinished) -> e.OperatorFinished:
-        """Return what a node passes on where the stream of its code ends."""
+        """Return the output of a node whose code has ended its stream."""
         return made

@@ -92,7 +92,7 @@ from thalweg.middleware.dataflow import Node
 
 @dataclass(slots=True, eq=False, repr=False)
 class NodeCore(Machine):
-    """The state of one node. Every method that changes what it has in hand returns what is to be done, in order."""
+    """State of one node. Methods that change the state return the actions of the host, in their order."""
 
     TABLE = TRANSITIONS
 
@@ -127,7 +127,7 @@ class NodeCore(Machine):
         return cls(node, limit, SendWindow.of(firsts or {"": index}), index, free=free)
 
     def going_on(self, node: Node, firsts: Mapping[str, int | None]) -> NodeCore:
-        """R11: this one, as it is, in the next generation; what was on its way to it, or from it, is lost."""
+        """Return the node in the next generation (R11). Transfers under way are lost."""
         state = GATHERING if self.state in (DRAINING, LIGHT) else self.state
         received = self.received.going_on(node.inputs, gathers=state is GATHERING)
         return NodeCore(
@@ -137,7 +137,7 @@ class NodeCore(Machine):
 
     @classmethod
     def come(cls, node: Node, limit: int | None, index: int, consumers: dict[str, ConsumerState]) -> NodeCore:
-        """Return a node that has just come from another host, light."""
+        """Return a light node that has come from another host."""
         return cls(node, limit, SendWindow(consumers), index, LIGHT)
 
     def __repr__(self) -> str:
@@ -146,15 +146,15 @@ class NodeCore(Machine):
 
     @property
     def got(self) -> int:
-        """All partitions before this one it has got of some producer."""
+        """Partition before which the node has consumed every input of some producer."""
         return self.index + (self.state in (RUNNING, HOLDING) or bool(self.received.inputs))
 
     def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
-        """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
+        """Handle the demand of a consumer. ``again``: the consumer repeats the demand, as no answer came."""
         window = self.window
         state = window.consumers.get(consumer)
         if state is None or index < state.demanded or index == LAST:  # R7: the first from before the node turned
-            return "late", []  # R8: who wants nothing more says so otherwise (``on_skip``)
+            return "late", []  # R8: a consumer renounces by ``on_skip``
         if window.unheard and consumer in window.unheard:
             if not self._handle_resume(consumer, index):
                 return "lacking", []
@@ -176,9 +176,9 @@ class NodeCore(Machine):
         return "taken", actions + (self._begin() if self.state is IDLE else self.go_on())
 
     def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
-        """R11: a consumer goes on with partition ``index``, without demanding it yet. ``LAST``: it takes no more (R8).
+        """Let a consumer go on with partition ``index``, before it demands that (R11). ``LAST``: it takes no more (R8).
 
-        Return whether this node has what it goes on with, and what is to be done.
+        Return whether the node can send the partition, and the actions.
         """
         window = self.window
         if index == LAST and consumer in window.consumers:
@@ -192,7 +192,7 @@ class NodeCore(Machine):
         return True, self._go_on_heard()
 
     def _handle_resume(self, consumer: str, index: int) -> bool:
-        """R11: a consumer goes on with partition ``index``. Return whether it can be given that."""
+        """Let a consumer go on with partition ``index`` (R11). Return whether the node can send that partition."""
         window = self.window
         free = self.free and self.state is IDLE
         if not free and index < self.index and window.output(index) is None:
@@ -202,20 +202,20 @@ class NodeCore(Machine):
         return True
 
     def _set_out(self) -> None:
-        """R11: a free node begins where the first of its consumers goes on, if it has heard of all."""
+        """Let a free node begin where the first of its consumers goes on, if all have been heard (R11)."""
         first = self.window.begins_at()
         if self.free and self.state is IDLE and first is not None:
             self.index = first
 
     def _less_is_wanted(self) -> list[Action]:
-        """A consumer wants nothing more (R8), or is gone."""
+        """Go on without a consumer that has renounced (R8) or is gone."""
         self.window.acknowledge()
         if self.window.all_demanded(LAST) and self.can(RENOUNCED):
             return self._renounce()
         return self._go_on_heard()
 
     def _go_on_heard(self) -> list[Action]:
-        """R11: less is waited for than before; a free operator gathers at once, as others wait for its word."""
+        """Go on with fewer consumers to wait for (R11). A free operator gathers at once."""
         if self.state is not IDLE:
             return self.go_on()
         self._set_out()
@@ -223,7 +223,7 @@ class NodeCore(Machine):
         return self._begin() if demanded or (self.free and self.node.inputs) else []
 
     def _ready(self) -> bool:
-        """R3: whether what is held may be dispatched. R5, R12: the last one only to all, who have all before it."""
+        """Return whether the held output may be dispatched (R3). The last one waits for all consumers (R5, R12)."""
         last, ahead = self.leaves_after, self.node.ahead
         if self.turns is not None:
             last, ahead = self.turns[0], 1
@@ -232,7 +232,7 @@ class NodeCore(Machine):
         return self.window.is_open(self.index, ahead)
 
     def late_consumers(self) -> list[str]:
-        """Return the consumers whose demands the node waits for before it dispatches what another has demanded."""
+        """Return the consumers that hold up an output which another consumer has demanded."""
         leaves = self.leaves_after is not None or self.turns is not None
         if self.state is not HOLDING or leaves or self.window.unheard or self._ready():
             return []
@@ -249,7 +249,7 @@ class NodeCore(Machine):
         return self._gather()
 
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
-        """``producer`` delivered a partition."""
+        """Handle an input from ``producer``."""
         received, index = self.received, output.index
         if index == self.index and self.state is GATHERING and producer in received.asked:
             return "taken", self._gathered() if received.take(producer, output) else []
@@ -259,25 +259,25 @@ class NodeCore(Machine):
         return "taken", []
 
     def wants(self, producer: str, index: int) -> bool:
-        """Return whether this node is to get that partition, and has not."""
+        """Return whether the node has demanded an input that has not arrived."""
         if index == self.index and self.state in (GATHERING, RUNNING, HOLDING):
             return producer in self.received.asked
-        demanded = self.index - (self.state in (IDLE, LIGHT))  # the last partition that its producers were asked for
+        demanded = self.index - (self.state in (IDLE, LIGHT))  # last partition that the node has demanded
         if self.state is ENDED or not self.index <= index < demanded + self.window.depth:
             return False
         node = self.node if self.rewired is None or index <= self.rewired[0] else self.rewired[1]
         return producer in node.inputs and producer not in self.received.prefetched.get(index, ())
 
     def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
-        """The node's code returned."""
+        """Handle the output of the node's code."""
         if self.state is not RUNNING or output.index != self.index:
             return "late", []
         return "taken", self._hold(output)
 
     def leave(self, after: int, *, recall: bool) -> list[Action]:
-        """Become light once partition ``after`` has been dispatched, at the next chance.
+        """Become light after partition ``after`` has been dispatched.
 
-        ``recall``: also where inputs are demanded. What has come of them is of use only if the node stays.
+        ``recall``: a node that gathers becomes light too. Its inputs are of use only if the node stays.
         """
         unheard = bool(self.window.unheard)
         self.leaves_after, self.recalled = after, recall and unheard
@@ -289,21 +289,21 @@ class NodeCore(Machine):
         return []
 
     def leave_heard(self) -> list[Action]:
-        """R11: what ``leave`` could not recall while some consumer had not said where it goes on."""
+        """Become light, if ``leave`` had to wait for a consumer that was unheard (R11)."""
         if self.window.unheard or not self.recalled or self.leaves_after is None:
             return []
         return self.leave(self.leaves_after, recall=True)
 
     def stay(self) -> list[Action]:
-        """Go on, if it was light; it leaves no more."""
+        """Leave no longer. Go on, if the node is light."""
         self.leaves_after, self.recalled = None, False
         if self.state is not LIGHT and self.state is not DRAINING:
-            return self.go_on()  # what was held for all to want it may go to some
+            return self.go_on()  # the held output needs the demand of one consumer only
         self.to(THAWED)
         return self._renounce() if self.window.all_demanded(LAST) else self._gather()
 
     def replace(self, after: int) -> list[Action]:
-        """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
+        """End after partition ``after``, as other nodes make the later ones (R7)."""
         self.limit = after + 1
         if self.index > after and self.state in (IDLE, GATHERING):  # R7: the last partition of the old tree is out
             self.received.clear()
@@ -311,20 +311,20 @@ class NodeCore(Machine):
         return []
 
     def turn(self, after: int, to: str) -> list[Action]:
-        """What comes after partition ``after`` is for another consumer, ``to``, alone."""
+        """Have another consumer, ``to``, take the partitions after ``after`` (R7)."""
         self.turns = after, to
         self.window.consumers[to] = ConsumerState.of(after + 1)
         return [Turned()] if self.index > after and self.window.all_demanded(after) else []
 
     def rewire(self, after: int, node: Node) -> list[Action]:
-        """After partition ``after`` be ``node``: the same, but for its inputs."""
+        """Take the inputs of ``node`` after partition ``after`` (R7)."""
         self.rewired = after, node
         return self._gather() if self.index > after and self.state is GATHERING else []
 
     def retire(self) -> list[Action]:
-        """The old tree is gone: also for a node that has not gathered since, as it has ended or not begun.
+        """End the part of the old tree. A node may still be in it, as it has ended or not begun.
 
-        All that came through it has been delivered: what the old consumer may have said of that, and got lost, as well.
+        Every partition of the old tree has been delivered, so the old consumer needs nothing more.
         """
         if self.rewired is not None:
             self.node, self.rewired = self.rewired[1], None
@@ -334,34 +334,34 @@ class NodeCore(Machine):
         return self.go_on()
 
     def turned(self) -> SendWindow | None:
-        """Turn to the new consumer (R7). Return what the old one may still want, which somebody else keeps."""
+        """Turn to the new consumer (R7). Return the window of the old consumer for a tail. None: it has all."""
         assert self.turns is not None
         to, self.turns = self.turns[1], None
         return self.window.split(keep=to)
 
     def go_on(self) -> list[Action]:
-        """Dispatch what is held if it may go, and leave if nothing more is to go."""
+        """Dispatch the held output if it may go. Become light if the node is to leave and all outputs are sent."""
         if self.state is HOLDING:
             return self._dispatch() if not self.suspended and self._ready() else []
         return self._freeze() if self.state is DRAINING and self.window.all_demanded(self.index - 1) else []
 
     def join(self, consumers: Iterable[str], first: int) -> list[Action]:
-        """R9: there are more consumers, from partition ``first`` on."""
+        """Add consumers that begin with partition ``first`` (R9)."""
         self.window.consumers |= {name: ConsumerState.of(first) for name in consumers}
         return self.go_on()
 
     def part(self, consumers: Collection[str]) -> list[Action]:
-        """These are no consumers any more; there are others."""
+        """Remove consumers. Others stay."""
         self.window.part(consumers)
         return self._less_is_wanted()
 
     def begin(self) -> list[Action]:
-        """Gather at once, demanded or not (a node that has just appeared, or begins anew)."""
+        """Gather before the first demand, as a new node does."""
         over = self.limit is not None and self.index >= self.limit
         return self._begin() if self.state is IDLE and not over else []
 
     def suspend(self) -> int:
-        """Dispatch nothing new until ``resume``; the last partition that was dispatched, -1 for none."""
+        """Dispatch nothing new until ``resume``. Return the last dispatched partition, or -1."""
         self.suspended = True
         return self.index - 1
 
@@ -395,7 +395,7 @@ class NodeCore(Machine):
         return [RunCode(index, tuple([output.value for output in inputs]))]
 
     def _deliver(self, inputs: list[Output], ended: bool) -> list[Action]:
-        """R4: the application takes the partition at once."""
+        """Give the inputs of a sink to the application at once (R4)."""
         index, producers = self.index, self.node.inputs
         self.to(DELIVERED)
         self.index += 1
@@ -406,7 +406,7 @@ class NodeCore(Machine):
         return [Hand(end), *self._leave_others(inputs)]
 
     def _leave_others(self, inputs: list[Output]) -> list[Action]:
-        """R8: of those that have not ended nothing is wanted any more."""
+        """Return the renunciation of the inputs that have not ended (R8)."""
         names = [name for name, output in zip(self.node.inputs, inputs, strict=True) if not output.end]
         return [Renounce(tuple(names))] if names else []
 
@@ -440,12 +440,12 @@ class NodeCore(Machine):
         return actions + self._gather()
 
     def _end(self) -> list[Action]:
-        """A sink whose run has its number of partitions delivers the end of the stream."""
+        """End at the number of partitions of the run. A sink delivers the end of the stream."""
         self.to(EXHAUSTED)
         return [Hand(Output(self.index, end=True))] if self.node.kind == "sink" else []
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         window, limit = self.window, self.limit
         window.validate(self.index, ended=self.state is ENDED)
         indices = range(self.index, self.index + window.depth)

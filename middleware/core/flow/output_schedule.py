@@ -36,18 +36,18 @@ class OutputSchedule:
         self._taken_bytes = defaultdict[str, int](int)  # R2: by node
 
     def take(self, name: str, size_bytes: int) -> None:
-        """R2: a node has taken an input."""
+        """Count an input of a node (R2)."""
         self._taken_bytes[name] += size_bytes
 
     def is_due(self, made: e.OperatorFinished, now: float) -> bool:
-        """Return whether an output is reported."""
+        """Return whether the output of a node is to be reported."""
         due = self._due.get(made.node)
         if due is None or made.index >= due.index or now >= due.at_s:
             return True
         return self._taken_bytes[made.node] >= due.size_bytes
 
     def begin_anew(self, name: str) -> int:
-        """A node's output is reported. Return how many bytes of inputs it has taken since its last report."""
+        """Return the bytes of inputs since the last report of a node, and count from zero again."""
         return self._taken_bytes.pop(name, 0)
 
     def set_due(self, name: str, due: ReportDue | None) -> None:

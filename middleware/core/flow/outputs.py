@@ -1,15 +1,13 @@
-"""How outputs of nodes here reach their consumers, on this host and on others.
+"""Transfers of outputs from nodes on this host to their consumers.
 
 Rules:
 
-R1. Between two nodes of one host nothing is lost: an output is handed over.
-R2. A partition carries what the host has to tell (``Directory.piggyback``). A commit rides on the first partitions
-    after its change-over, as many as may be under way (``Install.ahead``).
-R3. Consumers of a node on one host are sent a partition once: while it is under way to one of them, others there that
-    demand it ride along. Their host gives what comes to all there that wait for it; who did not get it demands it again
-    and is sent it for itself, as is who demands it from elsewhere by then.
-R4. Of each output that is not acknowledged it is known where it went: one that went where its consumer is no longer is
-    sent again.
+R1. If the consumer is on this host, the output is handed over.
+R2. A partition carries newer locations and measured links (``Directory.piggyback``). The first partitions after a
+    change-over carry the commit, as many of them as may be under way (``Install.ahead``).
+R3. If several consumers of a node are on one host, that host gets a partition once. While the transfer is under way,
+    further consumers there share it. A consumer that did not get the partition demands it again, and gets its own.
+R4. The window keeps the host to which an output went. If the consumer has left that host, the output is sent again.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import Dispatch, Output
-from thalweg.middleware.core.flow.consumer_state import ConsumerState, Sent
+from thalweg.middleware.core.flow.consumer_state import ConsumerState
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.entries import Expected
 from thalweg.middleware.core.flow.epochs import EpochBooks
@@ -31,9 +29,9 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Outputs:
-    """Sends the outputs of the run's nodes on this host.
+    """Sender of the outputs of one run's nodes on this host.
 
-    ``nodes``: those that are here; ``expected``: those that are to come.
+    ``nodes``: the nodes on this host. ``expected``: operators that are to come.
     """
 
     __slots__ = (
@@ -71,14 +69,14 @@ class Outputs:
 
     @property
     def newcomers(self) -> Newcomers:
-        """Operators that have come from other hosts, and have made nothing here yet."""
+        """Operators that came from other hosts and have dispatched no output here yet."""
         if self._newcomers is None:
             self._newcomers = Newcomers(self._out)
         return self._newcomers
 
     @property
     def shared_transfers(self) -> SharedTransfers:
-        """Transfers that several consumers on a host share."""
+        """Transfers that several consumers on one host share."""
         if self._shared_transfers is None:
             self._shared_transfers = SharedTransfers()
             self._under_way = self._shared_transfers.under_way
@@ -89,7 +87,7 @@ class Outputs:
         name, index, consumer = node.node.name, action.output.index, action.consumer
         host = ""
         if self._under_way and not action.again:
-            host = self._boards(name, consumer, index)  # R3: it is under way to another consumer there
+            host = self._boards(name, consumer, index)
         self._was_sent(node.window, action, host or self._send(name, consumer, action.output))
         if self._newcomers is not None and name in self._newcomers.came:
             self._newcomers.record(name, index)
@@ -99,23 +97,23 @@ class Outputs:
             self._out.record("repeated", node=name, index=index)
 
     def send_tail(self, name: str, window: SendWindow, action: Dispatch) -> None:
-        """Send the last output of a node that has left to a consumer."""
+        """Send the last output of a node that has left this host."""
         self._was_sent(window, action, self._send(name, action.consumer, action.output))
         self._out.record("repeated", node=name, index=action.output.index)
 
     def _was_sent(self, window: SendWindow, action: Dispatch, to: str) -> None:
-        """R4: keep where an output went."""
+        """Keep the host to which an output went (R4)."""
         consumer, index = action.consumer, action.output.index
-        sent = Sent(to or self._directory.host_of(consumer, index), under_way=bool(to))
-        window.consumers[consumer].sent[index] = sent
+        host = to or self._directory.host_of(consumer, index)
+        window.consumers[consumer].was_sent(index, host, under_way=bool(to))
 
     def _boards(self, name: str, consumer: str, index: int) -> str:
-        """R3: the host to which this is under way already, and to a consumer there; empty: it is not."""
+        """Return the host to which a transfer to another consumer is under way, if the consumer may share it (R3)."""
         host = self._directory.host_of(consumer, index)
         return host if self.shared_transfers.board(name, index, consumer, host) else ""
 
     def _send(self, name: str, consumer: str, output: Output) -> str:
-        """Send an output to where it is wanted; the host to which its transfer is under way now, if it is."""
+        """Send an output. Return the host to which its transfer is under way, or an empty text."""
         out, directory, index = self._out, self._directory, output.index
         here, to = consumer in self._nodes, self._host
         if not here:
@@ -124,7 +122,7 @@ class Outputs:
                 expected = self._expected.get(consumer)
                 here = expected is not None and expected.takes(index)
                 to = directory.locations[consumer].host
-        if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
+        if here or to == self._host:  # the latter if other hosts have sent a wrong location
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return ""
         news = directory.piggyback(to, upward=False) if self._telling or directory.changes else None
@@ -133,7 +131,7 @@ class Outputs:
             # R2: any of the partitions under way may be the first to come after the change-over
             commit = switch.commit
             if commit.shape is not None and not commit.shape.grows and not self._tree.keeps(name):
-                commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
+                commit = None  # the consumer is in the new tree alone, so it knows the commit
         part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
         routes = directory.chosen_routes
         if routes is not None and routes.table and not output.end:
@@ -146,10 +144,10 @@ class Outputs:
         return "" if output.end else to
 
     def on_demand(self, consumer: ConsumerState, demand: m.Demand, window: SendWindow) -> None:
-        """R4: what has come to where the consumer was is to be sent again."""
+        """Mark the outputs that went to a host which the consumer has left (R4)."""
         name, index = demand.consumer, demand.index
         if self._under_way and self.shared_transfers.alight(demand, self._directory.locations[name].host):
-            # R3: the consumer has moved, and gets nothing of a transfer to its old host that it was to share
+            # R3: the consumer has moved, so the shared transfer to its old host is of no use to it
             window.on_transfer_over(index, name, arrived=False)
         for sent_index, sent in consumer.sent.items():
             wanted = sent_index >= index and not sent.under_way
@@ -157,16 +155,16 @@ class Outputs:
                 sent.due = True
 
     def consumers_of(self, message: m.Partition) -> list[str]:
-        """The transfer of a partition is over. Return for whom it was."""
+        """Return the consumers of a transfer that is over."""
         shared = self.shared_transfers.over(message) if self._under_way else []
         return [message.consumer, *shared]
 
     def peer_gone(self, host: str) -> None:
-        """Nothing is under way to that host any more."""
+        """Forget shared transfers to a lost host."""
         if self._shared_transfers is not None:
             self._shared_transfers.peer_gone(host)
 
     def forget(self, names: Iterable[str]) -> None:
-        """These nodes are not on this host any more."""
+        """Forget operators that have left this host."""
         if self._newcomers is not None:
             self._newcomers.forget(names)

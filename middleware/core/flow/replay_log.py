@@ -1,11 +1,11 @@
-"""The outputs that an operator keeps in a run with failover, for a consumer that begins anew elsewhere.
+"""Outputs that an operator keeps in a run with failover, for a consumer that begins anew on another host.
 
 Rules:
 
-R1. Every output is kept, from the first that the consumer may still be given: the client says from which partition on
-    the consumer would start if hosts were lost now (``CheckpointsObsolete``), and what comes before that is let go.
-R2. With more than ``most_bytes`` the oldest go first, but never the last one. A consumer that needs one of these finds
-    that it is not there, and the run begins wholly anew. Consumers leave replicas early enough that this is rare.
+R1. The log begins with the first partition that a consumer may still need. The client names the partition from which
+    the consumer would start if hosts were lost now (``CheckpointsObsolete``). Earlier outputs are dropped.
+R2. Above ``most_bytes`` the oldest outputs are dropped, but never the last one. If a consumer needs a dropped output,
+    the run begins wholly anew. Checkpoints are frequent enough to make that rare.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thalweg.middleware.core.flow.actions import Output
 
 
 class ReplayLog:
-    """The newest outputs of one node, one partition after the other."""
+    """Newest outputs of one node, in the order of their partitions."""
 
     __slots__ = ("most_bytes", "outputs", "size_bytes")
 
@@ -27,19 +27,19 @@ class ReplayLog:
         self.size_bytes = 0
 
     def add(self, output: Output) -> None:
-        """Keep an output that has been dispatched."""
+        """Add an output that has been dispatched."""
         self.outputs.append(output)
         self.size_bytes += output.size_bytes
         while self.size_bytes > self.most_bytes and len(self.outputs) > 1:
             self.size_bytes -= self.outputs.popleft().size_bytes
 
     def let_go(self, before: int) -> None:
-        """R1: nobody needs the partitions ``before`` that one any more; the last output stays."""
+        """Drop the outputs before a partition, but never the last output (R1)."""
         while len(self.outputs) > 1 and self.outputs[0].index < before:
             self.size_bytes -= self.outputs.popleft().size_bytes
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         indices = [output.index for output in self.outputs]
         assert indices == list(range(indices[0], indices[0] + len(indices))) if indices else True, indices
         assert self.size_bytes == plain_sum(output.size_bytes for output in self.outputs), self.size_bytes

@@ -27,7 +27,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class RemoteTail(msgspec.Struct):
-    """Another host that keeps the last output of an operator here, and who may not have got it from there."""
+    """Tail of an operator here that another host keeps, and the consumers that may lack it."""
 
     host: str
     index: int
@@ -68,14 +68,14 @@ class Tails:
         self._passed: dict[str, ForwardedDemands] = {}  # to those
 
     def leave(self, name: str, window: SendWindow | None) -> None:
-        """R1: keep the last output of a node, for consumers that may not have got it."""
+        """Keep the last output of a node (R1). ``window``: that output, and the consumers that may lack it."""
         if window is not None:
             self.left[name] = window
 
     def wanted(self, demand: m.Demand) -> list[Dispatch] | None:
-        """R1: what is to be sent of a tail that this demand asks for; None where no tail answers it.
+        """Return the sends with which a tail answers a demand (R1). None: no tail on this host answers it.
 
-        Who demands a later partition has let go of the tail.
+        A demand for a later partition acknowledges the tail.
         """
         window = self.left.get(demand.producer)
         if window is None:
@@ -90,7 +90,7 @@ class Tails:
         return window.due(consumer)
 
     def let_go(self, name: str, consumer: str, index: int) -> None:
-        """R1: let go of a tail for a consumer that needs nothing of the node before partition ``index``."""
+        """Drop a tail for a consumer that needs no partition before ``index`` (R1)."""
         window = self.left.get(name)
         if window is not None and index > window.unacked[-1].index:
             window.part((consumer,))

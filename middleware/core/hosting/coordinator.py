@@ -516,7 +516,7 @@ class Coordinator:
             self._ping_by(name, now + ping_s)
 
     def _excuse_late(self, led: _Led, ping_s: float) -> None:
-        """Excuse the silence of hosts while this host was away."""
+        """Excuse silent hosts for the time in which this host itself was away."""
         late_s = self._out.now - led.ping_at_s
         if late_s > ping_s:
             heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}

@@ -19,12 +19,9 @@ from thalweg.middleware.core.context.notes import HostLost, Notes, OperatorLocat
 from thalweg.middleware.core.context.outbox import Alarm, RunContext, Timer
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.flow.consumer_state import ConsumerState
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import EpochBooks
-from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.flow import FlowParts
 from thalweg.middleware.core.flow.newcomers import Newcomer
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.handover import COMING, ArrivalEvent, ArrivalState, MoveAlarm
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.host_services import HostServices
@@ -57,29 +54,13 @@ class Arrivals(Part):
 
     @classmethod
     def of(cls, parts: RunParts) -> Arrivals:
-        return cls(
-            parts.context,
-            parts.shared,
-            parts.get(MoveAlarm),
-            parts.get(Tree),
-            parts.get(Directory),
-            parts.get(EpochBooks),
-            parts.get(Flow),
-        )
+        return cls(parts.context, parts.shared, parts.get(MoveAlarm), FlowParts.of(parts))
 
-    def __init__(
-        self,
-        context: RunContext,
-        shared: HostServices,
-        alarm: Alarm,
-        tree: Tree,
-        directory: Directory,
-        books: EpochBooks,
-        flow: Flow,
-    ) -> None:
+    def __init__(self, context: RunContext, shared: HostServices, alarm: Alarm, nodes: FlowParts) -> None:
         self._out, self._limits, self._shared = context.out, context.limits, shared
         self._partitions = context.install.partitions
-        self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow
+        self._alarm, self._tree, self._directory = alarm, nodes.tree, nodes.directory
+        self._books, self._flow = nodes.books, nodes.flow
         self._bars = "it takes partitions of that run, and has no other part in it" if context.only_subscribes else ""
         self.coming: dict[str, Arrival] = {}
 
@@ -322,7 +303,7 @@ class Arrivals(Part):
         self._adopt(state, came)
 
     def _adopt(self, state: m.State, came: Newcomer) -> None:
-        """The operator is a node here. What its state says of the consumer of a query that has left is nothing."""
+        """Add an operator whose state has come. Consumers whose query has left meanwhile are ignored."""
         name, tree, flow, last = state.node, self._tree, self._flow, state.index - 1
         known = {progress.consumer: progress for progress in state.demanded}
         consumers = dict[str, ConsumerState]()
@@ -337,7 +318,7 @@ class Arrivals(Part):
         flow.begin_adopted(node)
 
     def _progress(self, state: m.State, consumer: str, known: m.ConsumerDemand | None) -> ConsumerState:
-        """Return what a consumer has demanded of an operator; of a query that has begun since, nothing yet."""
+        """Return the last demand of a consumer. The consumer of a newer query has demanded nothing yet."""
         first = self._tree.first.get(consumer, 0)
         if known is None:
             return ConsumerState(max(first, state.index) - 1, first=first)

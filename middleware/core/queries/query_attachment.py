@@ -33,12 +33,9 @@ from collections.abc import Set as AbstractSet
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import Action, Renounce
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import EpochBooks
-from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.flow import FlowParts
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import NodeState
-from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Part, RunParts
 from thalweg.middleware.core.queries.run_subscriptions import RunSubscriptions
@@ -73,31 +70,17 @@ class QueryAttachment(Part):
 
     @classmethod
     def of(cls, parts: RunParts) -> QueryAttachment:
-        return cls(
-            parts.context,
-            parts.get(Tree),
-            parts.get(Directory),
-            parts.get(EpochBooks),
-            parts.get(Flow),
-            OperatorTransfers.of(parts),
-            parts.existing(RunSubscriptions),
-        )
+        subscriptions = parts.existing(RunSubscriptions)
+        return cls(parts.context, FlowParts.of(parts), OperatorTransfers.of(parts), subscriptions)
 
     def __init__(
-        self,
-        context: RunContext,
-        tree: Tree,
-        directory: Directory,
-        books: EpochBooks,
-        flow: Flow,
-        ways: OperatorTransfers,
-        visit: RunSubscriptions | None,
+        self, context: RunContext, nodes: FlowParts, ways: OperatorTransfers, visit: RunSubscriptions | None
     ) -> None:
         self._out, self._install, self._max_nodes = context.out, context.install, context.limits.max_nodes
         self._leads, self._visit = context.leads, visit
         self._told = context.install.number  # of what the client said of guests last
         self._gone: dict[str, None] = {}  # nodes that have left, the latest last: a name is given once
-        self._tree, self._directory, self._books, self._flow = tree, directory, books, flow
+        self._tree, self._directory, self._books, self._flow = nodes.tree, nodes.directory, nodes.books, nodes.flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
 
     def prepare(self, message: m.Propose) -> str:
@@ -167,7 +150,7 @@ class QueryAttachment(Part):
             self._visit.begun(names, first, new, self._directory.where(new.by_name))
 
     def _extend(self, names: Collection[str], here: Iterable[str], first: int) -> Notes:
-        """Have nodes ``names`` from partition ``first`` on; of these some are ``here``."""
+        """Add nodes ``names`` from partition ``first`` on. Those in ``here`` are on this host."""
         tree, flow, limit = self._tree, self._flow, self._install.partitions
         many = len(tree.dataflow.sinks) > 1
         todo: list[tuple[NodeCore, list[Action]]] = []
@@ -192,7 +175,7 @@ class QueryAttachment(Part):
             yield from flow.perform(node, actions)
 
     def _cut(self, gone: AbstractSet[str]) -> Notes:
-        """R4: nodes that no query uses any more are gone, as ``Tree`` and ``Directory`` know."""
+        """Remove nodes that no query uses any longer, as ``Tree`` and ``Directory`` know (R4)."""
         flow = self._flow
         for name in flow.forget(gone):
             self._out.emit(e.CloseNode(self._out.run, name))

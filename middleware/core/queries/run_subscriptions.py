@@ -153,10 +153,10 @@ class RunSubscriptions:
 
 
 def check_visit(message: m.InstallSubscriber, host: str) -> str:
-    """What is wrong with a run that ``host`` has subscribed to, besides what may be with any; empty when nothing is.
+    """Return the reason against a run to which ``host`` has subscribed. Empty: there is none.
 
-    The run may have sinks of this host: those of subscriptions in a later generation, and of one that this host has
-    left while its client invited it for another.
+    Sinks on this host are allowed. A later generation has those of its subscriptions. The run may also have a sink of a
+    subscription that this host has left.
     """
     install = message.install
     if install.run != message.run:

@@ -26,12 +26,9 @@ import msgspec
 from thalweg.middleware.core.context.notes import Notes
 from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.flow.actions import Action
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import EpochBooks
-from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.flow import FlowParts
 from thalweg.middleware.core.flow.node import NodeCore
 from thalweg.middleware.core.flow.node_states import NodeState
-from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.arrivals import Arrivals
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.part import Part, RunParts
@@ -61,27 +58,12 @@ class Reshaping(Part):
 
     @classmethod
     def of(cls, parts: RunParts) -> Reshaping:
-        return cls(
-            parts.context,
-            parts.get(Tree),
-            parts.get(Directory),
-            parts.get(EpochBooks),
-            parts.get(Flow),
-            OperatorTransfers.of(parts),
-        )
+        return cls(parts.context, FlowParts.of(parts), OperatorTransfers.of(parts))
 
-    def __init__(
-        self,
-        context: RunContext,
-        tree: Tree,
-        directory: Directory,
-        books: EpochBooks,
-        flow: Flow,
-        ways: OperatorTransfers,
-    ) -> None:
+    def __init__(self, context: RunContext, nodes: FlowParts, ways: OperatorTransfers) -> None:
         self._out, self._leads, self._max_nodes = context.out, context.leads, context.limits.max_nodes
         self._partitions = context.install.partitions
-        self._tree, self._directory, self._books, self._flow = tree, directory, books, flow
+        self._tree, self._directory, self._books, self._flow = nodes.tree, nodes.directory, nodes.books, nodes.flow
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
     def prepare(self, message: m.Propose) -> str:
@@ -100,7 +82,7 @@ class Reshaping(Part):
         return self._invite(shape, mine, flow, message.number) if mine and not why else why
 
     def _invite(self, shape: m.Shape, mine: Collection[m.Graft], flow: Dataflow, number: int) -> str:
-        """R2: load the code of operators that are to appear here. Return why they cannot, or an empty text."""
+        """Load the code of operators that are to appear on this host (R2). Return the obstacle, or an empty text."""
         hosts = self._directory.where(self._directory.locations)
         hosts |= {graft.node: graft.host for graft in shape.grafts if graft.like}
         known = {entry.node: entry.host for entry in shape.present}
@@ -171,7 +153,7 @@ class Reshaping(Part):
         yield from self._regrow(self._arrivals.appear())
 
     def _regrow(self, new_nodes: Iterable[str]) -> Notes:
-        """R4, R5: nodes of the old tree end, others turn to new consumers or inputs, and ``new_nodes`` gather."""
+        """Switch the nodes on this host to the new tree (R4, R5). The operators ``new_nodes`` appear."""
         tree, flow = self._tree, self._flow
         old, new, turn = tree.former, tree.dataflow, tree.turn
         assert old is not None

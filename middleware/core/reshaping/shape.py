@@ -56,7 +56,7 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
 
 
 def _grafted(old: Dataflow, grafts: Iterable[Graft]) -> dict[str, Node]:
-    """Return the nodes of ``old`` and those that grafts add, with the inputs that grafts give them."""
+    """Return the nodes of ``old`` with the new nodes and inputs of the grafts."""
     nodes = dict(old.by_name)
     for graft in grafts:
         known = nodes.get(graft.node)
@@ -77,7 +77,7 @@ def _grafted(old: Dataflow, grafts: Iterable[Graft]) -> dict[str, Node]:
 
 
 def _reached(nodes: Mapping[str, Node], sink: str) -> set[str]:
-    """Return the nodes that lead to the sink, which is one of them."""
+    """Return the sink and all nodes that lead to it."""
     reached, queue = {sink}, [sink]
     while queue:
         for name in nodes[queue.pop()].inputs:
@@ -90,7 +90,7 @@ def _reached(nodes: Mapping[str, Node], sink: str) -> set[str]:
 
 
 def _check_states(old: Dataflow, nodes: Mapping[str, Node], grafts: Iterable[Graft], reached: Collection[str]) -> None:
-    """Raise DataflowError if a graft takes over a state that it cannot."""
+    """Raise DataflowError if a graft cannot take over a state that it names."""
     inherited: set[str] = set()
     for graft in grafts:
         for name in graft.states:

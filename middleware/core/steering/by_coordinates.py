@@ -76,7 +76,7 @@ class CoordinateSteering(Part):
         self._out.wake(Timer.LOOK, self._out.now + self._options.period_s)
 
     def _pulls(self, name: str, figures: NodeFigures) -> Pulls:
-        """Return the hosts of an operator's neighbours, each with the bytes that pass between."""
+        """Return the hosts of the neighbours of an operator, with the bytes that they exchange with it."""
         where, consumers = self._directory.where(self._directory.locations), self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
         # R5: guests have no coordinates, so their sinks count as at the client

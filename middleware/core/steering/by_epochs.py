@@ -15,15 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.context.notes import LinkMeasured, Notes
 from thalweg.middleware.core.context.outbox import RunContext, Timer
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import EpochBooks, EpochVerdict
-from thalweg.middleware.core.flow.flow import Flow
-from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.epochs import EpochVerdict
+from thalweg.middleware.core.flow.flow import FlowParts
 from thalweg.middleware.core.measuring.prober import SHARE_WAITING, TRIES, too_slow_bps
 from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
@@ -31,15 +27,6 @@ from thalweg.middleware.core.parts.host_services import HostServices
 from thalweg.middleware.core.parts.part import Need, Part, RunParts
 from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide, links_between
 from thalweg.middleware.network.view import Link, Pair
-
-
-class FlowParts(msgspec.Struct, frozen=True):
-    """A run's data as it flows: along which tree, between whom, and what is counted of it."""
-
-    tree: Tree
-    directory: Directory
-    books: EpochBooks
-    flow: Flow
 
 
 class _Choice:
@@ -63,7 +50,7 @@ class EpochSteering(Part):
         return cls(
             parts.context,
             parts.shared,
-            FlowParts(parts.get(Tree), parts.get(Directory), parts.get(EpochBooks), parts.get(Flow)),
+            FlowParts.of(parts),
             parts.get(Departures),
             parts.get(Member),
         )
@@ -123,7 +110,7 @@ class EpochSteering(Part):
         return ""
 
     def _rates_bps(self, pairs: Iterable[Pair], now: float) -> dict[Pair, float]:
-        """Return the rates of the links that are known."""
+        """Return the rates of links with an estimate."""
         estimates = {pair: self._monitor.estimate(pair, now) for pair in pairs}
         return {pair: estimate.rate_bps for pair, estimate in estimates.items() if estimate is not None}
 

@@ -1,14 +1,12 @@
-"""Which partitions of a stream those of one of its stripes are, and with which of them code of the stripe runs.
+"""Indices of the stream for the partitions of a stripe, and the calls of code with these indices.
 
 Rules:
 
-R1. A stripe (``protocol.stripes``) counts its own partitions from 0. Code runs with the index of the stream that its
-    client has given to a partition; a node that comes to one of which it has not heard yet waits until it has.
-R2. What was given once stays. Partitions before the first one that the client speaks of have all been delivered, and
-    are forgotten.
-R3. A node that waits is asked again by whoever has it wait: what it was to run may be nobody's business any more.
-R4. What is past the end of an input is passed on as such, and ends nothing: the next partition may be one that the
-    stream has.
+R1. A stripe (``protocol.stripes``) counts its own partitions from 0. Its code runs with the stream's index, which the
+    client assigns. If a node comes to a partition without an index, the node waits for the index.
+R2. An assigned index never changes. Indices of delivered partitions are forgotten.
+R3. Before a waiting node is called, its state is checked again, as the call may be obsolete.
+R4. If an input is past its end, the node passes that on as a partition. A later partition may have a value again.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class GivenIndices(Indices):
-    """The only writer of what one stripe's partitions are, on this host."""
+    """Indices of one stripe on this host, and the nodes that wait for an index."""
 
     __slots__ = ("_of", "_waiting")
 
@@ -55,7 +53,7 @@ class GivenIndices(Indices):
         return msgspec.structs.replace(made, value=PAST_END, size_bytes=PAST_END.size_bytes, end=False)
 
     def give(self, first: int, indices: Sequence[int]) -> Iterator[tuple[str, RunCode]]:
-        """What partitions are, from ``first`` on; the nodes that have waited for it, and what they are to run."""
+        """Assign indices to the partitions from ``first`` on. Yield the waiting nodes whose call is possible now."""
         for partition in [partition for partition in self._of if partition < first]:
             del self._of[partition]
         for partition, index in enumerate(indices, first):
@@ -68,7 +66,7 @@ class GivenIndices(Indices):
 
 
 class StripeCode(Part):
-    """Has the nodes of a stripe here run with the stream's indices, as its client gives them."""
+    """Part of a stripe's run on each host: code runs with the indices that the client assigns."""
 
     NEEDED_FOR = Need.STRIPE
 
@@ -83,7 +81,7 @@ class StripeCode(Part):
             flow.calls.use(self._indices)
 
     def on_given(self, _: str, message: m.StripeIndices) -> None:
-        """R1: the client says which partitions of the stream this stripe's are."""
+        """Take indices of the client, and call the nodes that have waited for them (R1)."""
         for name, action in self._indices.give(message.first, message.indices):
             self._flow.call_again(name, action)
 
