@@ -158,9 +158,9 @@ def lies(orders: Orders) -> list[m.Control]:
         m.Located(run, there), m.Lost(run, "h1", there), m.Installed(run, "h1", "no"), m.Abort(run, 1),
         m.Retire(run, 1), m.Commit(run, 1, 3, (ghost,)), m.Commit(run, 2, 3, (move,)), m.Propose(run, 3, (move,)),
         m.Vote(run, 1, "h1", 2**50), m.Done(run, 1, "h1", there), m.Offer(run, node, 1), m.Accept(run, node, 1),
-        m.Withdraw(run, node, 1), m.Restored(run, node, 1), m.Resumed(run, node, 1), m.Claim(run, node, "heir"),
+        m.Withdraw(run, node, 1), m.Restored(run, node, 1), m.Resumed(run, node, 1), m.StateRequest(run, node, "heir"),
         m.Refuse(run, node, 1, "no"), m.Relocated(run, node, True, there[0]), m.State(
-            run, node, 1, 3, (), 1, 0, "", inline=b""),
+            run, node, 1, 3, 1, 0, "", b""),
         m.Partition(run, producer, node, 10**6, True), m.Demand(run, producer, "no such node", 10**6),
         m.Demand(run, producer, node, 10**6, commit=m.Commit(run, 4, 3, (ghost,))), m.Welcome("h1", *there_is("h9")),
         m.ProbeResult(run, m.Estimate("h1", "h2", 1, 0, 2**50, 0)), m.Credit(1, 2**50, True),
@@ -185,7 +185,7 @@ def betrayals(orders: Orders, chance: Random) -> Iterator[Attack]:
 
 def _told_by(who: str, orders: Orders, chance: Random) -> Iterator[Attack]:
     told = lies(orders)
-    state = m.State(orders.run, "no such node", 1, 3, (), 1, 10, "")
+    state = m.State(orders.run, "no such node", 1, 3, 1, 10, "")
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     for _ in range(300):

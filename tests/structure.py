@@ -31,6 +31,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.core.parts",
     "middleware.core.routes",
     "middleware.core.flow",
+    "middleware.core.states",
     "middleware.core.runs",
     "middleware.core.moving",
     "middleware.core.reshaping",

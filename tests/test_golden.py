@@ -40,13 +40,13 @@ from thalweg.middleware.protocol import messages as m
 ROOT = Path(__file__).parents[1]
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "6a0707fbc8c195066058220f95e8d6427230b7c3a95149f4ecc1e9380d9b0ab4",
-    "--placement local --period 60 --seed 1 --k 2": "098e476f0c43a31c15d37d12dacaa1d32e77759108d1c09882c8af44af2d0ebb",
+    "--placement global --period 60 --seed 3": "a50c25570682fbe5bd552e81e8a9fa75af9e5ade57d8475ddde98819f1b93d03",
+    "--placement local --period 60 --seed 1 --k 2": "4575597fce5fd7a98ab75b28937d6432f7f80e0541dfcfeb0b6a4826d660a4e3",
     "--placement thalweg --period 60 --seed 2": "c6b2d04dae72ed4b35a20901a965dba8131ebb274b113e9ca597a63a0da45e7e",
-    "--placement random-moves --moves 20 --seed 4": "97b33fe6601ea0864a0cb5a9527324257ca47c656523c79d059de99f63433ce2",
+    "--placement random-moves --moves 20 --seed 4": "110086435307c9a0efdb85042ce820c99eec668806b8194c35cd5edb14fdba69",
     "--placement one-shot --bytes --seed 1": "d8ae40201bbe40728ff17bd5a6b4abf94c6989093543cbcdaeaca2158b18dd35",
 }
-FAULTS = {22: "9b2967d8e025eac31ffaef285f363a1f88cc9ad3ec8eda7997fe3ac43ebab1a7"}
+FAULTS = {22: "2922794eedb7db5d30f2237d540bd3235831e97406537d4ad51047659a253780"}
 
 
 def told(options: str, folder: Path) -> list[str]:

@@ -31,12 +31,12 @@ KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
 DRAWN: tuple[type[msgspec.Struct], ...] = (
     m.Hello, m.Welcome, m.Ping, m.SkipTo, m.Pong, m.Install, m.Skipped, m.Install, m.ReplayNotNeeded,
     m.Checkpoint, m.CheckpointStored, m.StateMissing, m.CheckpointsObsolete, m.Installed, m.Remove, m.Removed, m.Demand,
-    m.Located, m.Failed, m.Lost, m.StripeIndices, m.Offer, m.Accept, m.Refuse, m.State, m.Claim, m.Restored, m.Withdraw,
-    m.Resumed, m.MoveRequest, m.Relocated, m.Propose, m.CheckpointRequest, m.Vote, m.Commit, m.Commit, m.Impassable,
-    m.Abort, m.Retire, m.Done, m.Detach, m.Detached, m.Subscribe, m.AddMember, m.InstallSubscriber, m.Unsubscribe,
-    m.SubscriptionEnded, m.Enlist, m.Drain, m.Drained, m.Leave, m.Stay, m.ProbeRequest, m.ProbeRequest, m.ProbeResult,
-    m.ProbeRequest, m.ProbeResult, m.Echo, m.ProbeRequest, m.ProbeResult, m.Echo, m.Credit,
-    m.Partition, m.Probe,
+    m.Located, m.Failed, m.Lost, m.StripeIndices, m.Offer, m.Accept, m.Refuse, m.State, m.StateRequest, m.Restored,
+    m.Withdraw, m.Resumed, m.MoveRequest, m.Relocated, m.Propose, m.InheritedState, m.Vote, m.Commit, m.Commit,
+    m.Impassable, m.Abort, m.Retire, m.Done, m.Detach, m.Detached, m.Subscribe, m.AddMember, m.InstallSubscriber,
+    m.Unsubscribe, m.SubscriptionEnded, m.Enlist, m.Drain, m.Drained, m.Leave, m.Stay, m.ProbeRequest, m.ProbeRequest,
+    m.ProbeResult, m.ProbeRequest, m.ProbeResult, m.Echo, m.ProbeRequest, m.ProbeResult, m.Echo, m.Credit, m.Partition,
+    m.Probe,
 )  # fmt: skip
 OTHER = RunId("another")
 OVERHEARD = 256  # of what is said the latest

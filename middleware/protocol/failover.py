@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from thalweg.middleware.protocol.fields import Demanded, Index, Name, NodeMessage, RunMessage, Text
-from thalweg.middleware.protocol.moving import INLINE_STATE_BYTES
+from thalweg.middleware.protocol.fields import Demanded, Index, Name, RunMessage, Text
 from thalweg.middleware.protocol.run_id import Generation
+from thalweg.middleware.protocol.states import StateMessage
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -66,25 +66,13 @@ class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
     least: Index = 0
 
 
-class Checkpoint(NodeMessage, frozen=True):
-    """Replica of the state of ``node``, which needs partition ``index`` next: for a host to keep, or to start with.
+class Checkpoint(StateMessage, frozen=True):
+    """Replica of an operator's state, for a host to keep or to start the operator with.
 
-    Its bytes travel as those of State do. They are all that the operator remembers, or what has changed ``since`` its
-    replica at that partition.
+    With ``since``, it holds only the changes since the replica at that partition.
     """
 
-    index: Index
-    state_version: Index
-    size_bytes: Index
-    digest: Annotated[str, msgspec.Meta(max_length=128)]
-    inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
     since: Demanded = -1
-
-
-class CheckpointRequest(RunMessage, frozen=True):
-    """``node`` is here and waits for the replica with which it starts, which has not come yet."""
-
-    node: Name
 
 
 class CheckpointStored(RunMessage, frozen=True, tag="Stable"):

@@ -20,6 +20,7 @@ from thalweg.middleware.protocol.moving import *
 from thalweg.middleware.protocol.queries import *
 from thalweg.middleware.protocol.reshaping import *
 from thalweg.middleware.protocol.routes import *
+from thalweg.middleware.protocol.states import *
 from thalweg.middleware.protocol.stripes import *
 
 
@@ -39,9 +40,9 @@ class Credit(WireMessage, frozen=True):
     arrived_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
 
 
-AnyState = State | Checkpoint
+AnyState = State | InheritedState | Checkpoint
 
-Bulk = Partition | Probe | State | Checkpoint  # what travels in chunks
+Bulk = Partition | Probe | State | InheritedState | Checkpoint  # what travels in chunks
 
 
 class Chunk(WireMessage, frozen=True):
@@ -70,7 +71,6 @@ Control = (
     | Pong
     | Install
     | Checkpoint  # with its bytes in it
-    | CheckpointRequest
     | CheckpointStored
     | StateMissing
     | CheckpointsObsolete
@@ -89,7 +89,8 @@ Control = (
     | Accept
     | Refuse
     | State  # with its bytes in it
-    | Claim
+    | InheritedState  # with its bytes in it
+    | StateRequest
     | Restored
     | Withdraw
     | Resumed

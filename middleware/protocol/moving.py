@@ -7,8 +7,7 @@ from typing import Annotated
 import msgspec
 
 from thalweg.middleware.protocol.fields import Count, Demanded, Index, Location, Name, NodeMessage, RunMessage, Text
-
-INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
+from thalweg.middleware.protocol.states import StateMessage
 
 
 class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -52,22 +51,14 @@ class Refuse(NodeMessage, frozen=True):
     reason: Text
 
 
-class State(NodeMessage, frozen=True):
-    """``node`` between two partitions: it needs ``index`` next, and its consumers have demanded ``demanded``.
+class State(StateMessage, frozen=True):
+    """State of an operator that moves, and the demands of its consumers.
 
-    What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
-    else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
-    any. With ``heir`` the operator goes nowhere: that one, which appears in another tree, takes over what it remembers.
+    ``tail``: the host that keeps the operator's last output until it is acknowledged, if any.
     """
 
-    index: Index
-    demanded: tuple[ConsumerDemand, ...]
-    state_version: Index
-    size_bytes: Index
-    digest: Annotated[str, msgspec.Meta(max_length=128)]
+    demanded: tuple[ConsumerDemand, ...] = ()
     tail: Annotated[str, msgspec.Meta(max_length=128)] = ""
-    inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
-    heir: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
 class Restored(NodeMessage, frozen=True):

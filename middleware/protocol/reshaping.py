@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 
 from thalweg.middleware.dataflow import Node
-from thalweg.middleware.protocol.fields import Location, Name, RunMessage
+from thalweg.middleware.protocol.fields import Location, Name
+from thalweg.middleware.protocol.states import StateMessage
 
 
 class Graft(msgspec.Struct, frozen=True, array_like=True):
@@ -39,8 +40,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
         return any(isinstance(graft.like, Node) for graft in self.grafts)
 
 
-class Claim(RunMessage, frozen=True):
-    """The new operator ``heir`` waits for the state of ``node``, which has not come yet."""
+class InheritedState(StateMessage, frozen=True, kw_only=True):
+    """State of an operator that disappears with its tree, for the operator ``heir`` of the next tree."""
 
-    node: Name
     heir: Name

@@ -12,7 +12,7 @@ R2. The state is kept here and sent to other hosts, as a hand-over sends one: to
 R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
     not needed any more (``CheckpointsObsolete``), and with the run, whatever ends it.
 R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
-    on another host it is claimed from there, again and again.
+    on another host it is requested from there (``awaited_states``).
 R5. Of an operator without state there are no replicas, and the client is told so, and when one would be due, as it lets
     go then of what nobody needs. Where a consumer runs the same code that one's word is enough: it follows soon.
 R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed
@@ -38,7 +38,6 @@ R12. Where sources give something else than before (``protocol.absent_sources``)
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +46,6 @@ import msgspec
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.core.context.notes import HostLost, OutputMade
-from thalweg.middleware.core.context.outbox import Timer
 from thalweg.middleware.core.failover.replica_placement import domain_of, replica_hosts
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
@@ -58,6 +56,8 @@ from thalweg.middleware.core.moving.departures import Departures
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
 from thalweg.middleware.core.parts.replica_table import Replicas
+from thalweg.middleware.core.states.awaited_states import AwaitedStates
+from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, refusal
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import is_right
@@ -92,17 +92,6 @@ class ReplicaProgress:
     wait_bytes: float = 0.0
 
 
-@dataclass
-class AwaitedReplica:
-    """An operator that starts with a replica at ``index``, which ``holder`` keeps."""
-
-    index: int
-    holder: str
-    due_s: float
-    interval_s: float
-    came: bool = False
-
-
 class Checkpoints(Part):
     """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
 
@@ -125,27 +114,23 @@ class Checkpoints(Part):
         self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
         self._lines: dict[str, int] = {}  # by consumer, the partition with which it would begin anew
-        self.waiting: dict[str, AwaitedReplica] = {}
-        self._sending: set[tuple[str, str]] = set()  # bulk transfers under way: of which operator, where to
-        self._failed = Counter[tuple[str, str]]()  # R9: failed transfers in a row
+        self._states, self._awaited_states = parts.get(StateTransfers), parts.get(AwaitedStates)
+        self._waiting: dict[str, int] = {}  # operators here that start with a replica, at that partition
+        self._transfers: dict[tuple[str, str], StateTransfer] = {}  # of whole replicas, by operator and host
         self._cuts = {cut.node: cut for cut in install.history_gaps}
         self._starts: Mapping[str, m.Start] = {start.node: start for start in install.starts}
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
         """R4: have the operators that are here wait for the replicas with which they start."""
         self._drop_wrong()
-        now, retry_s = self._out.now, self._limits.retry_s
         for name, start in self._starts.items():
             if start.holder and name in self._flow.nodes and name not in beginning.carried_over:
                 self._flow.hold(name)
-                self.waiting[name] = AwaitedReplica(start.index, start.holder, now + retry_s, retry_s)
+                self._waiting[name] = start.index
                 if self._chain(name, start.index):
                     self._restore(name)
-                elif start.holder != self._out.host:
-                    self._claim(name, start.holder)
                 else:
-                    self._miss(name, start.index)
-        self._arm()
+                    self._awaited_states.expect(name, start.holder, at_once=True)
 
     def _drop_wrong(self) -> None:
         """R12: let go of what was of another history, and have the rest be of this generation."""
@@ -223,11 +208,9 @@ class Checkpoints(Part):
         index, since.index = since.index, None
         if name not in self._flow.nodes:
             return
-        if event.error or len(event.state) > self._limits.max_state_bytes:
+        why = refusal(event, self._limits.max_state_bytes)
+        if why:
             since.last = -1
-            why = (
-                event.error or f"it has {len(event.state)} bytes; this host keeps up to {self._limits.max_state_bytes}"
-            )
             out.record("fault", node=name, detail={"about": "replica", "what": why})
         elif event.keeps is False:
             self._stateless.add(name)
@@ -282,46 +265,40 @@ class Checkpoints(Part):
         return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rates_bps, before))
 
     def _send(self, host: str, kept: m.Checkpoint) -> bool:
-        """Whether a replica is on its way: one whole one of an operator at a time."""
-        states = self._directory.states
-        if kept.since < 0 and (kept.node, host) in self._sending and not states.stuck(host, kept.node, kept.node):
-            return False
+        """Send a replica. Return False if a whole one of the operator is under way to that host."""
+        transfer = StateTransfer(host)
+        if kept.since < 0:
+            transfer = self._transfers.setdefault((kept.node, host), transfer)
         assert kept.inline is not None
         message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
-        if states.send(host, message, kept.inline) and kept.since < 0:
-            self._sending.add((kept.node, host))
-        return True
+        return self._states.send(transfer, message, kept.inline)
 
     def on_transfer_over(self, peer: str, message: m.Checkpoint, *, arrived: bool) -> None:
-        key = message.node, peer
-        if message.since < 0:
-            self._sending.discard(key)
+        """R9: tell the operator's host of a replica that does not get there."""
         if arrived:
-            self._failed.pop(key, None)
             return
         self._flow.demands.stuck(peer)
         if message.node in self._since:
             self._since[message.node].last = -1  # R8: after a failed transfer the next replica is whole
-        start = self._starts.get(message.node)
-        if start is not None and message.index <= start.index:  # R9: an operator is to start from this replica
-            self._failed[key] += 1
-            if self._failed[key] >= TRIES:
-                why = f"its replica has not got there in {self._failed[key]} transfers"
-                self._out.send(peer, m.StateMissing(self._out.run, message.node, start.index, why))
+        transfer = self._transfers.get((message.node, peer))
+        if self.awaits(message) and transfer is not None and transfer.failures >= TRIES:
+            why = f"its replica has not got there in {transfer.failures} transfers"
+            index = self._starts[message.node].index
+            self._out.send(peer, m.StateMissing(self._out.run, message.node, index, why))
 
     def awaits(self, message: m.Checkpoint) -> bool:
-        """Whether an operator is to start with it (R9); others are for when their host is lost."""
+        """Return whether an operator is to start with a replica (R9). The others are kept for a loss of their host."""
         start = self._starts.get(message.node)
         return start is not None and message.index <= start.index
 
     @property
     def awaited(self) -> Collection[str]:
         """Operators here that cannot start yet, as their replica has not come."""
-        return self.waiting.keys()
+        return [name for name in self._waiting if name in self._flow.nodes]
 
     def on_lost(self, note: HostLost) -> None:
         """A host is gone for good, perhaps with replicas: others are due."""
-        self._sending = {(name, host) for name, host in self._sending if host != note.host}
+        self._transfers = {key: transfer for key, transfer in self._transfers.items() if transfer.to != note.host}
         for name, since in self._since.items():
             since.due = True
             self._flow.schedule.set_due(name, None)
@@ -356,17 +333,15 @@ class Checkpoints(Part):
 
     def wants(self, message: m.Checkpoint) -> bool:
         """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
-        if self._options is None or message.size_bytes > self._limits.max_state_bytes:
+        if self._options is None or message.since >= message.index or self._has(message):
             return False
-        waiting = self.waiting.get(message.node)
-        if message.since >= message.index or self._has(message):
-            return False
-        if waiting is not None and message.node in self._flow.nodes:
-            return not waiting.came and message.index <= waiting.index
+        start = self._waiting.get(message.node)
+        if start is not None and message.node in self._flow.nodes:
+            return self._awaited_states.missing(message.node) is not None and message.index <= start
         return message.node in self._directory.locations and self._room(message.node, 2 * MOST)
 
-    def on_checkpoint(self, sender: str, message: m.Checkpoint, payload: Any) -> None:
-        state = payload if message.inline is None else message.inline
+    def on_checkpoint(self, sender: str, message: m.Checkpoint, state: Any) -> None:
+        """Keep a replica, or start an operator with it."""
         has = self._has(message)
         if not has and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
             return
@@ -375,9 +350,9 @@ class Checkpoints(Part):
         here = self.replicas.setdefault(message.node, {})
         if not has:
             here[message.index] = msgspec.structs.replace(message, inline=bytes(state or b""))
-        waiting = self.waiting.get(message.node)
-        if waiting is not None and message.node in self._flow.nodes:
-            if not waiting.came and self._chain(message.node, waiting.index):
+        start = self._waiting.get(message.node)
+        if start is not None and message.node in self._flow.nodes:
+            if self._awaited_states.missing(message.node) is not None and self._chain(message.node, start):
                 self._restore(message.node)
             return
         hosts, whole = (self._out.host, sender), {message.index} if self._chain(message.node, message.index) else set()
@@ -386,12 +361,12 @@ class Checkpoints(Part):
                 whole.add(index)
                 self._out.send(self._client, m.CheckpointStored(self._out.run, message.node, index, hosts))
 
-    def on_request(self, sender: str, message: m.CheckpointRequest) -> None:
+    def on_request(self, sender: str, message: m.StateRequest) -> None:
         """R4: an operator elsewhere starts with what is kept here."""
         start = self._starts.get(message.node)
         chain = [] if start is None else self._chain(message.node, start.index)
         here = self._directory.locations.get(message.node)  # its query may have left
-        if start is None or here is None or here.host != sender:
+        if start is None or message.heir or here is None or here.host != sender:
             return
         if chain:
             for replica in chain:
@@ -406,8 +381,8 @@ class Checkpoints(Part):
         """
         if self._client == self._out.host:
             return
-        waiting = self.waiting.get(message.node)
-        if waiting is not None and not waiting.came and (waiting.holder, waiting.index) == (sender, message.index):
+        missing = self._awaited_states.missing(message.node)
+        if missing is not None and (missing.holder, self._waiting[message.node]) == (sender, message.index):
             self._out.send(self._client, message)
 
     def _miss(self, name: str, index: int) -> None:
@@ -449,9 +424,9 @@ class Checkpoints(Part):
     # --- the host of an operator that starts with one ---------------------------------------------------
 
     def _restore(self, name: str) -> None:
-        waiting, version = self.waiting[name], self._directory.locations[name].version
-        waiting.came = True
-        chain = self._chain(name, waiting.index)
+        self._awaited_states.came(name)
+        version = self._directory.locations[name].version
+        chain = self._chain(name, self._waiting[name])
         whole, *deltas = [
             e.Inherited(replica.inline or b"", replica.digest, replica.state_version) for replica in chain
         ]
@@ -459,50 +434,23 @@ class Checkpoints(Part):
         self._out.emit(e.RestoreState(self._out.run, name, version, *fields, tuple(deltas)))
 
     def on_restored(self, event: e.StateRestored) -> None:
-        waiting = self.waiting.get(event.node)
-        if waiting is None or not waiting.came or event.node not in self._flow.nodes:
+        """Let an operator run that has its replica, or have the run begin anew with an older one (R7)."""
+        index, missing = self._waiting.get(event.node), self._awaited_states.missing(event.node)
+        if index is None or missing is not None or event.node not in self._flow.nodes:
             return
         if event.error and not (event.cause and event.cause.traceback):
             # R7: the replica is damaged or of another version, so the run begins anew with an older one
-            for replica in self._chain(event.node, waiting.index):
+            for replica in self._chain(event.node, index):
                 del self.replicas[event.node][replica.index]
-            self._out.send(self._client, m.StateMissing(self._out.run, event.node, waiting.index, event.error[:4000]))
+            self._out.send(self._client, m.StateMissing(self._out.run, event.node, index, event.error[:4000]))
             return
         if event.error:
-            reason = f"its replica at partition {waiting.index} cannot be restored: {event.error}"
+            reason = f"its replica at partition {index} cannot be restored: {event.error}"
             self._flow.failed(e.OperatorFailed(self._out.run, event.node, reason[:4000], event.cause or None))
             return
-        del self.waiting[event.node]
+        del self._waiting[event.node]
         self._share(event.node)
         self._flow.let_run(event.node)
-
-    def waits_for(self, host: str) -> tuple[str, str] | None:
-        """An operator here that needs the way to ``host``, and what for."""
-        waiting = (name for name, entry in self.waiting.items() if not entry.came and entry.holder == host)
-        return next(((name, "which keeps its replica") for name in waiting), None)
-
-    def on_timer(self) -> None:
-        """R4: claim what has not come."""
-        now = self._out.now
-        self.waiting = {name: waiting for name, waiting in self.waiting.items() if name in self._flow.nodes}
-        for name, waiting in self.waiting.items():
-            if not waiting.came and waiting.due_s <= now:
-                self._claim(name, waiting.holder)
-                self._flow.demands.stuck(waiting.holder)
-                waiting.interval_s = min(2 * waiting.interval_s, self._limits.retry_max_s)
-                waiting.due_s = now + waiting.interval_s
-        self._arm()
-
-    def _claim(self, name: str, holder: str) -> None:
-        if holder == self._out.host:
-            self._miss(name, self.waiting[name].index)
-            return
-        self._out.send(holder, m.CheckpointRequest(self._out.run, name))
-
-    def _arm(self) -> None:
-        due_s = [waiting.due_s for waiting in self.waiting.values() if not waiting.came]
-        if due_s:
-            self._out.wake(Timer.RESTORE, min(due_s))
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
@@ -514,12 +462,11 @@ class Checkpoints(Part):
     HANDLERS = Handlers(
         messages={
             m.Checkpoint: on_checkpoint,
-            m.CheckpointRequest: on_request,
+            m.StateRequest: on_request,
             m.StateMissing: on_lacking,
             m.CheckpointsObsolete: on_settled,
         },
         events={e.StateTaken: on_taken, e.StateRestored: on_restored},
         notes={OutputMade: on_made, HostLost: on_lost},
-        timers={Timer.RESTORE: on_timer},
         transfers={m.Checkpoint: on_transfer_over},
     )

@@ -24,7 +24,6 @@ import msgspec
 from thalweg.middleware.core.context.outbox import RunContext
 from thalweg.middleware.core.measuring.monitor import Monitor
 from thalweg.middleware.core.routes.route_choice import RouteChoice
-from thalweg.middleware.core.routes.state_transfers import StateTransfers
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -86,7 +85,6 @@ class Directory:
         self._joined: dict[str, int] = {}  # host -> what was told as it joined
         self.doomed = False  # something is on a host that is lost
         self.chosen_routes: RouteChoice | None = None  # created with the first route that is chosen or looked at
-        self._states: StateTransfers | None = None
         self._monitor = monitor
         self.switch: Switch | None = None
         self.changes = 0  # of locations
@@ -101,13 +99,6 @@ class Directory:
             for host in self.lost:
                 self.chosen_routes.lose(host)
         return self.chosen_routes
-
-    @property
-    def states(self) -> StateTransfers:
-        """Transfers of operators' states from here."""
-        if self._states is None:
-            self._states = StateTransfers(self._out, self.routes, self.peers, self._monitor)
-        return self._states
 
     def host_of(self, node: str, index: int) -> str:
         """The host that ``node`` is on when it works on partition ``index``."""

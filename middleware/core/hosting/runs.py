@@ -33,6 +33,8 @@ from thalweg.middleware.core.queries.subscription_table import SubscriptionTable
 from thalweg.middleware.core.reshaping.inheritance import Inheritance
 from thalweg.middleware.core.reshaping.reshaping import Reshaping
 from thalweg.middleware.core.runs.run import RunCore
+from thalweg.middleware.core.states.awaited_states import AwaitedStates
+from thalweg.middleware.core.states.state_transfers import StateTransfers
 from thalweg.middleware.core.steering.by_coordinates import CoordinateSteering
 from thalweg.middleware.core.steering.by_epochs import EpochSteering
 from thalweg.middleware.core.steering.central import CentralSteering
@@ -47,6 +49,8 @@ from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 # Each part calls only those before it (R2), and they hear of one thing in this order.
 PARTS: tuple[type[Part], ...] = (
     Flow,
+    StateTransfers,
+    AwaitedStates,
     MoveAlarm,
     Arrivals,
     Departures,

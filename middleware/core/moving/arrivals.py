@@ -200,8 +200,8 @@ class Arrivals(Part):
     # --- its state ------------------------------------------------------------------------------------
 
     def wants(self, message: m.State) -> bool:
-        """Whether a state that begins to arrive has been asked for, and is not too large."""
-        return not message.heir and message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
+        """Return whether a state that begins to arrive is of an operator that may come."""
+        return message.node in self.coming
 
     def _fits(self, message: m.State) -> bool:
         """Whether a state is of a partition of the run, and says of each consumer once what it has demanded.
@@ -217,9 +217,8 @@ class Arrivals(Part):
         lasting = [name for name in consumers if name not in self._tree.first]
         return len(set(names)) == len(names) and set(names).issuperset(lasting)
 
-    def on_state(self, sender: str, message: m.State, payload: Any) -> None:
-        if message.heir:
-            return
+    def on_state(self, sender: str, message: m.State, state: Any) -> None:
+        """Restore the state of an operator that was offered to this host, or refuse it."""
         name, out, limit = message.node, self._out, self._limits.max_state_bytes
         here = self._directory.locations.get(name)
         if here is None or self._tree.former is not None:  # nothing honest is under way then
@@ -243,7 +242,6 @@ class Arrivals(Part):
         elif arrival.state is ArrivalState.PREPARED:
             arrival.to(ArrivalEvent.STATE_CAME)
             arrival.came, arrival.came_s = msgspec.structs.replace(message, inline=None), out.now
-            state = payload if message.inline is None else message.inline
             version, digest = arrival.version, message.digest
             out.emit(e.RestoreState(out.run, name, version, state, digest, message.state_version))
 

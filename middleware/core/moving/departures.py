@@ -25,9 +25,10 @@ from thalweg.middleware.core.flow.epochs import EpochBooks
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node_states import NodeState
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.moving.handover import LEAVING, DepartureEvent, DepartureState, MoveAlarm, too_large
+from thalweg.middleware.core.moving.handover import LEAVING, DepartureEvent, DepartureState, MoveAlarm
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Part, RunParts
+from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, refusal
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -49,10 +50,13 @@ class Departure(Machine):
     state: DepartureState = DepartureState.OFFERED
     begun_s: dict[str, float] = field(default_factory=dict)  # phase -> when it began
     expires_s: float = 0.0
-    sending: bool = False  # a bulk transfer of the state is under way
     taken: e.StateTaken | None = None
+    transfer: StateTransfer = field(init=False)
     size_bytes: int = 0  # of the state
     index: int = 0  # of the operator's next partition, once it is light
+
+    def __post_init__(self) -> None:
+        self.transfer = StateTransfer(self.target)
 
     def __repr__(self) -> str:
         return f"{self.node} on its way to {self.target}, {self.state}"
@@ -70,13 +74,22 @@ class Departures(Part):
             parts.get(Directory),
             parts.get(EpochBooks),
             parts.get(Flow),
+            parts.get(StateTransfers),
         )
 
     def __init__(
-        self, context: RunContext, alarm: Alarm, tree: Tree, directory: Directory, books: EpochBooks, flow: Flow
+        self,
+        context: RunContext,
+        alarm: Alarm,
+        tree: Tree,
+        directory: Directory,
+        books: EpochBooks,
+        flow: Flow,
+        states: StateTransfers,
     ) -> None:
         self._out, self._limits, self._install = context.out, context.limits, context.install
         self._alarm, self._tree, self._directory, self._books, self._flow = alarm, tree, directory, books, flow
+        self._states = states
         self.leaving: dict[str, Departure] = {}
         self.state_bytes: dict[str, int] = {}  # of operators when they last left, at their host and at the client
 
@@ -158,7 +171,7 @@ class Departures(Part):
             return
         if event.delta is True:  # asked for before, for a replica
             return
-        error = event.error or too_large(len(event.state), self._limits.max_state_bytes)
+        error = refusal(event, self._limits.max_state_bytes)
         if error:
             yield from self._stay(departure, DepartureEvent.FAILED, error)
             return
@@ -184,23 +197,21 @@ class Departures(Part):
             node=name,
             version=departure.version,
             index=node.index,
-            demanded=tuple(demanded),
             state_version=snapshot.state_version,
             size_bytes=len(snapshot.state),
             digest=snapshot.digest,
+            demanded=tuple(demanded),
             tail=self._out.host if node.window.unacked else "" if holder is None else holder.host,
         )
-        departure.sending = self._directory.states.send(departure.target, message, snapshot.state)
+        self._states.send(departure.transfer, message, snapshot.state)
 
     # --- what the other host says ---------------------------------------------------------------------
 
     def on_transfer_over(self, _: str, message: m.State, *, arrived: bool) -> None:
-        """The transfer of a state is over; only one that has arrived gives the other host time to restore it."""
+        """Give the other host time to restore a state that has arrived."""
         departure = self.leaving.get(message.node)
-        if departure is not None and not message.heir and departure.version == message.version:
-            departure.sending = False
-            if arrived:
-                departure.expires_s = self._out.now + self._limits.handoff_s
+        if departure is not None and departure.version == message.version and arrived:
+            departure.expires_s = self._out.now + self._limits.handoff_s
 
     def on_accept(self, sender: str, message: m.Accept) -> Notes:
         departure = self._of(sender, message)
@@ -211,8 +222,8 @@ class Departures(Part):
         elif departure.state is DepartureState.OFFERED:
             departure.to(DepartureEvent.ACCEPTED)
             yield from self._agreed(departure, -1, recall=False)
-        elif departure.state is DepartureState.SENT and not departure.sending:
-            self._send_state(departure)  # R5: the state was lost on its way
+        elif departure.state is DepartureState.SENT:
+            self._send_state(departure)  # R5: the state was lost on its way, if it is under way no longer
 
     def on_refuse(self, sender: str, message: m.Refuse) -> Notes:
         departure = self._of(sender, message)
@@ -351,9 +362,9 @@ class Departures(Part):
                 continue
             if departure.state is DepartureState.COMMITTED:
                 self._out.send(departure.target, m.Located(self._out.run, (location,)))
-            elif departure.sending and self._directory.states.stuck(departure.target, departure.node):
-                self._send_state(departure)
-            elif departure.state in WAITING and not departure.sending:
+            elif departure.transfer.under_way:
+                self._send_state(departure)  # if the transfer is stuck
+            elif departure.state in WAITING:
                 if self._out.now >= departure.expires_s:
                     why = f"host {departure.target!r} did not answer in {self._limits.handoff_s:g} s"
                     yield from self._stay(departure, DepartureEvent.EXPIRED, why)

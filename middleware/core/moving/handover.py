@@ -107,11 +107,6 @@ COMING: dict[tuple[ArrivalState, ArrivalEvent], ArrivalState] = {
 }
 
 
-def too_large(size_bytes: int, limit: int) -> str:
-    """Why a state cannot leave, or empty."""
-    return f"its state has {size_bytes} bytes; this host sends up to {limit}" if size_bytes > limit else ""
-
-
 class MoveAlarm(Alarm, Part):
     """The timer of all hand-overs from and to this host, in one run."""
 

@@ -44,6 +44,7 @@ from thalweg.middleware.core.parts.part import (
     RunParts,
 )
 from thalweg.middleware.core.routes.route_choice import route_fields
+from thalweg.middleware.core.states.state_transfers import StateTransfers
 from thalweg.middleware.errors import in_seconds
 from thalweg.middleware.network.view import NET
 from thalweg.middleware.protocol import events as e
@@ -52,7 +53,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 Heard = n.Notes | None
 OF_NODES = frozenset({Timer.EPOCH, Timer.DECIDE, Timer.PACE})  # timers of one node
-WITH_BYTES = frozenset({m.State, m.Checkpoint})
+WITH_BYTES = frozenset({m.State, m.InheritedState, m.Checkpoint})
 FROM_CLIENT = frozenset(
     {
         m.Install, m.Ping,
@@ -245,7 +246,9 @@ class RunCore:
         own = kind is m.SkipTo and self._demands_for_itself(sender, message)
         if not (own or self.may_say(sender, kind)) or (kind in TO_CLIENT and not self.context.leads):
             return
-        words = (sender, message) if kind not in WITH_BYTES else (sender, message, payload)
+        words: tuple[Any, ...] = (sender, message)
+        if kind in WITH_BYTES:
+            words = (sender, message, payload if message.inline is None else message.inline)
         own_handler = self._MESSAGES.get(kind)
         if own_handler is not None:
             own_handler(self, sender, message)
@@ -277,7 +280,8 @@ class RunCore:
         if sender not in self.members:
             return False
         if isinstance(message, m.AnyState):
-            return any(part.wants(message) for part in self.parts.handling(type(message)))
+            fits = message.size_bytes <= self.context.limits.max_state_bytes
+            return fits and any(part.wants(message) for part in self.parts.handling(type(message)))
         node = self.flow.nodes.get(message.consumer)
         if node is None:
             return message.consumer in self.directory.locations  # to be forwarded
@@ -327,7 +331,9 @@ class RunCore:
         ways = self.directory.routes
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, state)
-        self.directory.states.over(peer, via, state, arrived=arrived)
+        transfers = self.parts.existing(StateTransfers)
+        if transfers is not None:
+            transfers.over(peer, via, state, arrived=arrived)
         for hearer in self.parts.hearers(("transfer", type(state))):
             hearer(peer, state, arrived=arrived)
 

@@ -172,7 +172,7 @@ class Session:
             if field.name not in ("message", "placement", "dataflow", "free", "merging", "duration_s", "size_bytes")
         }
         if kind is e.TimerFired:
-            timers = ["retry", "lease", "probe", "silence", *(f"{what} r" for what in ("move", "claims", "barrier"))]
+            timers = ["retry", "lease", "probe", "silence", *(f"{what} r" for what in ("move", "states", "barrier"))]
             timers += ["install r", "ping r", "plan r", f"epoch r {self.pool.text('node')}", "remove r", "decide r o"]
             drawn = {"key": timer_of(self.random.choice(timers))}
         elif "message" in kind.__struct_fields__:

@@ -28,7 +28,7 @@ MOVE = m.Move("o", "h2", "h3", 1)
 NEWS = m.Piggyback((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
 COMMIT = m.Commit(R, 1, 3, (MOVE,))
 PLACE = m.PlaceReport((0.1, 0.0, 0.0), 0.0, 0.1, 9, m.HostReport(1000, 1, 0))
-STATE = m.State(R, "o", 1, 0, (), 1, 1, "d", inline=b"x")
+STATE = m.State(R, "o", 1, 0, 1, 1, "d", b"x")
 GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
 SUBSCRIBE = m.Subscribe(R, 7, "s", GUEST)
 SAID: list[m.Message] = [
@@ -54,9 +54,10 @@ SAID: list[m.Message] = [
     m.Accept(R, "o", 1),
     m.Refuse(R, "o", 1, "no"),
     STATE,
-    m.Claim(R, "o", "n"),
+    m.StateRequest(R, "o", "n"),
     m.Checkpoint(R, "o", 1, 2, 1, 1, "d", b"x"),
-    m.CheckpointRequest(R, "o"),
+    m.StateRequest(R, "o"),
+    m.InheritedState(R, "o", 1, 0, 1, 1, "d", b"x", heir="n"),
     m.SkipTo(R, "s", "o", 7, version=9),
     m.SkipTo(R, "s", "o", None),
     m.Skipped(R, "s", "o", None),

@@ -45,6 +45,7 @@ from thalweg.middleware.core.failover.checkpoints import Checkpoints
 from thalweg.middleware.core.failover.recovery import Recovery
 from thalweg.middleware.core.flow.actions import LAST
 from thalweg.middleware.core.runs.run import RunCore
+from thalweg.middleware.core.states.awaited_states import AwaitedStates
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -266,12 +267,12 @@ def begun(world: Scripted) -> bool:
 
 def claimed(world: Scripted) -> bool:
     run = newest(world, CLAIMS)
-    return run is not None and any(not each.came for each in run.parts.get(Checkpoints).waiting.values())
+    return run is not None and any(map(run.parts.get(AwaitedStates).missing, run.parts.get(Checkpoints).awaited))
 
 
 def restoring(world: Scripted) -> bool:
-    runs = [newest(world, host) for host in world.names]
-    return any(each.came for run in runs if run is not None for each in run.parts.get(Checkpoints).waiting.values())
+    parts = [run.parts for run in (newest(world, host) for host in world.names) if run is not None]
+    return any(not of.get(AwaitedStates).missing(name) for of in parts for name in of.get(Checkpoints).awaited)
 
 
 def ready(world: Scripted) -> bool:

@@ -115,12 +115,12 @@ SHAPE_LOSSES = """
 """
 
 STATE_LOSSES = """
-| message | from   | once     | for ever  |
-|---------|--------|----------|-----------|
-| State   | h3     | reshaped | cut h4 h3 |
-| Claim   | target | reshaped | cut h4 h3 |
-| Done    | target | reshaped | lost h4   |
-| Retire  | client | reshaped | lost h1   |
+| message        | from   | once     | for ever  |
+|----------------|--------|----------|-----------|
+| InheritedState | h3     | reshaped | cut h4 h3 |
+| StateRequest   | target | reshaped | cut h4 h3 |
+| Done           | target | reshaped | lost h4   |
+| Retire         | client | reshaped | lost h1   |
 """
 
 
@@ -138,7 +138,7 @@ def state_taken(world: Scripted) -> bool:
     return (
         run is not None
         and "o" in run.parts.get(Inheritance).legacies
-        and run.parts.get(Inheritance).legacies["o"].taken is not None
+        and run.parts.get(Inheritance).legacies["o"].message is not None
     )
 
 
@@ -228,11 +228,11 @@ def test_states(step: str, fault: str, expected: str, padding: int) -> None:
 def test_state_losses(message: str, sender: str, how: str, expected: str, padding: int) -> None:
     world = losing(message, sender, for_ever=how == "for ever", dataflow=MERGING_DATAFLOW)
     world.padding = padding
-    if message == "Claim":  # there is one where a state is lost
+    if message == "StateRequest":  # there is one where a state is lost
         loses, lost = world.loses, []
 
         def loses_both(host: str, send: e.Send) -> bool:
-            if not lost and isinstance(send.message, m.State) and host == "h3":
+            if not lost and isinstance(send.message, m.InheritedState) and host == "h3":
                 lost.append(send)
                 return True
             return loses is not None and loses(host, send)

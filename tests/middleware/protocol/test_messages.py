@@ -130,7 +130,7 @@ def fitting(chunk: m.Chunk) -> bool:
     match chunk.message:
         case m.Probe():
             return chunk.total_bytes <= m.PROBE_BYTES
-        case m.State() | m.Checkpoint():
+        case m.State() | m.InheritedState() | m.Checkpoint():
             return chunk.message.inline is None
     return not chunk.message.end
 
@@ -147,7 +147,7 @@ chunks = strategy_of(msgspec.inspect.type_info(m.Chunk)).filter(fitting).map(wit
 
 def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     every = strategy_of(msgspec.inspect.type_info(kind))
-    if kind in (m.State, m.Checkpoint):
+    if kind in (m.State, m.InheritedState, m.Checkpoint):
         return every.map(lambda state: msgspec.structs.replace(state, inline=state.inline or b""))
     return every.map(lambda part: msgspec.structs.replace(part, end=True)) if kind is m.Partition else every
 
@@ -242,7 +242,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 11$"),
+        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 12$"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
         (frames.encode(m.Ping(R))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (frames.encode(m.Demand(R, "p", "c", 1, 65)), "<= 64"),
@@ -283,7 +283,7 @@ def test_bulk_limits() -> None:
         frames.decode_chunk(frames.encode(m.Chunk(1, 0, 0, m.Partition(R, "p", "c", 7, end=True))))
 
 
-STATE = m.State(R, "o", 1, 0, (), 1, 8, "sha256:x")
+STATE = m.State(R, "o", 1, 0, 1, 8, "sha256:x")
 DOUBLE = b"\xcb"  # msgpack's mark of one
 
 

@@ -36,7 +36,11 @@ def subtypes(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 CONCRETE = sorted(
-    {kind for kind in subtypes(m.WireMessage) if kind not in (m.RunMessage, m.NodeMessage, m.ProposalMessage)},
+    {
+        kind
+        for kind in subtypes(m.WireMessage)
+        if kind not in (m.RunMessage, m.NodeMessage, m.ProposalMessage, m.StateMessage)
+    },
     key=lambda kind: kind.__name__,
 )
 

@@ -372,7 +372,7 @@ def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Pl
     commit = m.Commit(R, 1, 0, (MOVE,))
     part = m.Partition(R, "s", "o", 1, commit=commit)
     book << got("h1", part, b"s1", 2) >> [e.Send(R, CLIENT, m.Done(R, 1, "h3"))]  # its commit is the first it hears
-    book << got("h2", m.State(R, "o", 1, 1, (m.ConsumerDemand("t", 0),), 1, 3, "sha", "h2", b"one")) >> ANY
+    book << got("h2", m.State(R, "o", 1, 1, 1, 3, "sha", b"one", (m.ConsumerDemand("t", 0),), "h2")) >> ANY
     book << e.StateRestored(R, "o", 1) >> ANY
     book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
     assert book.only(e.RunOperator) == [e.RunOperator(R, "o", 1, (b"s1",))]

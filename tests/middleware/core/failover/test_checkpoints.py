@@ -147,7 +147,7 @@ def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tup
 
 
 def test_the_host_of_an_operator_alone_is_given_its_replica(make_book: Any, make_install: Any) -> None:
-    book, claim = keeper(make_book, make_install), m.CheckpointRequest(run_of("r~1"), "o")
+    book, claim = keeper(make_book, make_install), m.StateRequest(run_of("r~1"), "o")
     book << got("h1", claim) >> []
     book << got("h2", claim) >> ANY
     assert [(each.node, each.index) for each in book.sent("h2")] == [("o", 4)]
@@ -170,7 +170,7 @@ def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
 def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
     """From partition ``cut`` on, sources give something else than they gave to the replica."""
     book = keeper(make_book, make_install, history_gaps=(m.HistoryGap("o", cut, 1, 0, cut),))
-    book << got("h2", m.CheckpointRequest(run_of("r~1"), "o")) >> ANY
+    book << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
     assert [type(each) for each in book.sent()] == [m.Checkpoint if right else m.StateMissing]
 
 
@@ -179,7 +179,7 @@ def test_a_host_keeps_the_replica_at_the_line_at_which_a_restart_would_begin(
     make_book: Any, make_install: Any, line: int, there: bool
 ) -> None:
     book = keeper(make_book, make_install, Start("o", line))
-    book << got("h2", m.CheckpointRequest(run_of("r~1"), "o")) >> ANY
+    book << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
     assert [type(each) for each in book.sent()] == [m.Checkpoint if there else m.StateMissing]
 
 

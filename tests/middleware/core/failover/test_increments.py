@@ -203,7 +203,7 @@ def test_who_starts_with_changes_gets_all_that_they_follow_on(make_book: Any, ma
     anew = lasting(install, 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
     for book in (keeper, other):
         book << got("client", anew) >> ANY
-    keeper << got("h2", m.CheckpointRequest(run_of("r~1"), "o")) >> ANY
+    keeper << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
     sent = [each for each in keeper.sent("h2") if isinstance(each, m.Checkpoint)]
     assert sent == [state(2, run=run_of("r~1")), state(4, since=2, what=b"z", run=run_of("r~1"))]
     other << got("h3", sent[1]) >> []

@@ -212,7 +212,7 @@ def test_a_query_that_has_left_claims_and_restores_nothing(make_book: Any) -> No
     install = m.Install(R, flow, tuple([m.Location(name, host, 1) for name, host in where.items()]), peers, "client")
     starts = [Start(name, 4, "h1" if name in ("above", "below") else "") for name in flow.by_name]
     state = m.Checkpoint(run_of("r~1"), "above", 1, 4, 1, 2, "", b"xy")
-    for host, word in (("h1", m.CheckpointRequest(run_of("r~1"), "above")), ("h2", state)):
+    for host, word in (("h1", m.StateRequest(run_of("r~1"), "above")), ("h2", state)):
         book = make_book(host)
         book << got("client", lasting(install, 1, *starts)) >> ANY
         book << got("client", m.Detach(run_of("r~1"), 1, ("above", "plain", "t"))) >> ANY

@@ -212,7 +212,7 @@ def test_an_answer_that_was_lost_delays_nothing_for_long(sending: Playbook) -> N
 
 
 def test_an_operator_that_does_not_get_to_another_host_stays_and_the_run_goes_on(sending: Playbook) -> None:
-    state = m.State(R, "o", 1, 0, 0, 0, 10_000_000, "")
+    state = m.State(R, "o", 1, 0, 0, 10_000_000, "")
     for idle_s in range(3, 13):
         sending.at(idle_s) << e.TransferStalled("h2", state, idle_s) >> ANY
         sending.at(idle_s + 0.1) << got("h2", m.Pong(None, True)) >> []

@@ -234,7 +234,7 @@ def location(host: str, version: int) -> m.Location:
 
 
 DEMANDED = (m.ConsumerDemand("t", 0),)
-STATE = m.State(R, "o", 1, 1, DEMANDED, 1, 3, "sha", "h2", b"one")
+STATE = m.State(R, "o", 1, 1, 1, 3, "sha", b"one", DEMANDED, "h2")
 
 
 @pytest.fixture
@@ -731,7 +731,7 @@ def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps
         book << got(CLIENT, m.Demand(R, "p", sink, 0, version=1)) >> ANY
     book << got("h2", m.Offer(R, "o", 1)) >> ANY
     book << e.NodeOpened(R, "o") >> ANY
-    book << got("h2", m.State(R, "o", 1, 1, (m.ConsumerDemand("p", 0),), 1, 3, "sha", "h2", b"one")) >> ANY
+    book << got("h2", m.State(R, "o", 1, 1, 1, 3, "sha", b"one", (m.ConsumerDemand("p", 0),), "h2")) >> ANY
     book << e.StateRestored(R, "o", 1) >> ANY
     book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
     run = book.core.runs[R]

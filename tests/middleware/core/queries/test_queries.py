@@ -143,7 +143,7 @@ def test_a_query_begins_at_a_host_to_which_an_operator_has_come_that_knew_of_it_
     book << got("h2", m.Offer(R, "o", 1)) >> ANY
     book << e.NodeOpened(R, "o") >> ANY
     consumers = [m.ConsumerDemand("t", 9), *([m.ConsumerDemand("u~1", 9)] if taken == "o" else [])]
-    book << got("h2", m.State(R, "o", 1, 10, tuple(consumers), 1, 3, "sha", "h2", b"one")) >> ANY
+    book << got("h2", m.State(R, "o", 1, 10, 1, 3, "sha", b"one", tuple(consumers), "h2")) >> ANY
     if taken == "o":
         assert [type(each) for each in book.sent("h2")] == [m.Refuse]
     else:
