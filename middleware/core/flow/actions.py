@@ -1,4 +1,4 @@
-"""What a node is told to do, and what it holds: the words that a node (``flow.node``) and its host's flow share."""
+"""Actions that a node (``flow.node``) asks its host (``flow.flow``) to perform, and the outputs of nodes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import msgspec
 
 from thalweg.middleware.protocol import messages as m
 
-LAST = 2**53 - 1  # who demands this partition has taken all that it will
+LAST = 2**53 - 1  # a consumer that demands this partition takes no further partitions
 
 
 class Output(msgspec.Struct, frozen=True, gc=False):
-    """A partition as a node holds it; ``end`` marks the end of the stream and has no value (see ``m.Partition``).
+    """Output partition of a node, or the end of the node's stream.
 
-    ``sizes``: of what a sink with several inputs is given, the bytes of each.
+    ``end``: the stream ends here, and the output has no value (see ``m.Partition``). ``sizes``: for the delivery of a
+    sink with several inputs, the bytes of every input.
     """
 
     index: int
@@ -25,20 +26,23 @@ class Output(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """Demand partition ``index`` from every producer."""
+    """Action to demand partition ``index`` from every producer."""
 
     index: int
 
 
 class RunCode(msgspec.Struct, frozen=True, gc=False):
-    """Run the code on ``inputs``, in the order of the node's producers."""
+    """Action to run the node's code on ``inputs``, which are in the order of the node's producers."""
 
     index: int
     inputs: tuple[Any, ...]
 
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):
-    """Send ``output`` to a consumer, for the application an empty name; ``again``: it was sent there before."""
+    """Action to send ``output`` to a consumer, and again if ``again`` is set.
+
+    ``consumer``: its name, empty for the application.
+    """
 
     output: Output
     again: bool = False
@@ -46,25 +50,31 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Renounce(msgspec.Struct, frozen=True, gc=False):
-    """Tell these producers that nothing more is wanted of them."""
+    """Action to notify ``producers`` that the node needs no further partitions."""
 
     producers: tuple[str, ...]
 
 
 class Hand(msgspec.Struct, frozen=True, gc=False):
-    """Give ``output`` to the application (sink only)."""
+    """Action to deliver ``output`` to the application (sink only)."""
 
     output: Output
 
 
 class Lighten(msgspec.Struct, frozen=True, gc=False):
-    """The node is light: its next partition is ``index``, nothing is owed to it, and nothing is in its hands."""
+    """Notice that the node is light, and that its next partition is ``index``.
+
+    A light node has no output to dispatch, and waits for no input.
+    """
 
     index: int
 
 
 class Turned(msgspec.Struct, frozen=True, gc=False):
-    """The last output is to be kept for the old consumer (``NodeCore.turned``), the next one is for the new one."""
+    """Notice that the node has dispatched its last output for the old consumer (``NodeCore.turned``).
+
+    The host keeps the output for the old consumer. The next output is for the new consumer.
+    """
 
 
 Action = Ask | RunCode | Dispatch | Renounce | Hand | Lighten | Turned

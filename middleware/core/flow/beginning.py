@@ -1,11 +1,14 @@
-"""How a node begins on a host: with the run, in a later generation of it, or as it comes from another host.
+"""Start of a node on a host: with the run, in a later generation of the run, or after a move from another host.
 
 Rules:
 
-R1. Operators of a run that outlives its hosts keep their outputs (``replay_log``), where that is of use: sources make
-    theirs again, sinks stay.
-R2. In a graph a consumer says itself with which partition it goes on. The only one that a node has does so as well.
-R3. So does a sink of another client in every later generation. The run's client knows about how far it is, and no more.
+R1. In a run with failover, an operator that feeds an operator keeps its outputs (``replay_log``). Other nodes need no
+    log: sources make outputs again, and sinks stay where they are.
+R2. If only the nodes of lost hosts restart, every consumer announces its next partition. If the graph has several
+    sinks, or a node has several consumers, there is an exception. The client names the partition of every sink that has
+    ended or belongs to the run's client.
+R3. In every later generation, a sink of another client announces its partition too. The run's client knows the progress
+    of the sink only roughly.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
-    """A node that begins with the run, or in a later generation of it."""
+    """Return a node that begins with the run, or with a later generation of the run."""
     limit, consumers = install.partitions, tree.consumers[node.name]
     starts = {start.node: start for start in install.starts}
     start = starts.get(node.name)
@@ -30,7 +33,7 @@ def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
     begins: dict[str, int | None]
     if install.kept_from is not None and start is not None and consumers:
         begins = firsts(consumers, tree, install)
-    elif guests and start is not None and start.index < LAST:  # R3: begin at the guest's own partition
+    elif guests and start is not None and start.index < LAST:  # R3: a guest announces its own partition
         begins = {name: None if name in guests else starts[name].index for name in consumers}
     else:
         begins, free = {name: starts[name].index if name in starts else 0 for name in consumers}, False
@@ -40,13 +43,16 @@ def begun(node: Node, tree: Tree, install: m.Install) -> NodeCore:
 
 
 def is_of_guest(name: str, tree: Tree, install: m.Install) -> bool:
-    """Whether that is a sink of another client than the run's."""
+    """Return whether a node is the sink of a client that did not start the run."""
     node = tree.node_of(name)
     return node.kind == "sink" and node.pinned not in (None, install.client)
 
 
 def firsts(consumers: Iterable[str], tree: Tree, install: m.Install) -> dict[str, int | None]:
-    """With which partition these consumers go on in that generation; None: each says so itself (R2)."""
+    """Return the partition with which every consumer continues in the generation of ``install``.
+
+    None: the consumer announces the partition (R2).
+    """
     several = len(install.dataflow.sinks) > 1 or bool(install.dataflow.several)
     sinks = {start.node: start.index for start in install.starts if several}
     known = {
@@ -57,7 +63,7 @@ def firsts(consumers: Iterable[str], tree: Tree, install: m.Install) -> dict[str
 
 
 def equip(node: NodeCore, tree: Tree, install: m.Install) -> None:
-    """Tell a node how many partitions may be under way, and have it keep its outputs (R1)."""
+    """Set the number of partitions of a node that may be under way, and create the replay log if R1 requires one."""
     node.window.depth = install.ahead
     kinds = {tree.node_of(name).kind for name in tree.consumers[node.node.name]}
     if install.failover is not None and node.node.kind == "operator" and "operator" in kinds:

@@ -1,4 +1,4 @@
-"""State of one consumer of a node: its last demand, and the transfers of outputs to it."""
+"""State of one consumer of a node: the last demand, and the transfers of outputs to the consumer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from thalweg.middleware.core.flow.actions import LAST
 
 
 class Sent(msgspec.Struct, gc=False):
-    """Transfer of an output to the host on which a consumer was.
+    """Transfer of an output to the host of a consumer at that time.
 
-    ``landed``: the transfer has ended there, and the consumer has not repeated its demand since.
-    ``due``: the node is to send the output again.
+    ``landed``: the transfer has arrived, and the consumer has not repeated its demand since. ``due``: the node has to
+    send the output again.
     """
 
     host: str
@@ -24,15 +24,15 @@ class Sent(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class ConsumerState:
-    """One consumer of a node."""
+    """Last demand of one consumer of a node, and the unacknowledged outputs that the consumer was sent."""
 
-    demanded: int = -1  # highest partition that it has demanded. Before its first demand: ``first`` - 1
+    demanded: int = -1  # highest demanded partition. Before the first demand: ``first`` - 1
     first: int = 0  # first partition that the consumer takes
     sent: dict[int, Sent] = field(default_factory=dict)  # unacknowledged outputs, by partition
 
     @classmethod
     def of(cls, first: int) -> ConsumerState:
-        """Return a consumer whose first partition is ``first``. With ``LAST`` it takes no partition."""
+        """Return a consumer whose first partition is ``first``. ``LAST``: the consumer takes no partition."""
         return cls(first if first == LAST else first - 1, first=first)
 
     @property
@@ -41,9 +41,9 @@ class ConsumerState:
         return self.demanded if self.demanded >= self.first else self.first
 
     def demand(self, index: int, *, again: bool) -> bool:
-        """Handle a demand. Return whether it is a new one. ``again``: the consumer repeats it, as no answer came.
+        """Handle a demand, and return whether it is new. ``again``: a repetition, because no answer came.
 
-        R2: a partition is sent again unless its transfer is under way or has only just ended.
+        R2 of ``node``: a partition is sent again unless its transfer is under way or has just ended.
         """
         fresh = index > self.demanded
         if again or not fresh:
@@ -52,16 +52,19 @@ class ConsumerState:
         return fresh
 
     def was_sent(self, index: int, host: str, *, under_way: bool) -> None:
-        """Note that an output has gone to that host."""
+        """Record that an output was sent to ``host``. ``under_way``: the transfer has not ended."""
         self.sent[index] = Sent(host, under_way)
 
     def is_due(self, index: int) -> bool:
-        """Return whether the node is to send an output, for the first time or again."""
+        """Return whether the node has to send an output, for the first time or again."""
         sent = self.sent.get(index)
         return sent is None or sent.due
 
     def miss(self, index: int, *, again: bool) -> None:
-        """Note that the consumer lacks an output. ``again``: its demand is a repeated one."""
+        """Record that the consumer lacks an output. ``again``: the demand is a repetition.
+
+        The first repetition after the arrival does not count, because it was most likely sent before the arrival.
+        """
         sent = self.sent.get(index)
         if sent is None or sent.under_way:
             return
@@ -71,19 +74,19 @@ class ConsumerState:
             sent.due = True
 
     def over(self, index: int, *, arrived: bool) -> None:
-        """Note the end of a transfer. Without ``arrived`` the output may have arrived or not."""
+        """Record the end of a transfer. Without ``arrived``, the output may be lost and is due again."""
         sent = self.sent.get(index)
         if sent is not None:
             sent.under_way, sent.landed, sent.due = False, arrived, not arrived
 
     def peer_gone(self, host: str) -> None:
-        """Note that a host is lost: outputs that went there may have arrived or not."""
+        """Record the loss of ``host``. Outputs that went there may be lost and are due again."""
         for index, sent in self.sent.items():
             if sent.host == host:
                 self.over(index, arrived=False)
 
     def forget(self) -> None:
-        """Count every output that was sent as one that may not have arrived."""
+        """Mark every sent output as due again, because the output may be lost."""
         for index in self.sent:
             self.over(index, arrived=False)
 

@@ -1,12 +1,12 @@
-"""Demands from nodes on this host to producers on other hosts, until they are answered.
+"""Demands from nodes on this host to producers on other hosts, until the demands are answered.
 
 Rules:
 
 R1. A demand to another host is repeated with back-off until the partition arrives, and a ``SkipTo`` until its answer.
-    Messages between nodes of one host are never lost, so they are never repeated.
+    Messages between nodes of one host are never lost, and never repeated.
 R2. A demand carries newer locations and measured links (``Directory.piggyback``). The first demand in another tree, or
-    for another query, carries the commit. A guest sends the demand alone, as no host believes the rest.
-R3. If another host keeps the tail of an operator, the demand for that tail is repeated like any other.
+    for another query, carries the commit. A guest sends bare demands, because hosts ignore piggybacked data of guests.
+R3. If another host keeps the tail of an operator, a demand for that tail is repeated as in R1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Demands:
-    """Pending demands of one run's nodes on this host. No other part writes them. ``nodes``: the nodes on this host."""
+    """Pending demands of a run's nodes on this host. No other part writes the table. ``nodes``: nodes on this host."""
 
     __slots__ = (
         "_answer_s",
@@ -59,7 +59,7 @@ class Demands:
         nodes: Mapping[str, NodeCore],
     ) -> None:
         self._out, self._limits = context.out, context.limits
-        self._host, self._desk = context.out.host, context.out.context  # whose clock is read for every message
+        self._host, self._desk = context.out.host, context.out.context  # with the clock, read for every message
         self._silence, self._retries = shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
         self._guest, self._by_epochs = context.only_subscribes, context.by_epochs is not None
@@ -67,12 +67,15 @@ class Demands:
         self._telling = directory.telling(upward=True)
         self._nodes = nodes
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
-        self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
+        self._answer_s: dict[tuple[str, str], float] = {}  # by the same keys: time that the last answer took
 
     # --- sending --------------------------------------------------------------------------------------
 
     def ask(self, node: NodeCore, index: int) -> None:
-        """Demand partition ``index`` from all producers of a node. Repeat the demands whose inputs the node lacks."""
+        """Demand partition ``index`` from the producers of a node.
+
+        A demand to another host is repeated if the node lacks the input.
+        """
         name, asked = node.node.name, node.received.asked
         for producer in node.node.inputs:
             if self._send(name, producer, index) and producer in asked:
@@ -110,11 +113,14 @@ class Demands:
         return not here
 
     def skip(self, consumer: str, producer: str, index: int) -> None:
-        """Announce the partition with which a consumer goes on, until the producer answers. ``LAST``: with none."""
+        """Announce the partition with which a consumer continues, and repeat the message until the answer.
+
+        ``LAST``: the consumer takes no further partition.
+        """
         if self._send_skip(consumer, producer, index):
             self.wait(consumer, producer, index)
             self.pending[consumer, producer].skips = True
-        else:  # R1, R3: a tail on another host is of no use any longer
+        else:  # R1, R3: the consumer no longer needs a tail on another host
             self.pending.pop((consumer, producer), None)
 
     def _send_skip(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
@@ -132,20 +138,23 @@ class Demands:
     # --- waiting --------------------------------------------------------------------------------------
 
     def wait(self, consumer: str, producer: str, index: int) -> None:
-        """Repeat a demand until its answer, at first after twice the time of the last answer or later."""
+        """Repeat a demand until its answer.
+
+        The first repetition comes after ``retry_s``, or after twice the time of the last answer if that is longer.
+        """
         edge, limits, now = (consumer, producer), self._limits, self._desk.now
         wait_s, twice_s = limits.retry_s, 2 * self._answer_s.get(edge, 0.0)
         if twice_s > wait_s:
             wait_s = max(wait_s, min(twice_s, limits.retry_max_s))
         self.pending[edge] = Pending(index, now + wait_s, wait_s, now)
-        self._retries.by(now + wait_s)  # those that wait have backed off further
+        self._retries.by(now + wait_s)  # demands that wait already have longer intervals
         if self._lasts:
             if not self._silence.watching:
                 self._silence.watch()
             self._greet(producer, index)
 
     def begin_soon(self, consumer: str, producer: str) -> None:
-        """Repeat a demand early: the producer's host may not have begun the new generation yet."""
+        """Repeat a demand early, because the producer's host may not have begun the new generation yet."""
         pending = self.pending.get((consumer, producer))
         if pending is not None:
             pending.interval_s = self._limits.retry_s / 4
@@ -153,38 +162,38 @@ class Demands:
             self._retries.by(pending.due_s)
 
     def answered(self, edge: tuple[str, str], index: int) -> None:
-        """Forget a demand whose partition has arrived."""
+        """Remove a demand whose partition has arrived, and record how long the answer took."""
         pending = self.pending.get(edge)
         if pending is not None and pending.index == index:
             del self.pending[edge]
             self._answer_s[edge] = self._desk.now - pending.asked_s
 
     def skipped(self, message: m.Skipped) -> None:
-        """Forget a ``SkipTo`` that the host of the producer has answered."""
+        """Remove a ``SkipTo`` that the producer's host has answered."""
         edge, index = (message.consumer, message.producer), LAST if message.index is None else message.index
         pending = self.pending.get(edge)
         if pending is not None and pending.skips and pending.index == index:
             del self.pending[edge]
 
     def withdraw(self, consumer: str, producers: Iterable[str]) -> None:
-        """Forget the demands of a node that gathers no more."""
+        """Remove the demands of a node that gathers no further inputs."""
         for producer in producers:
             self.pending.pop((consumer, producer), None)
 
     def ended(self, consumer: str) -> None:
-        """Forget the demands of a node that has ended. Its ``SkipTo`` messages are still to be answered."""
+        """Remove the demands of a node that has ended. ``SkipTo`` messages remain until the answer."""
         for edge in [edge for edge, pending in self.pending.items() if edge[0] == consumer and not pending.skips]:
             del self.pending[edge]
 
     def redirect(self, producer: str, consumers: Iterable[str]) -> None:
-        """Send the pending demands for a producer that has come to this host once more, now within the host."""
+        """Send the pending demands for a producer that has come to this host again, now within the host."""
         for consumer in consumers:
             pending = self.pending.pop((consumer, producer), None)
             if pending is not None:
                 (self.skip if pending.skips else self.demand)(consumer, producer, pending.index)
 
     def retry(self) -> float | None:
-        """Repeat the demands that are due (R1). Return when the next one is due, or None."""
+        """Repeat the demands that are due (R1). Return the time when the next demand is due, or None."""
         now, earliest_s = self._out.now, None
         for (consumer, producer), pending in self.pending.items():
             if pending.due_s <= now:
@@ -196,7 +205,7 @@ class Demands:
         return earliest_s
 
     def hurry(self, host: str) -> None:
-        """Repeat the demands to a host at once (R1): earlier ones may not have reached it."""
+        """Repeat the demands to ``host`` at once (R1), because earlier demands may be lost."""
         now = self._out.now
         for (_, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
@@ -206,44 +215,47 @@ class Demands:
     # --- hosts that are waited for --------------------------------------------------------------------
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """Return a node that waits for an input from ``host``, and the reason."""
+        """Return a node that waits for an input from ``host``, and the reason, or None."""
         for (consumer, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
                 return consumer, f"which holds {producer!r}"
         return None
 
     def check_waiting(self) -> bool:
-        """Report the hosts of all pending demands as waited for. Return whether there are any."""
+        """Report to ``Suspicions`` the hosts that have not answered a demand. Return whether a demand is pending."""
         for (_, producer), pending in self.pending.items():
             self._wait_for(self._greet(producer, pending.index), pending.asked_s)
         return bool(self.pending)
 
     def _greet(self, producer: str, index: int) -> str:
-        """Ping the host of a producer once, to measure how long its answers take. Return that host."""
+        """Ping the host of a producer once, to measure its response time. Return the host."""
         host = self._directory.whereabouts(producer, index)
         if host in self._directory.hosts:
             self._silence.greet(self._out.run, host, leads=self._leads)
         return host
 
     def _wait_for(self, host: str, since_s: float) -> None:
-        """Report that an answer of ``host`` is due since then."""
+        """Report to ``Suspicions`` that an answer of ``host`` is missing since ``since_s``."""
         if host in self._directory.hosts or host in self._directory.subscribers:
             self._silence.on_waiting(self._out.run, host, since_s, lasts=self._lasts, leads=self._leads)
 
     def stuck(self, host: str, since_s: float | None = None) -> None:
-        """Report that a message to ``host`` has not arrived since then. None: since the run began here."""
+        """Report that a message to ``host`` has been under way in vain since ``since_s``.
+
+        None: since the run began on this host.
+        """
         self._wait_for(host, self._opened_s if since_s is None else since_s)
 
     # --- edges that are gone --------------------------------------------------------------------------
 
     def forget_edges(self) -> None:
-        """Forget the edges that the tree has no longer."""
+        """Remove the demands of edges that the tree no longer has."""
         tables: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s)
         for table in tables:
             for edge in [edge for edge in table if not self._tree.has_edge(*edge)]:
                 del table[edge]
 
     def validate(self) -> None:
-        """Check the invariants. Raise AssertionError for one that does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         for (consumer, producer), pending in self.pending.items():
             assert pending.skips or producer in self._nodes[consumer].received.asked, (consumer, producer)

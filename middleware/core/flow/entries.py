@@ -10,19 +10,23 @@ from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Pending(msgspec.Struct):
-    """A demand that another host has not answered. ``skips``: it is a ``SkipTo``; ``LAST`` is its index None."""
+    """Demand that another host has not answered, or a ``SkipTo`` (``skips``).
+
+    An ``index`` of ``LAST`` stands for None in the ``SkipTo``.
+    """
 
     index: int
     due_s: float
     interval_s: float
-    asked_s: float  # when it was demanded first
+    asked_s: float  # time of the first demand
     skips: bool = False
 
 
 class Expected(msgspec.Struct):
-    """An operator that is to come here and begin with partition ``index``.
+    """Operator that is to come to this host, and to begin with partition ``index``.
 
-    ``early``: inputs for that, and ``depth`` - 1 later ones, by partition and producer, that have come before it.
+    ``depth``: number of partitions whose inputs may come before the operator. ``early``: the inputs that have come, by
+    partition and producer.
     """
 
     index: int
@@ -30,15 +34,15 @@ class Expected(msgspec.Struct):
     early: dict[int, dict[str, Output]] = {}
 
     def takes(self, index: int) -> bool:
-        """Whether an input for that partition is to wait for it."""
+        """Return whether an input for partition ``index`` has to wait for the operator."""
         return self.index <= index < self.index + self.depth
 
 
 class CarriedOver(msgspec.Struct, frozen=True):
-    """Operator that goes on in the next generation of a run.
+    """Operator that continues in the next generation of a run.
 
-    ``run``: a call of its code that is still to be made. ``called``: the run that has called its code, which has not
-    returned.
+    ``run``: a call of the operator's code that is still to be made. ``called``: the run that called the code, if the
+    code has not returned.
     """
 
     node: NodeCore

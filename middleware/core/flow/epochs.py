@@ -1,29 +1,31 @@
-"""What an operator's host counts for it, so that it can decide at the end of an epoch whether the operator is critical.
+"""Epochs of operators: counts by which the host of an operator decides whether the operator is critical.
 
 Rules (Ranganathan et al., section 2.3):
 
-- **Waves.** Operators on one level of the tree form a wave; wave 0 is the farthest level from the sink. Time since the
-  start of the run is divided into epochs of ``period_s / waves``, and an operator of wave *w* decides at the end of
-  the epochs *e* ≡ *w* modulo ``waves``: decisions pass up the tree as a wavefront, and each operator decides once a
-  period. Neighbours never decide at the same time, as they are on different levels.
-- **Later.** A consumer marks, with its next demand, the producer whose partition came last. Between two of its
-  decisions an operator counts what it sent and how often that was marked. It is *mostly later* when more than half was.
-- **Critical.** An operator is on the critical path iff it is mostly later and its consumer, as the last demand said,
-  is critical as well. The operator below the sink (the root) is critical by definition. Of several consumers each
-  has its own counts: an operator is critical if it is through any of them.
-- **Decision.** Only critical operators decide, unless ``gate`` is off; how is in ``steering.neighbourhood``.
+- **Waves.** Operators on one level of the tree form a wave. Wave 0 is the level farthest from the sink. The time since
+  the start of the run is divided into epochs of ``period_s / waves``. An operator of wave *w* decides at the end of the
+  epochs *e* ≡ *w* modulo ``waves``. So decisions pass up the tree as a wavefront, and every operator decides once a
+  period. Neighbours never decide at the same time, because they are on different levels.
+- **Later.** With its next demand, a consumer marks the producer whose partition came last. Between two decisions, an
+  operator counts its sent partitions and the marks. If more than half of the partitions are marked, the operator is
+  *mostly later*.
+- **Critical.** An operator is on the critical path iff it is mostly later and its consumer is critical. The
+  consumer's last demand tells whether it is. The operator below the sink (the root) is critical by definition. With
+  several consumers, every consumer has separate counts, and the operator is critical if one consumer makes it critical.
+- **Decision.** Only critical operators decide, unless ``gate`` is off. ``steering.neighbourhood`` has the decision.
 
-What the paper leaves open, and how it is here:
+The paper leaves these points open:
 
-- A sent partition counts when its mark arrives. One whose transfer outlasts the epoch counts in the next, so that at
-  any time as many marks as sends have been counted.
-- Without a send an epoch proves nothing, and the operator remains mostly later or not as it was (at first it is not).
-- Only "mostly later" is fixed at the end of an epoch. What the consumer says of itself holds from the demand on that
-  says it, so the word that an operator is critical passes down to the sources within an iteration and not in as many
-  periods as the tree has levels.
-- A book moves with its operator (``BookState``): the host it moves to counts on.
+- A sent partition counts when its mark arrives. If the transfer outlasts the epoch, the partition counts in the next
+  epoch. So the numbers of counted sends and counted marks always agree.
+- An epoch without a send proves nothing, and the operator remains mostly later or not. At first the operator is not
+  mostly later.
+- Only "mostly later" is fixed at the end of an epoch. The consumer is critical, or not, from the moment of the demand
+  that says so. So the news that an operator is critical passes down to the sources within one iteration. Otherwise it
+  would take as many periods as the tree has levels.
+- A book moves with its operator (``BookState``). The new host continues the counts.
 
-There are no states beyond the counts, and no messages of its own: all that is said rides on demands.
+An epoch has no states beyond the counts, and no messages of its own. The marks are piggybacked on demands.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from thalweg.middleware.protocol.messages import BookState
 
 
 def waves_of(dataflow: Dataflow) -> tuple[dict[str, int], int]:
-    """The wave of every operator (pinned ones as well: they pass on what is critical), and how many waves there are.
+    """Return the wave of every operator, and the number of waves.
 
-    Wave 0 is the farthest level from the sink, the last wave is the root alone. At least one wave, also without
-    operators.
+    Wave 0 is the level farthest from the sink, and the last wave is the root alone. Pinned operators have a wave too,
+    because they notify their producers as well. There is at least one wave, even without operators.
     """
     levels = {name: dataflow.level[name] for name in dataflow.operators}
     waves = max(levels.values(), default=1)
@@ -56,9 +58,9 @@ NO_STATES: Mapping[str, BookState | None] = MappingProxyType({})
 
 
 class EpochVerdict(msgspec.Struct, frozen=True):
-    """What an epoch came to: ``later`` of ``sends`` were marked; whether the operator was ``critical`` at its end.
+    """Result of an epoch: ``later`` of ``sends`` outputs were marked, and the operator is ``critical`` or not.
 
-    ``considered``: whether it is to decide where to be (critical, or the gate is off).
+    ``considered``: the host decides about a move of the operator, because the operator is critical or the gate is off.
     """
 
     epoch: int
@@ -70,9 +72,9 @@ class EpochVerdict(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class EpochBook:
-    """What one operator's host counts for it. Times are emulated seconds on the host's clock.
+    """Counts of one operator on its host. Times are emulated seconds on the host's clock.
 
-    ``wave`` and ``waves`` are those of ``waves_of``; ``origin_s`` is when the run started.
+    ``wave`` and ``waves`` are results of ``waves_of``. ``origin_s`` is the start of the run.
     """
 
     options: LocalMoves
@@ -80,20 +82,20 @@ class EpochBook:
     wave: int
     waves: int
     origin_s: float
-    round: int = 0  # the period whose decision comes next
-    sends: int = 0  # outputs of this epoch whose marks have come
-    later: int = 0  # of these, how many the consumer got last of its inputs
-    unmarked: bool = False  # the last output was sent and its mark has not come
+    round: int = 0  # number of the period with the next decision
+    sends: int = 0  # outputs of the epoch whose marks have arrived
+    later: int = 0  # number of these outputs that came last of the consumer's inputs
+    unmarked: bool = False  # the last output was sent, and its mark has not arrived
     last: int = -1  # index of the last output sent
     mostly_later: bool = False
     consumer_critical: bool = False
-    beside: dict[str, EpochBook] = field(default_factory=dict)  # of several consumers each one's counts
+    beside: dict[str, EpochBook] = field(default_factory=dict)  # with several consumers: a book for every consumer
 
     def __post_init__(self) -> None:
         assert 0 <= self.wave < self.waves, f"operator {self.node!r} is of wave {self.wave} of {self.waves}"
 
     def take(self, state: BookState) -> None:
-        """Count on where the operator's last host left off, for one consumer."""
+        """Continue the counts of the operator's previous host, for one consumer."""
         for name in BookState.__struct_fields__:
             setattr(self, name, getattr(state, name))
 
@@ -107,16 +109,16 @@ class EpochBook:
 
     @property
     def critical(self) -> bool:
-        """Whether the operator is on the critical path: what it tells its producers with a demand."""
+        """Return whether the operator is on the critical path. Demands carry the value to the producers."""
         root = self.wave == self.waves - 1
         counted = self.beside.values() or (self,)
         return root or any(book.mostly_later and book.consumer_critical for book in counted)
 
     def due_s(self, now: float) -> float:
-        """The end of this operator's next epoch: the first after ``now`` that was not closed.
+        """Return the end of the operator's next epoch: the first end after ``now`` that was not closed.
 
-        When it has come, call ``close_epoch``, and then this again. Ends that passed unused (the operator was on
-        its way) are skipped.
+        At that time, the caller closes the epoch with ``close_epoch``, and calls ``due_s`` again. If the operator was
+        moving at the end of an epoch, the epoch is skipped.
         """
         periods = (now - self.origin_s) / self.options.period_s - (self.wave + 1) / self.waves
         following = max(math.floor(periods), self.round)
@@ -129,7 +131,7 @@ class EpochBook:
         return self.origin_s + (number * self.waves + self.wave + 1) * self.options.period_s / self.waves
 
     def on_sent(self, index: int, consumer: str = "") -> None:
-        """Output ``index`` was dispatched; one that is dispatched again counts once."""
+        """Record that output ``index`` was dispatched. Repeated dispatches of an output count once."""
         if self.beside:
             self.beside[consumer].on_sent(index)
         elif index > self.last:
@@ -137,7 +139,10 @@ class EpochBook:
             self.unmarked = True
 
     def on_mark(self, later: bool, consumer_critical: bool, consumer: str = "") -> None:
-        """The consumer's demand said whether the last output was the later one, and whether itself is critical."""
+        """Record the marks in a consumer's demand.
+
+        ``later``: the last output came last of the consumer's inputs. ``consumer_critical``: the consumer is critical.
+        """
         if self.beside:
             self.beside[consumer].on_mark(later, consumer_critical)
             return
@@ -148,9 +153,9 @@ class EpochBook:
             self.later += later
 
     def close_epoch(self) -> EpochVerdict:
-        """The end of the epoch has come: what was counted, and whether the operator is critical from now on.
+        """Close the epoch. Return the counts, and whether the operator is critical from now on.
 
-        What is told of several consumers are the counts of the one that marked the most as later.
+        With several consumers, the counts are those of the consumer with the most marks.
         """
         counted = [*self.beside.values()] or [self]
         for book in counted:
@@ -164,7 +169,7 @@ class EpochBook:
         return verdict
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         assert 0 <= self.later <= self.sends, f"{self.node}: {self.later} of {self.sends} were later"
         assert not self.unmarked or self.last >= 0, f"{self.node}: a mark is awaited for nothing"
         assert self.round >= 0, self.round
@@ -173,7 +178,7 @@ class EpochBook:
 
 
 class EpochBooks:
-    """The books of the operators that are here, where operators decide for themselves; none elsewhere."""
+    """Books of the operators on this host, in a run in which hosts decide about moves. Other runs have no books."""
 
     def __init__(self, context: RunContext) -> None:
         self._out, self._options = context.out, context.by_epochs
@@ -182,7 +187,10 @@ class EpochBooks:
         self.of: dict[str, EpochBook] = {}
 
     def keep(self, dataflow: Dataflow, name: str, states: Mapping[str, BookState | None] = NO_STATES) -> None:
-        """Count epochs for an operator that is here, from where its last host left off: of each consumer."""
+        """Begin to count epochs for an operator on this host.
+
+        ``states``: counts of the previous host, by consumer.
+        """
         options = self._options
         if options is None or dataflow.by_name[name].kind != "operator":
             return
@@ -203,13 +211,13 @@ class EpochBooks:
         self.arm(book)
 
     def begin_anew(self, dataflow: Dataflow, names: Iterable[str]) -> None:
-        """Count epochs of these nodes as of another graph: with what was counted of consumers that they still have."""
+        """Count epochs of nodes ``names`` in a changed graph. Counts for remaining consumers are kept."""
         for name in names:
             if name in dataflow.by_name and (name in self.of or self._options is not None):
                 self.keep(dataflow, name, self.states(name, dataflow.consumers[name]))
 
     def states(self, name: str, consumers: Sequence[str]) -> dict[str, BookState | None]:
-        """What is counted of an operator's consumers, the first of which was perhaps its only one."""
+        """Return the counts of an operator, by consumer. A single book counts for the first of ``consumers``."""
         book = self.of.get(name)
         if book is None:
             return {}
@@ -221,9 +229,9 @@ class EpochBooks:
         }
 
     def arm(self, book: EpochBook) -> None:
-        """Wake up at the end of the operator's next epoch."""
+        """Set the timer for the end of the operator's next epoch."""
         self._out.wake(Timer.EPOCH, book.due_s(self._out.now), book.node)
 
     def forget(self, name: str) -> None:
-        """The operator is not here any more."""
+        """Remove the book of an operator that is no longer on this host."""
         self.of.pop(name, None)

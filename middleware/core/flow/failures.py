@@ -1,11 +1,12 @@
-"""Nodes that cannot go on here, and what the client is told of it.
+"""Nodes on this host that cannot continue, and the reports of the failures to the client.
 
 Rules:
 
-R1. It is told again with every demand that comes to this host: who demands waits in vain.
-R2. In a run that outlives its hosts the client may not know that the node is here, and believe another host: it is told
-    where the node is first.
-R3. In such a run it is told of one that lacks what a consumer goes on with: then all begin anew.
+R1. Reports are repeated with every demand for a node on this host, because a consumer may wait in vain.
+R2. In a run with failover, the client may believe that the node is on another host. The host then sends the location of
+    the node before the report.
+R3. In a run with failover, a node may lack the partition with which a consumer continues. The host reports the missing
+    partition, and every node restarts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Failures:
-    """The only writer of which nodes of a run have failed on this host."""
+    """Failed nodes of one run on this host, with the reports (``said``). No other part writes the table."""
 
     __slots__ = ("_directory", "_lasts", "_out", "_to", "said")
 
@@ -29,12 +30,12 @@ class Failures:
         self.said: dict[str, m.Failed | m.StateMissing] = {}
 
     def add(self, event: e.OperatorFailed) -> None:
-        """A node's code cannot go on."""
+        """Record that the code of a node has failed, and report the failure to the client."""
         self.said[event.node] = message = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
         self._send(message)
 
     def repeat(self, here: Collection[str]) -> None:
-        """R1: of those nodes that are still ``here``; the query of another has left."""
+        """Report the failed nodes in ``here`` again (R1). Remove the remaining nodes, as the queries have left."""
         for name, message in list(self.said.items()):
             if name in here:
                 self._send(message)
@@ -42,7 +43,7 @@ class Failures:
                 del self.said[name]
 
     def lacks(self, name: str, consumer: str, index: int) -> None:
-        """R3: a consumer goes on with a partition that its producer has not kept."""
+        """Report that a node no longer has the partition with which a consumer continues (R3)."""
         reason = f"{name!r} has not kept its partition {index}, which {consumer!r} goes on with"
         message = self.said.setdefault(name, m.StateMissing(self._out.run, name, 0, reason))
         self._send(message)

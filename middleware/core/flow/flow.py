@@ -1,17 +1,20 @@
-"""Nodes of a run on one host: demands for their outputs, arriving inputs, and the actions that follow.
+"""Nodes of a run on one host: demands for outputs, arriving inputs, and the actions that follow.
 
 Rules:
 
 R1. A message for a node goes to the newest known location of the node. If the node is elsewhere, the host forwards the
-    message, ``MAX_FORWARDS`` times at most, and tells the sender the newer location.
-R2. ``Demands`` repeats the demands of nodes here, ``Outputs`` sends their outputs, and ``CodeCalls`` calls their code.
-R3. The last output of a node that has left, or has another consumer, is its *tail* (``tails``). Open demands for an
-    operator that has left are repeated where the operator is now.
-R4. A partition that any host of the run would refuse is refused where it is made (``CodeCalls``).
+    message, ``MAX_FORWARDS`` times at most, and sends the newer location to the sender.
+R2. ``Demands`` repeats the demands of nodes here, ``Outputs`` sends the outputs of nodes, and ``CodeCalls`` calls the
+    code of nodes.
+R3. The last output of a node that has left, or has a new consumer, is the node's *tail* (``tails``). Open demands for
+    an operator that has left are repeated at the operator's new host.
+R4. If a host of the run would refuse a partition, the host that makes the partition refuses it (``CodeCalls``).
 R5. The failure of code is reported again with later messages (``failures``).
-R6. In a run with failover, an operator may lack the partition with which a consumer goes on. Then the client is told,
-    and all nodes begin anew. In a graph each consumer announces its partition at once: producers send nothing before.
-R7. A node may have its next inputs when it has made a partition. Its state is taken before its code runs again.
+R6. In a run with failover, an operator may lack the partition with which a consumer continues. Then the client is
+    notified, and every node restarts. In a graph, every consumer announces its next partition at once, because
+    producers send nothing before the announcement.
+R7. A node may have its next inputs when it has made a partition. The state of the node is taken before its code runs
+    again.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ NO_NOTES: tuple[Note, ...] = ()
 class Flow(Part):
     """Nodes of one run on this host. No other part writes the table of nodes."""
 
-    # of more than 29 attributes in a dict Python 3.11 looks each up anew, for every message
+    # slots: in a dict of more than 29 attributes, Python 3.11 looks every attribute up anew, for every message
     __slots__ = (
         "_books",
         "_context",
@@ -100,7 +103,7 @@ class Flow(Part):
         self, context: RunContext, shared: HostServices, tree: Tree, directory: Directory, books: EpochBooks
     ) -> None:
         self._context, self._out, self._install = context, context.out, context.install
-        self._host, self._desk = context.out.host, context.out.context  # whose clock is read for every message
+        self._host, self._desk = context.out.host, context.out.context  # with the clock, read for every message
         self._tree, self._directory, self._books = tree, directory, books
         self._monitor, self._silence = shared.monitor, shared.silence
         self.nodes: dict[str, NodeCore] = {}
@@ -112,15 +115,15 @@ class Flow(Part):
         self.outputs = Outputs(context, tree, directory, books, self.nodes, self.expected)
         self.calls = CodeCalls(context)
         self._schedule = OutputSchedule() if context.fails_over else None
-        # created with the first that they are for
+        # created on first use
         self._tails: Tails | None = None
         self._laggards: Laggards | None = None
         self._failures: Failures | None = None
         if directory.subscribers:  # a later generation
             self.laggards.watch()
-        # operators that have gone on from the generation before, with the partition that each has got to
+        # operators that have continued from the previous generation, with their next partition to consume
         self.kept: tuple[m.Start, ...] = ()
-        self.ahead = 0  # at the client: the largest of these partitions, of all hosts
+        self.ahead = 0  # at the client: highest partition that a node has got to, on the hosts of the run
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
         self.compute_s: dict[str, float] = {}  # duration of the newest call, by node
         # messages of consumers to a light operator, which its new host answers
@@ -128,14 +131,14 @@ class Flow(Part):
 
     @property
     def tails(self) -> Tails:
-        """Last outputs of nodes that have left this host, and records of those that other hosts keep."""
+        """Tails on this host, and records of the tails that other hosts keep for operators here."""
         if self._tails is None:
             self._tails = Tails(self._context, self._silence, self._directory)
         return self._tails
 
     @property
     def has_tails(self) -> bool:
-        """Whether this host keeps the last output of a node that has left."""
+        """Return whether this host keeps the last output of a node that has left."""
         return self._tails is not None and bool(self._tails.left)
 
     @property
@@ -147,7 +150,7 @@ class Flow(Part):
 
     @property
     def failures(self) -> Failures:
-        """Nodes on this host whose code has failed."""
+        """Nodes on this host that cannot continue."""
         if self._failures is None:
             self._failures = Failures(self._context, self._directory)
         return self._failures
@@ -167,7 +170,7 @@ class Flow(Part):
         if node is None or (self._tails is not None and self._is_of_tail(demand)):
             return NO_NOTES
         state = node.window.consumers.get(consumer)
-        if state is None:  # the node has turned since
+        if state is None:  # the node has turned to another consumer since
             return NO_NOTES
         self.outputs.on_demand(state, demand, node.window)
         book = self._books.of.get(name)
@@ -185,7 +188,10 @@ class Flow(Part):
         return (*noted, *self.recall(node, node.leave_heard())) if unheard else noted
 
     def _addressed(self, sender: str, message: m.Demand | m.SkipTo, index: int) -> NodeCore | None:
-        """Return the node to which a consumer's message is addressed. None: it is elsewhere, or a tail has answered."""
+        """Return the node to which a consumer's message is addressed.
+
+        None: the node is on another host, a tail has answered, or the tree has no such edge.
+        """
         name, consumer = message.producer, message.consumer
         if not self._tree.takes(consumer, name, index):
             self._out.record("unexpected", peer=sender, node=name)
@@ -216,7 +222,7 @@ class Flow(Part):
         return sends is not None
 
     def _is_of_tail(self, demand: m.Demand) -> bool:
-        """Return whether another host keeps the demanded partition, or has lost it (R3)."""
+        """Return whether the demanded partition is a tail on another host, or a lost tail (R3)."""
         name, consumer, index = demand.producer, demand.consumer, demand.index
         if name not in self.tails.kept:
             return False
@@ -228,7 +234,10 @@ class Flow(Part):
         return where != "node"
 
     def on_skip(self, sender: str, message: m.SkipTo) -> Iterable[Note]:
-        """Handle a ``SkipTo``: the consumer needs no partition before one (R6), or none at all."""
+        """Handle a ``SkipTo``: the consumer needs no partition before ``index`` (R6).
+
+        An ``index`` of None: the consumer needs no further partition.
+        """
         name, consumer = message.producer, message.consumer
         index = LAST if message.index is None else message.index
         node = self._addressed(sender, message, index)
@@ -243,7 +252,7 @@ class Flow(Part):
         if not can:
             self.failures.lacks(name, consumer, index)
             return NO_NOTES
-        if light and index == LAST:  # the new host of the operator is to know
+        if light and index == LAST:  # the operator's new host needs the message
             self._owed.setdefault(name, {})[consumer] = forwarded(message)
         elif consumer not in self.nodes:
             to = self._directory.host_of(consumer, index)
@@ -260,7 +269,11 @@ class Flow(Part):
         self.tails.let_go(message.producer, message.consumer, message.index)
 
     def _may_renounce(self, sender: str, message: m.SkipTo) -> bool:
-        """Return whether a consumer may renounce. The producer has other consumers then, or the graph other sinks."""
+        """Return whether a consumer may renounce its producer.
+
+        The graph has to have several sinks, or the producer several consumers. The message has to come from the
+        consumer's host, or be forwarded.
+        """
         is_host = sender == self._directory.locations[message.consumer].host
         several = len(self._tree.dataflow.sinks) > 1 or len(self._tree.consumers[message.producer]) > 1
         return several and (is_host or message.forwards > 0)
@@ -290,7 +303,7 @@ class Flow(Part):
         return self.perform(node, actions) if actions else NO_NOTES
 
     def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
-        """Give a partition to all consumers on this host that wait for it (R3 of ``outputs``)."""
+        """Give a partition to every consumer on this host that waits for the partition (R3 of ``outputs``)."""
         noted = NO_NOTES
         if sender != self._host and not part.end:
             consumers = [name for name in self._tree.consumers[part.producer] if name in self.nodes]
@@ -318,7 +331,7 @@ class Flow(Part):
             self._out.send(sender, m.Located(self._out.run, (location,)))
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
-        """Note the end of a transfer. Without ``arrived`` the partition may have arrived or not."""
+        """Record the end of a transfer. Without ``arrived``, the partition may be lost."""
         node = self.nodes.get(message.producer)
         tail = None if self._tails is None else self._tails.left.get(message.producer)
         for consumer in self.outputs.consumers_of(message):
@@ -334,7 +347,7 @@ class Flow(Part):
         self.failures.add(event)
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
-        """Handle the request of the application for the next partition of a sink, or of all sinks."""
+        """Handle the application's request for the next partition of a sink, or of every sink."""
         noted: Iterable[Note] = NO_NOTES
         for name in (event.sink,) if event.sink else self._tree.dataflow.sinks:
             sink = self.nodes.get(name)
@@ -371,7 +384,7 @@ class Flow(Part):
         return self._made(node, actions, notes.OutputMade(event.node, event.index, taken_bytes))
 
     def _record_made(self, node: NodeCore, event: e.OperatorFinished) -> None:
-        if is_inlet(node.node):  # it was made in a tree, which has recorded it
+        if is_inlet(node.node):  # a tree has made and recorded the partition
             return
         index = self.calls.indices.of(event.index)
         past = is_past_end(event.value)
@@ -386,7 +399,7 @@ class Flow(Part):
             self._out.record("left-out", node=event.node, index=index, value=event.left_out.rows, detail=why)
 
     def _made(self, node: NodeCore, actions: list[Action], made: notes.OutputMade) -> Notes:
-        """Perform the actions of a node, and let its state be taken before its code runs again (R7)."""
+        """Perform the actions of a node, so that the state can be taken before the code runs again (R7)."""
         calls: list[Action] = [action for action in actions if type(action) is RunCode]
         yield from self.perform(node, [action for action in actions if type(action) is not RunCode])
         yield made
@@ -399,10 +412,10 @@ class Flow(Part):
             self.call_again(name, action)
 
     def on_guests_due(self) -> None:
-        """Report guests that have held up other consumers for too long."""
+        """Check for guests that hold up nodes, and report the guests at the limit."""
         self.laggards.on_timer()
 
-    # --- what nodes are to do -------------------------------------------------------------------------
+    # --- actions of nodes -----------------------------------------------------------------------------
 
     def perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
         """Perform the actions of a node, in their order."""
@@ -418,7 +431,7 @@ class Flow(Part):
                 self.demands.ask(node, action.index)
             elif type(action) is Hand:
                 self._deliver(name, action.output)
-                if name == self._tree.dataflow.sinks[0]:  # of several sinks one counts
+                if name == self._tree.dataflow.sinks[0]:  # with several sinks, the first sink counts
                     noted = (notes.PartitionDelivered(),)
             elif type(action) is Renounce:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
@@ -433,30 +446,30 @@ class Flow(Part):
         return noted
 
     def recall(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
-        """Perform the actions of a node that is to leave. Forget the demands that it waits for no longer."""
+        """Perform the actions of a node that is to leave. Remove its demands if the node is draining."""
         noted = self.perform(node, actions)
         if node.state is DRAINING:
             self.call_back(node.node.name)
         return noted
 
     def call_back(self, name: str, after: int = -1) -> None:
-        """Forget the demands of a node, if it has dispatched partition ``after``."""
+        """Remove the demands of a node, if the node has dispatched partition ``after``."""
         node = self.nodes[name]
         if node.index > after:
             self.demands.withdraw(name, node.node.inputs)
 
     def call_again(self, name: str, action: RunCode) -> None:
-        """Call the code of a node that has waited, if the node is still at that partition."""
+        """Call the code of a node that has waited, if the node is still at the partition of the call."""
         node = self.nodes.get(name)
         if node is not None and node.state is RUNNING and node.index == action.index:
             self.perform(node, [action])
 
     def hold(self, name: str) -> None:
-        """Let the code of a node wait for ``let_run``."""
+        """Delay calls of the code of a node until ``let_run``."""
         self.calls.hold(name)
 
     def let_run(self, name: str) -> None:
-        """Call the code of a node that ``hold`` has delayed."""
+        """Permit calls of the code of a node again, and make the call that ``hold`` has delayed."""
         run = self.calls.release(name)
         if run is not None:
             self.perform(self.nodes[name], [run])
@@ -470,7 +483,7 @@ class Flow(Part):
         self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, *about))
 
     def has_failed(self, name: str) -> bool:
-        """Return whether the code of a node on this host has failed."""
+        """Return whether a failure of a node on this host has been reported."""
         return self._failures is not None and name in self._failures.said
 
     # --- nodes that leave, and come -------------------------------------------------------------------
@@ -482,7 +495,7 @@ class Flow(Part):
         return node
 
     def take_over(self, survivors: Mapping[str, CarriedOver]) -> None:
-        """Take over the operators of the generation before that go on."""
+        """Take over the operators that continue from the previous generation."""
         self.kept = tuple([m.Start(name, survivor.node.got) for name, survivor in survivors.items()])
         for name, survivor in survivors.items():
             self.nodes[name] = survivor.node
@@ -496,7 +509,7 @@ class Flow(Part):
         return self.perform(node, node.stay())
 
     def release(self, name: str) -> None:
-        """Remove an operator that has left, as ``Directory`` knows. Keep its tail (R3)."""
+        """Remove an operator that has left for a new host. Keep the tail of the operator (R3)."""
         node = self.nodes.pop(name)
         self.tails.leave(name, node.window.split())
         self.tails.forget(name)
@@ -506,7 +519,7 @@ class Flow(Part):
         self._books.forget(name)
 
     def follow(self, name: str) -> None:
-        """Repeat the open demands for an operator that has left on its new host (R3)."""
+        """Repeat the open demands for an operator that has left, at the new host of the operator (R3)."""
         owed = self._owed.pop(name, None)
         for consumer in self._tree.consumers[name]:
             here = self.nodes.get(consumer)
@@ -515,7 +528,7 @@ class Flow(Part):
                     self._out.send(self._directory.locations[name].host, owed[consumer])
             elif name in here.received.asked:  # R1: the demand goes to the operator's new host, and is repeated
                 self.demands.demand(consumer, name, here.index)
-            elif owed and isinstance(owed.get(consumer), m.SkipTo):  # it may have its own end in hand yet
+            elif owed and isinstance(owed.get(consumer), m.SkipTo):  # the consumer may still hold its own end
                 self.demands.skip(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
@@ -527,7 +540,10 @@ class Flow(Part):
         self.expected.pop(name, None)
 
     def begin_adopted(self, node: NodeCore) -> None:
-        """Let an operator that has come from another host demand its inputs. Inputs that came first are here."""
+        """Let an operator that has come from another host demand its inputs.
+
+        An input that came before the operator is handed over instead.
+        """
         name, depth = node.node.name, node.window.depth
         self.demands.redirect(name, self._tree.consumers[name])
         for producer in node.node.inputs:
@@ -538,7 +554,7 @@ class Flow(Part):
         if depth > 1:
             node.received.prefetched = early_inputs
         for action in node.stay():
-            # else nobody wanted anything more of it while it was on its way
+            # no ``Ask``: every consumer renounced while the operator moved
             if not isinstance(action, Ask) or depth > 1:
                 self.perform(node, [action])
                 continue
@@ -551,7 +567,7 @@ class Flow(Part):
                     self.demands.demand(name, producer, action.index)
 
     def forget(self, gone: AbstractSet[str]) -> list[str]:
-        """Forget nodes that the run has no longer, as ``Tree`` knows. Return the nodes that were on this host."""
+        """Remove nodes ``gone``, after ``Tree`` has removed them. Return the nodes that were on this host."""
         here = [name for name in self.nodes if name in gone]
         tables: tuple[dict[str, Any], ...] = (self.nodes, self.expected, self._owed, self.compute_s)
         for table in tables:
@@ -571,14 +587,14 @@ class Flow(Part):
             self._books.forget(name)
         return here
 
-    # --- what others ask of all nodes -----------------------------------------------------------------
+    # --- requests to all nodes ------------------------------------------------------------------------
 
     def reach(self, index: int) -> None:
-        """Note that an operator has consumed all partitions before one, at the client."""
+        """At the client: record that a node of the run has got to partition ``index``."""
         self.ahead = max(self.ahead, index)
 
     def peer_gone(self, lost: notes.HostLost) -> Notes:
-        """Note that a host is lost: transfers to it have ended, and its tails are gone."""
+        """Record the loss of a host: transfers to the host have ended, and its tails are lost."""
         if self._tails is not None:
             self._tails.peer_gone(lost.host)
         for node in self.nodes.values():
@@ -587,7 +603,7 @@ class Flow(Part):
         return NO_NOTES
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """Return a node that needs the path to ``host``, and the reason."""
+        """Return a node that needs the route to ``host``, and the reason, or None."""
         windows = [(name, node.window) for name, node in self.nodes.items()]
         waits = self.demands.waits_for(host)
         if waits is None and self._tails is not None:
@@ -629,10 +645,11 @@ class Flow(Part):
                 yield from self.perform(node, node.resume())
 
     def lagging(self) -> Iterator[tuple[str, str, int]]:
-        """Yield the nodes here that wait for a consumer, the consumer, and the partition that it has not demanded.
+        """Yield the nodes that wait for a consumer, the consumer, and the partition that the consumer has not demanded.
 
-        Of a node with several consumers it is one that is behind another. The application, which has no name, takes of
-        a sink: the partition is the one that was delivered and that it has not taken.
+        If a node has several consumers, the slowest are yielded, unless the consumers are equally far. The consumer of
+        a sink is the application, with an empty name. The partition of a sink is delivered, but the application has not
+        consumed it.
         """
         for name, node in self.nodes.items():
             consumers = node.window.consumers
@@ -646,7 +663,7 @@ class Flow(Part):
                     yield from ((name, consumer, least + 1) for consumer, at in demanded.items() if at == least)
 
     def validate(self) -> None:
-        """Check the invariants. Raise AssertionError for one that does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         for node in self.nodes.values():
             node.validate()
         self.demands.validate()
@@ -667,7 +684,7 @@ class Flow(Part):
 
 
 class FlowParts(msgspec.Struct, frozen=True):
-    """The parts of one run that every change of its nodes needs."""
+    """Parts of one run that every change of the run's nodes needs."""
 
     tree: Tree
     directory: Directory
@@ -676,5 +693,5 @@ class FlowParts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, parts: RunParts) -> FlowParts:
-        """Return these parts of a run."""
+        """Return the four parts from the parts of a run."""
         return cls(parts.get(Tree), parts.get(Directory), parts.get(EpochBooks), parts.get(Flow))

@@ -8,12 +8,15 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class Indices:
-    """Indices of the partitions of a run: those of the stream. A stripe has others (``stripes.stripe_code``)."""
+    """Indices of a run's partitions, equal to the indices of the stream.
+
+    In a stripe the two differ (``stripes.stripe_code``).
+    """
 
     __slots__ = ()
 
     def of(self, partition: int) -> int | None:
-        """Return the stream's index of a partition of the run. None: the host does not know it yet."""
+        """Return the stream's index of a partition of the run. None: the host does not know the index yet."""
         return partition
 
     def call(self, run: RunId, node: str, action: RunCode) -> e.RunOperator | e.OperatorFinished | None:
@@ -21,5 +24,5 @@ class Indices:
         return e.RunOperator(run, node, action.index, action.inputs)
 
     def end(self, made: e.OperatorFinished) -> e.OperatorFinished:
-        """Return the output of a node whose code has ended its stream."""
+        """Return the output of a node whose code has ended the stream."""
         return made

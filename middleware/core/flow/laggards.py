@@ -1,14 +1,14 @@
-"""Guests that hold up the others: a subscriber that takes far more slowly than who waits for it is reported.
+"""Guests that hold up the remaining consumers of a node: slow subscribers, which are reported to the client.
 
 Rules:
 
-R1. A guest holds up a node if the node holds a partition that a consumer has demanded, and all consumers that it
-    waits for are guests. Partitions that the node may keep (``ahead``) hold up nobody.
-R2. While the run has guests, a host looks at its nodes ``LOOKS`` times in ``guest_s``. The time in which a guest holds
-    up a node here adds up. Time in which it does not counts against that ``FORGIVEN`` times. So a guest that is a
-    little slower than the others sets their pace, and one for which they wait four fifths of the time is reported.
-R3. At ``guest_s`` the client is notified (``Failed``, with each look for as long as that is so), and dismisses the
-    guest. With ``guest_s`` 0 no guest is reported.
+R1. If a consumer has demanded a partition that a node holds, and the node waits for guests alone, the guests hold up
+    the node. Partitions that the node may keep (``ahead``) hold up no consumer.
+R2. While the run has guests, a host checks its nodes ``LOOKS`` times in ``guest_s``. The host adds up the time in which
+    a guest holds up a node. The remaining time is subtracted ``FORGIVEN`` times. So a slightly slower guest sets the
+    pace of the remaining consumers. A guest is reported if it holds up a node for more than four fifths of the time.
+R3. At ``guest_s`` the client is notified (``Failed``, repeated at every check while the guest stays slow), and
+    dismisses the guest. With ``guest_s`` 0 no guest is reported.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FORGIVEN = 4.0
 
 
 class Laggards:
-    """The guests that hold up nodes of one run on this host."""
+    """Guests that hold up nodes of a run on this host, and the time that counts against every guest."""
 
     __slots__ = ("_directory", "_held_up_s", "_install", "_limit_s", "_looked_s", "_nodes", "_out")
 
     def __init__(self, context: RunContext, directory: Directory, nodes: Mapping[str, NodeCore]) -> None:
         self._out, self._install, self._directory, self._nodes = context.out, context.install, directory, nodes
         self._limit_s = context.limits.guest_s
-        self._looked_s: float | None = None  # None: the run has no guests, and nobody looks
+        self._looked_s: float | None = None  # time of the last check. None: the run has no guests, so no check is due
         self._held_up_s: dict[str, float] = {}
 
     def watch(self) -> None:
-        """Look at the nodes from now on, as the run has a guest."""
+        """Start the periodic checks of the nodes, because the run has a guest."""
         if self._looked_s is None and self._limit_s > 0:
             self._wake()
 
@@ -46,7 +46,7 @@ class Laggards:
         self._out.wake(Timer.GUESTS, self._out.now + self._limit_s / LOOKS)
 
     def on_timer(self) -> None:
-        """Look at the nodes (R2)."""
+        """Check the nodes (R2), and report the guests that have reached the limit (R3)."""
         now, guests, looked_s = self._out.now, self._directory.subscribers, self._looked_s
         self._looked_s = None
         if not guests or looked_s is None:
@@ -66,7 +66,10 @@ class Laggards:
         self._wake()
 
     def _whom_it_waits_for(self, node: NodeCore) -> set[str]:
-        """Return the guests that a node waits for, if others wait for the node and it waits for guests alone (R1)."""
+        """Return the guests that hold up a node (R1).
+
+        Empty: no consumer waits for the node, or the node also waits for a host of the run.
+        """
         hosts = {self._directory.locations[name].host for name in node.late_consumers()}
         return hosts if hosts <= self._directory.subscribers else set()
 

@@ -1,4 +1,4 @@
-"""Operators that have come from other hosts, until they have made their first output here: what is recorded of them."""
+"""Arrival records of operators, which are written when an operator dispatches its first output on the new host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thalweg.middleware.core.context.outbox import Outbox
 
 
 class Newcomer(msgspec.Struct, frozen=True):
-    """An operator that has come from another host and not dispatched anything yet."""
+    """Operator that has come from host ``source``, and has dispatched no output here yet."""
 
     source: str
     version: int
@@ -20,7 +20,7 @@ class Newcomer(msgspec.Struct, frozen=True):
 
 
 class Newcomers:
-    """Those of one run on this host."""
+    """Newly arrived operators of a run on the host, by name."""
 
     __slots__ = ("_out", "came")
 
@@ -29,11 +29,11 @@ class Newcomers:
         self.came: dict[str, Newcomer] = {}
 
     def come(self, name: str, newcomer: Newcomer) -> None:
-        """Keep how an operator came, until it has made its first output here."""
+        """Keep the data of an operator's arrival until ``record``."""
         self.came[name] = newcomer
 
     def record(self, name: str, index: int) -> None:
-        """One has made its first output, partition ``index``."""
+        """Record the arrival of an operator, as its first output, partition ``index``, is dispatched."""
         came, now = self.came.pop(name), self._out.now
         ago = {"state_in": now - came.came_s, "resumed": now - came.resumed_s}
         self._out.record(
@@ -42,6 +42,6 @@ class Newcomers:
         )  # fmt: skip
 
     def forget(self, names: Iterable[str]) -> None:
-        """These are not here any more."""
+        """Remove operators that have left the host."""
         for name in names:
             self.came.pop(name, None)

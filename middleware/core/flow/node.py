@@ -2,45 +2,46 @@
 
 Rules (Ranganathan et al., section 2, "light-move requirement"):
 
-R1. A node gathers its inputs for partition *i*, runs its code once, and holds the output until its
-    consumer demands *i*. Having dispatched it, the node gathers for *i + 1*.
-R2. A demand for *i* acknowledges every partition before *i*. Until all consumers have done so, a dispatched output is
-    kept (``SendWindow``), and sent again when a consumer demands it again while no transfer of it is under way. The
-    first demand that is repeated after the transfer has arrived does not count: it was most likely on its way by then.
+R1. A node gathers its inputs for partition *i*, runs its code once, and holds the output until its consumer demands
+    *i*. After the dispatch, the node gathers for *i + 1*.
+R2. A demand for *i* acknowledges every earlier partition. A dispatched output is kept (``SendWindow``) until every
+    consumer has acknowledged it. If a consumer demands the output again while no transfer of the output is under way,
+    the output is sent again. The first repeated demand after the arrival does not count, because it was most likely
+    sent before the arrival.
 R3. A demand for *i* is credit for *i* alone (but see R12). Partition *i + 1* can be ready before *i* is acknowledged,
-    but it is dispatched only after, so a node never has more than one output dispatched and unacknowledged and one
-    held. Each consumer has a name. Of several all must have acknowledged *i*: the slowest sets the pace, unless the
-    node keeps more than one output for it (``Node.ahead``).
-R4. A sink's consumer is the application, which takes what was gathered at once.
-R5. A node that is to leave becomes light at its next chance: after it has dispatched an output and before it demands
-    inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
-    it goes on (here, or as another node elsewhere). It leaves when all consumers have been sent its last output.
-R6. A suspended source dispatches nothing new; what was demanded of it goes out when it resumes.
-R7. Between two trees (``reshaping``): a node that is replaced ends with its last partition. One that another node
-    consumes from then on has *turned* when it has dispatched its last one for the old consumer, which somebody else
-    keeps (``Turned``). Meanwhile both are its consumers, and the new one may have demanded its first by then. One that
-    gets other inputs gathers from them then.
+    but is dispatched only afterwards. So a node has at most one output that is dispatched and unacknowledged, and one
+    output that is held. Every consumer has a name. With several consumers, every consumer must have acknowledged *i*,
+    so the slowest sets the pace. ``Node.ahead`` permits a node to keep more outputs for the slowest consumer.
+R4. The consumer of a sink is the application. It takes the gathered inputs at once.
+R5. A node that is to leave becomes light at its next chance. The chance comes after the dispatch of an output and
+    before the demands for inputs, or while the node waits for inputs. A light node only records demands, until it
+    continues here or as another node elsewhere. The node leaves when every consumer has been sent the last output.
+R6. A suspended source dispatches no new output. Demanded outputs are dispatched when the source resumes.
+R7. Between two trees (``reshaping``), a replaced node ends with its last partition. A node with a new consumer has
+    *turned* when it has dispatched its last output for the old consumer, which the host keeps as a tail (``Turned``).
+    Until then, both are consumers of the node, and the new consumer may have demanded its first partition already. A
+    node with new inputs gathers from the new producers after the last partition of the old tree.
 
-R8. A node ends when one of its inputs does, and says which of the others had a partition more. Of these it wants
-    nothing any more (``Renounce``). A node of which nobody wants anything any more ends as well.
-R9. A consumer of another query (``query_attachment``) comes later than the others: partitions before its first one are
-    none of its concern. The first may be demanded before this node has come so far; of a node that has ended it is an
-    end.
-R10. In a later generation of a run a node may begin before its consumers do, as these have partitions of it that are
-    made again: until it is as far, its consumers are as those of R9.
-R11. Where the nodes of lost hosts alone begin anew, a consumer's first demand, or ``on_skip``, says where that
-    goes on: behind this node, which then has kept what it has dispatched since (``log``), or *lacks* it; or ahead of
-    it, as in R10. A node that is *free* begins where the first of its consumers goes on, when it has heard of all. Of a
-    consumer that is a sink it is known where.
+R8. A node ends when one of its inputs ends. Its end names the inputs that had one more partition. The node renounces
+    these inputs (``Renounce``). If every consumer of a node has renounced, the node ends as well.
+R9. A consumer of another query (``query_attachment``) begins with a later partition, and takes no earlier one. It may
+    demand its first partition before the node has got there. If the node has ended before, the consumer gets an end.
+R10. In a later generation of a run, a node may begin with an earlier partition than its consumers, which have some of
+    its outputs already. Until the node has caught up, R9 applies to the consumers.
+R11. If only the nodes of lost hosts restart, the first demand of a consumer, or ``on_skip``, names the partition with
+    which the consumer continues. If the partition is behind the node, the node has kept the outputs since then
+    (``log``), or *lacks* the partition. If it is ahead of the node, R10 applies. A node that is *free* begins where the
+    first of its consumers continues, when the partition of every consumer is known. The partition of a sink may be
+    known from the start.
 
-R12. With a *depth* of several partitions a demand for *i* is credit for *i* to *i + depth - 1*: the node dispatches so
-    far ahead of what is acknowledged, and keeps that. An input that comes before its turn waits (``ReceiveWindow``). Of
-    what a consumer may have, that is sent which has been made and was not sent; again what it demands once more, or
-    what went where it is not any more. The last one before a node leaves, or turns, goes when all before it are
-    acknowledged.
+R12. With a *depth* of several partitions, a demand for *i* is credit for *i* to *i + depth - 1*. The node dispatches so
+    far ahead of the acknowledged outputs, and keeps the outputs. An input that comes before its turn waits
+    (``ReceiveWindow``). A consumer is sent every output within its credit as soon as the output is made. An output is
+    sent again if the consumer repeats the demand, or if the consumer has left the host to which the output went. If a
+    node leaves or turns, its last output is dispatched only after every earlier output is acknowledged.
 
-The states and what moves between them are the table of ``node_states``; anything else is a defect of the host core
-and raises. Late and repeated messages are no defects: they change nothing.
+The states and transitions are in the table of ``node_states``. A transition outside the table is a defect of the host
+core, and raises. Late and repeated messages are no defects: they change nothing.
 """
 
 from __future__ import annotations
@@ -97,29 +98,30 @@ class NodeCore(Machine):
     TABLE = TRANSITIONS
 
     node: Node
-    limit: int | None = None  # how many partitions the run has, None: until the sources end
-    window: SendWindow = field(default_factory=SendWindow)  # what was dispatched, and who has what of it
+    limit: int | None = None  # number of partitions of the run. None: until the sources end
+    window: SendWindow = field(default_factory=SendWindow)  # dispatched outputs, and the progress of every consumer
     index: int = 0  # of the next output
     state: NodeState = IDLE
-    received: ReceiveWindow = field(default_factory=ReceiveWindow)  # what has come of its inputs
+    received: ReceiveWindow = field(default_factory=ReceiveWindow)  # inputs that have arrived
     output: Output | None = None
     size_bytes: int | None = None  # of the last output
-    free: bool = False  # R11: the node begins where the first of its consumers goes on
-    leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
-    recalled: bool = False  # it leaves at once, when all its consumers have been heard
+    free: bool = False  # R11: the node begins where the first of its consumers continues
+    leaves_after: int | None = None  # the node becomes light when it has dispatched this partition or a later one
+    recalled: bool = False  # R11: the node leaves at once, when the partition of every consumer is known
     suspended: bool = False
-    turns: tuple[int, str] | None = None  # R7: what comes after this partition is for that consumer alone
-    rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
-    renounced: bool = False  # it has ended as nobody wanted anything more of it
+    turns: tuple[int, str] | None = None  # R7: a partition, and the only consumer after it
+    rewired: tuple[int, Node] | None = None  # R7: a partition, and the node with new inputs after it
+    renounced: bool = False  # R8: the node has ended, because every consumer had renounced
 
     @classmethod
     def begun(
         cls, node: Node, limit: int | None, index: int, firsts: Mapping[str, int | None], *, free: bool = False
     ) -> NodeCore:
-        """Return a node that begins with partition ``index``, and whose consumers begin with these partitions.
+        """Return a node that begins with partition ``index``. ``firsts``: first partitions of the consumers.
 
-        None: a consumer says itself where it goes on (R11). With ``LAST`` nobody wants anything more of the node, or
-        that consumer wants nothing more of it. The application begins where its sink does.
+        A first partition of None: the consumer announces the partition (R11). ``LAST``: the consumer takes no
+        partition. With an ``index`` of ``LAST``, no consumer needs the node, and the node has ended. The application
+        begins with the sink.
         """
         if index == LAST:
             window = SendWindow.of(dict.fromkeys(firsts or ("",), LAST))
@@ -146,20 +148,23 @@ class NodeCore(Machine):
 
     @property
     def got(self) -> int:
-        """Partition before which the node has consumed every input of some producer."""
+        """First partition of which the node has consumed no input yet. Prefetched inputs do not count."""
         return self.index + (self.state in (RUNNING, HOLDING) or bool(self.received.inputs))
 
     def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
-        """Handle the demand of a consumer. ``again``: the consumer repeats the demand, as no answer came."""
+        """Handle the demand of a consumer, and return the verdict and the actions.
+
+        ``again``: the consumer repeats the demand, because no answer came.
+        """
         window = self.window
         state = window.consumers.get(consumer)
-        if state is None or index < state.demanded or index == LAST:  # R7: the first from before the node turned
-            return "late", []  # R8: a consumer renounces by ``on_skip``
+        if state is None or index < state.demanded or index == LAST:  # R7: after the turn, the old consumer is unknown
+            return "late", []  # R8: a consumer renounces by ``on_skip`` only
         if window.unheard and consumer in window.unheard:
             if not self._handle_resume(consumer, index):
                 return "lacking", []
             state = window.consumers[consumer]
-        ended = self.state is ENDED and self.node.kind != "sink"  # whose application has been told
+        ended = self.state is ENDED and self.node.kind != "sink"  # the application knows the end of a sink
         if ended and 0 < index == state.first and window.output(index) is None:
             state.demanded = index
             # R9: the node has ended before the first partition of a consumer of another query
@@ -176,9 +181,9 @@ class NodeCore(Machine):
         return "taken", actions + (self._begin() if self.state is IDLE else self.go_on())
 
     def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
-        """Let a consumer go on with partition ``index``, before it demands that (R11). ``LAST``: it takes no more (R8).
+        """Let a consumer continue with partition ``index``, before the demand for the partition (R11).
 
-        Return whether the node can send the partition, and the actions.
+        ``LAST``: the consumer takes no more (R8). Return whether the node can send the partition, and the actions.
         """
         window = self.window
         if index == LAST and consumer in window.consumers:
@@ -192,7 +197,7 @@ class NodeCore(Machine):
         return True, self._go_on_heard()
 
     def _handle_resume(self, consumer: str, index: int) -> bool:
-        """Let a consumer go on with partition ``index`` (R11). Return whether the node can send that partition."""
+        """Let a consumer continue with partition ``index`` (R11). Return whether the node can send the partition."""
         window = self.window
         free = self.free and self.state is IDLE
         if not free and index < self.index and window.output(index) is None:
@@ -202,20 +207,26 @@ class NodeCore(Machine):
         return True
 
     def _set_out(self) -> None:
-        """Let a free node begin where the first of its consumers goes on, if all have been heard (R11)."""
+        """Let a free node begin where the first of its consumers continues (R11).
+
+        The node waits until the partition of every consumer is known.
+        """
         first = self.window.begins_at()
         if self.free and self.state is IDLE and first is not None:
             self.index = first
 
     def _less_is_wanted(self) -> list[Action]:
-        """Go on without a consumer that has renounced (R8) or is gone."""
+        """Continue without a consumer that has renounced (R8) or is gone. End if every consumer has renounced."""
         self.window.acknowledge()
         if self.window.all_demanded(LAST) and self.can(RENOUNCED):
             return self._renounce()
         return self._go_on_heard()
 
     def _go_on_heard(self) -> list[Action]:
-        """Go on with fewer consumers to wait for (R11). A free operator gathers at once."""
+        """Continue, because a consumer's partition is known now, or a consumer is gone (R11).
+
+        A free operator gathers before the first demand.
+        """
         if self.state is not IDLE:
             return self.go_on()
         self._set_out()
@@ -223,7 +234,7 @@ class NodeCore(Machine):
         return self._begin() if demanded or (self.free and self.node.inputs) else []
 
     def _ready(self) -> bool:
-        """Return whether the held output may be dispatched (R3). The last one waits for all consumers (R5, R12)."""
+        """Return whether the held output may be dispatched (R3). The last one waits for every consumer (R5, R12)."""
         last, ahead = self.leaves_after, self.node.ahead
         if self.turns is not None:
             last, ahead = self.turns[0], 1
@@ -232,7 +243,7 @@ class NodeCore(Machine):
         return self.window.is_open(self.index, ahead)
 
     def late_consumers(self) -> list[str]:
-        """Return the consumers that hold up an output which another consumer has demanded."""
+        """Return the consumers that hold up an output which a faster consumer has demanded."""
         leaves = self.leaves_after is not None or self.turns is not None
         if self.state is not HOLDING or leaves or self.window.unheard or self._ready():
             return []
@@ -249,7 +260,7 @@ class NodeCore(Machine):
         return self._gather()
 
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
-        """Handle an input from ``producer``."""
+        """Handle an input from ``producer``. Return the verdict and the actions."""
         received, index = self.received, output.index
         if index == self.index and self.state is GATHERING and producer in received.asked:
             return "taken", self._gathered() if received.take(producer, output) else []
@@ -269,7 +280,7 @@ class NodeCore(Machine):
         return producer in node.inputs and producer not in self.received.prefetched.get(index, ())
 
     def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
-        """Handle the output of the node's code."""
+        """Handle the output of the node's code. Return the verdict and the actions."""
         if self.state is not RUNNING or output.index != self.index:
             return "late", []
         return "taken", self._hold(output)
@@ -289,21 +300,21 @@ class NodeCore(Machine):
         return []
 
     def leave_heard(self) -> list[Action]:
-        """Become light, if ``leave`` had to wait for a consumer that was unheard (R11)."""
+        """Become light, if ``leave`` had to wait until the partition of every consumer was known (R11)."""
         if self.window.unheard or not self.recalled or self.leaves_after is None:
             return []
         return self.leave(self.leaves_after, recall=True)
 
     def stay(self) -> list[Action]:
-        """Leave no longer. Go on, if the node is light."""
+        """Cancel ``leave``, and continue."""
         self.leaves_after, self.recalled = None, False
         if self.state is not LIGHT and self.state is not DRAINING:
-            return self.go_on()  # the held output needs the demand of one consumer only
+            return self.go_on()  # the held output is no longer the last one, so R3 alone applies
         self.to(THAWED)
         return self._renounce() if self.window.all_demanded(LAST) else self._gather()
 
     def replace(self, after: int) -> list[Action]:
-        """End after partition ``after``, as other nodes make the later ones (R7)."""
+        """End after partition ``after``, because other nodes make the later partitions (R7)."""
         self.limit = after + 1
         if self.index > after and self.state in (IDLE, GATHERING):  # R7: the last partition of the old tree is out
             self.received.clear()
@@ -311,7 +322,7 @@ class NodeCore(Machine):
         return []
 
     def turn(self, after: int, to: str) -> list[Action]:
-        """Have another consumer, ``to``, take the partitions after ``after`` (R7)."""
+        """Turn to the new consumer ``to``, which takes the partitions after ``after`` (R7)."""
         self.turns = after, to
         self.window.consumers[to] = ConsumerState.of(after + 1)
         return [Turned()] if self.index > after and self.window.all_demanded(after) else []
@@ -322,7 +333,7 @@ class NodeCore(Machine):
         return self._gather() if self.index > after and self.state is GATHERING else []
 
     def retire(self) -> list[Action]:
-        """End the part of the old tree. A node may still be in it, as it has ended or not begun.
+        """End the node's part in the old tree. A node that has ended or not begun may still have such a part.
 
         Every partition of the old tree has been delivered, so the old consumer needs nothing more.
         """
@@ -334,13 +345,19 @@ class NodeCore(Machine):
         return self.go_on()
 
     def turned(self) -> SendWindow | None:
-        """Turn to the new consumer (R7). Return the window of the old consumer for a tail. None: it has all."""
+        """Turn to the new consumer now (R7). Return the window of the old consumer, for a tail.
+
+        None: the old consumer has every output.
+        """
         assert self.turns is not None
         to, self.turns = self.turns[1], None
         return self.window.split(keep=to)
 
     def go_on(self) -> list[Action]:
-        """Dispatch the held output if it may go. Become light if the node is to leave and all outputs are sent."""
+        """Dispatch the held output if permitted.
+
+        A draining node becomes light when every consumer has been sent the last output.
+        """
         if self.state is HOLDING:
             return self._dispatch() if not self.suspended and self._ready() else []
         return self._freeze() if self.state is DRAINING and self.window.all_demanded(self.index - 1) else []
@@ -351,17 +368,17 @@ class NodeCore(Machine):
         return self.go_on()
 
     def part(self, consumers: Collection[str]) -> list[Action]:
-        """Remove consumers. Others stay."""
+        """Remove consumers, and continue for the remaining consumers."""
         self.window.part(consumers)
         return self._less_is_wanted()
 
     def begin(self) -> list[Action]:
-        """Gather before the first demand, as a new node does."""
+        """Gather before the first demand. A node that has begun already is not changed."""
         over = self.limit is not None and self.index >= self.limit
         return self._begin() if self.state is IDLE and not over else []
 
     def suspend(self) -> int:
-        """Dispatch nothing new until ``resume``. Return the last dispatched partition, or -1."""
+        """Dispatch nothing new until ``resume`` (R6). Return the last dispatched partition, or -1."""
         self.suspended = True
         return self.index - 1
 
@@ -445,13 +462,13 @@ class NodeCore(Machine):
         return [Hand(Output(self.index, end=True))] if self.node.kind == "sink" else []
 
     def validate(self) -> None:
-        """Check the invariants. Raise AssertionError for one that does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         window, limit = self.window, self.limit
         window.validate(self.index, ended=self.state is ENDED)
         indices = range(self.index, self.index + window.depth)
         self.received.validate(self.node.inputs, indices, gathers=self.state is GATHERING)
         held = (self.output is not None) + len(window.unacked) + (self.state is RUNNING)
-        # R11: with a log, older outputs are for consumers that began anew
+        # R11: with a log, older outputs are for consumers that have restarted
         behind = max(0, len(window.unacked) - 1) if window.log is not None else 0
         assert held - behind <= window.depth + self.node.ahead, f"{self!r} holds {held} outputs"
         assert len(window.unacked) <= 1 or self.state is not LIGHT, self

@@ -1,4 +1,4 @@
-"""The states of a node, and what moves between them: ``TRANSITIONS``, by the rules of ``node``."""
+"""States of a node, and the transitions between the states (``TRANSITIONS``), by the rules of ``node``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from thalweg.middleware.core.context.machine import Term
 
 
 class NodeState(Term):
-    IDLE = "idle"  # nothing has been demanded of it yet
+    IDLE = "idle"  # no consumer has demanded a partition yet
     GATHERING = "gathering"
     RUNNING = "running"
     HOLDING = "holding"
-    DRAINING = "draining"  # to leave as soon as the slower consumers have been sent what the faster ones were
+    DRAINING = "draining"  # leaves as soon as the slower consumers were sent the outputs of the fastest consumer
     LIGHT = "light"  # about to leave, or just come
     ENDED = "ended"
 
@@ -18,18 +18,18 @@ class NodeState(Term):
 class NodeEvent(Term):
     DEMANDED = "demanded"
     GATHERED = "gathered"
-    DELIVERED = "delivered"  # the sink's gathering is complete
+    DELIVERED = "delivered"  # a sink has gathered its inputs
     FINISHED = "finished"
     DISPATCHED = "dispatched"
-    RECALLED = "recalled"  # it is to leave, and some consumers lag behind
-    FROZEN = "frozen"  # nothing in hand, and it is to leave
-    THAWED = "thawed"  # it stays, or it has come
+    RECALLED = "recalled"  # the node is to leave, and consumers lag behind
+    FROZEN = "frozen"  # the node is to leave, and holds no output
+    THAWED = "thawed"  # the node stays, or has come
     EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
-    REPLACED = "replaced"  # another node makes what is next
-    RENOUNCED = "renounced"  # nobody wants anything of it any more
+    REPLACED = "replaced"  # another node makes the next partitions
+    RENOUNCED = "renounced"  # no consumer needs the node any longer
 
 
-# Members by names of their own: through their class each look-up is a call of Python code (3.11), for every message.
+# Names for the members, because a look-up through the class calls Python code (3.11), for every message.
 IDLE, GATHERING, RUNNING, HOLDING, DRAINING, LIGHT, ENDED = NodeState
 DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, RECALLED, FROZEN, THAWED, EXHAUSTED, REPLACED, RENOUNCED = (
     NodeEvent
@@ -40,7 +40,7 @@ TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
     (NodeState.IDLE, NodeEvent.DEMANDED): NodeState.GATHERING,
     (NodeState.GATHERING, NodeEvent.GATHERED): NodeState.RUNNING,
     (NodeState.GATHERING, NodeEvent.DELIVERED): NodeState.IDLE,
-    (NodeState.GATHERING, NodeEvent.FINISHED): NodeState.HOLDING,  # an input ended: nothing is left to run
+    (NodeState.GATHERING, NodeEvent.FINISHED): NodeState.HOLDING,  # an input ended, so there is no call
     (NodeState.RUNNING, NodeEvent.FINISHED): NodeState.HOLDING,
     (NodeState.HOLDING, NodeEvent.DISPATCHED): NodeState.GATHERING,
     (NodeState.HOLDING, NodeEvent.EXHAUSTED): NodeState.ENDED,

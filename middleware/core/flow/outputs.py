@@ -2,12 +2,13 @@
 
 Rules:
 
-R1. If the consumer is on this host, the output is handed over.
+R1. If the consumer is on this host, the output is handed over within the host.
 R2. A partition carries newer locations and measured links (``Directory.piggyback``). The first partitions after a
-    change-over carry the commit, as many of them as may be under way (``Install.ahead``).
-R3. If several consumers of a node are on one host, that host gets a partition once. While the transfer is under way,
-    further consumers there share it. A consumer that did not get the partition demands it again, and gets its own.
-R4. The window keeps the host to which an output went. If the consumer has left that host, the output is sent again.
+    change-over carry the commit, as many as may be under way (``Install.ahead``).
+R3. If several consumers of a node are on one host, the host gets a partition once. While the transfer is under way,
+    further consumers there share the transfer. If a consumer did not get the partition, the consumer demands it again,
+    and gets a separate transfer.
+R4. The window records the host to which an output went. If the consumer has left the host, the output is sent again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Outputs:
-    """Sender of the outputs of one run's nodes on this host.
+    """Sender of the outputs of a run's nodes on this host.
 
     ``nodes``: the nodes on this host. ``expected``: operators that are to come.
     """
@@ -62,7 +63,7 @@ class Outputs:
         self._tree, self._directory, self._books = tree, directory, books
         self._telling = directory.telling(upward=False)
         self._nodes, self._expected = nodes, expected
-        # created with the first that they are for
+        # created on first use
         self._newcomers: Newcomers | None = None
         self._shared_transfers: SharedTransfers | None = None
         self._under_way: Mapping[tuple[str, int, str], SharedTransfer] = {}
@@ -76,7 +77,7 @@ class Outputs:
 
     @property
     def shared_transfers(self) -> SharedTransfers:
-        """Transfers that several consumers on one host share."""
+        """Transfers to hosts with several consumers, which share a transfer."""
         if self._shared_transfers is None:
             self._shared_transfers = SharedTransfers()
             self._under_way = self._shared_transfers.under_way
@@ -102,27 +103,27 @@ class Outputs:
         self._out.record("repeated", node=name, index=action.output.index)
 
     def _was_sent(self, window: SendWindow, action: Dispatch, to: str) -> None:
-        """Keep the host to which an output went (R4)."""
+        """Record the host to which an output was sent (R4)."""
         consumer, index = action.consumer, action.output.index
         host = to or self._directory.host_of(consumer, index)
         window.consumers[consumer].was_sent(index, host, under_way=bool(to))
 
     def _boards(self, name: str, consumer: str, index: int) -> str:
-        """Return the host to which a transfer to another consumer is under way, if the consumer may share it (R3)."""
+        """Let a consumer share the transfer of a partition to the same host (R3). Return the host, or an empty text."""
         host = self._directory.host_of(consumer, index)
         return host if self.shared_transfers.board(name, index, consumer, host) else ""
 
     def _send(self, name: str, consumer: str, output: Output) -> str:
-        """Send an output. Return the host to which its transfer is under way, or an empty text."""
+        """Send an output. Return the host to which a transfer is under way now, or an empty text."""
         out, directory, index = self._out, self._directory, output.index
         here, to = consumer in self._nodes, self._host
         if not here:
             to = directory.host_of(consumer, index)
-            if to == self._host:  # the consumer is to come here, and has not yet
+            if to == self._host:  # the consumer is to come here, and has not come yet
                 expected = self._expected.get(consumer)
                 here = expected is not None and expected.takes(index)
                 to = directory.locations[consumer].host
-        if here or to == self._host:  # the latter if other hosts have sent a wrong location
+        if here or to == self._host:  # the second case: other hosts have sent a wrong location
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return ""
         news = directory.piggyback(to, upward=False) if self._telling or directory.changes else None
@@ -144,10 +145,10 @@ class Outputs:
         return "" if output.end else to
 
     def on_demand(self, consumer: ConsumerState, demand: m.Demand, window: SendWindow) -> None:
-        """Mark the outputs that went to a host which the consumer has left (R4)."""
+        """Mark outputs as due if the consumer has left the host to which they were sent (R4)."""
         name, index = demand.consumer, demand.index
         if self._under_way and self.shared_transfers.alight(demand, self._directory.locations[name].host):
-            # R3: the consumer has moved, so the shared transfer to its old host is of no use to it
+            # R3: the consumer has moved, so it gets nothing from the shared transfer to its old host
             window.on_transfer_over(index, name, arrived=False)
         for sent_index, sent in consumer.sent.items():
             wanted = sent_index >= index and not sent.under_way
@@ -155,16 +156,16 @@ class Outputs:
                 sent.due = True
 
     def consumers_of(self, message: m.Partition) -> list[str]:
-        """Return the consumers of a transfer that is over."""
+        """Return every consumer of a transfer that has ended, and forget the shared transfer."""
         shared = self.shared_transfers.over(message) if self._under_way else []
         return [message.consumer, *shared]
 
     def peer_gone(self, host: str) -> None:
-        """Forget shared transfers to a lost host."""
+        """Remove the shared transfers to a lost host."""
         if self._shared_transfers is not None:
             self._shared_transfers.peer_gone(host)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget operators that have left this host."""
+        """Remove operators that have left this host."""
         if self._newcomers is not None:
             self._newcomers.forget(names)

@@ -1,4 +1,4 @@
-"""When sources with a rate make their partitions (R1 of ``code_calls``)."""
+"""Due times of the partitions of sources with a rate (R1 of ``code_calls``)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from thalweg.middleware.core.flow.actions import RunCode
 
 
 class Pace:
-    """The only writer of which sources wait until their next partition is due, and when it is."""
+    """Due times of sources with a rate, and the waiting calls of code. No other part writes them."""
 
     __slots__ = ("_due_s", "_out", "_waiting")
 
     def __init__(self, out: Outbox) -> None:
         self._out = out
         self._due_s: dict[str, float] = {}
-        self._waiting: dict[str, RunCode] = {}  # and what they are to run
+        self._waiting: dict[str, RunCode] = {}  # calls that wait, by source
 
     def is_due(self, name: str, rate: float, action: RunCode) -> bool:
-        """Whether a source may run its code now; if not, it will when it may (``take``, as its timer rings)."""
+        """Return whether a source may run its code now.
+
+        If not, keep the call ``action``, and set a timer for the due time. ``take`` then returns the call.
+        """
         now, period_s = self._out.now, 1.0 / rate
         due_s = self._due_s.get(name, now)
         if now < due_s:
@@ -30,11 +33,11 @@ class Pace:
         return True
 
     def take(self, name: str) -> RunCode | None:
-        """What a source that has waited is to run."""
+        """Return and remove the waiting call of a source, or None."""
         return self._waiting.pop(name, None)
 
     def forget(self, names: Iterable[str]) -> None:
-        """These sources are gone."""
+        """Remove sources that the run no longer has."""
         for name in names:
             self._waiting.pop(name, None)
             self._due_s.pop(name, None)

@@ -1,4 +1,4 @@
-"""Window of a node towards its producers: inputs of the partition that it gathers, and inputs of later partitions."""
+"""Window of a node towards its producers: inputs of the gathered partition, and inputs of later partitions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ class ReceiveWindow:
     """Inputs of one node, by producer."""
 
     inputs: dict[str, Output] = field(default_factory=dict)  # inputs of the gathered partition
-    asked: set[str] = field(default_factory=set)  # producers whose input for it is missing
+    asked: set[str] = field(default_factory=set)  # producers whose input for the partition is missing
     last: str = ""  # producer of the newest input
     prefetched: dict[int, dict[str, Output]] = field(default_factory=dict)  # inputs of later partitions, by partition
 
     def going_on(self, producers: Sequence[str], *, gathers: bool) -> ReceiveWindow:
-        """Return the window in the next generation of a run. Transfers under way are lost."""
+        """Return the window in the next generation of a run.
+
+        Transfers under way are lost, and inputs of later partitions are dropped.
+        """
         asked = {name for name in producers if name not in self.inputs} if gathers else set()
         return ReceiveWindow(self.inputs, asked, self.last)
 
@@ -34,7 +37,7 @@ class ReceiveWindow:
         return not self.asked
 
     def take(self, producer: str, output: Output) -> bool:
-        """Take an input of the partition that is gathered. Return whether it completes the partition."""
+        """Add an input of the gathered partition. Return whether the partition is complete now."""
         self.asked.discard(producer)
         self.inputs[producer] = output
         self.last = producer
@@ -45,30 +48,33 @@ class ReceiveWindow:
         self.prefetched.setdefault(output.index, {})[producer] = output
 
     def put_back(self, index: int) -> None:
-        """Stop gathering partition ``index``. Its inputs are kept for the next time."""
+        """Stop gathering partition ``index``, and keep its inputs for the next time."""
         if self.inputs:
             self.prefetched[index] = self.inputs
         self.inputs, self.asked = {}, set()
 
     def complete(self, producers: Sequence[str]) -> list[Output]:
-        """Return the inputs of the gathered partition, in the order of the producers, and begin anew."""
+        """Return the inputs of the gathered partition, in the order of the producers, and remove them."""
         inputs = [self.inputs[name] for name in producers]
         self.inputs = {}
         return inputs
 
     def clear(self) -> None:
-        """Drop all inputs, as the node gathers no more."""
+        """Drop the inputs of a node that gathers no longer."""
         self.inputs, self.asked, self.prefetched = {}, set(), {}
 
     def validate(self, producers: Sequence[str], indices: range, *, gathers: bool) -> None:
-        """Check the invariants. ``indices``: partitions whose inputs may be kept. Raise AssertionError if one fails."""
+        """Check the invariants. Raise AssertionError if an invariant is violated.
+
+        ``indices``: partitions whose inputs may be kept. ``gathers``: the node gathers a partition now.
+        """
         assert self.asked.isdisjoint(self.inputs), self
         assert self.asked | self.inputs.keys() == (set(producers) if gathers else set()), self
         assert self.prefetched.keys() <= set(indices), self
 
 
 def together(index: int, inputs: Sequence[Output]) -> Output:
-    """Return the delivery of a sink: its only input, or a tuple of several inputs."""
+    """Return the delivery of a sink: the only input, or a tuple of several inputs."""
     if len(inputs) == 1:
         return inputs[0]
     sizes = tuple([output.size_bytes for output in inputs])
@@ -76,7 +82,10 @@ def together(index: int, inputs: Sequence[Output]) -> Output:
 
 
 def end_of(producers: Sequence[str], inputs: Sequence[Output]) -> m.End:
-    """Return the end of a node's stream, if some or all of its inputs have ended (R8 of ``node``)."""
+    """Return the end of a node's stream, if at least one input has ended (R8 of ``node``).
+
+    A tuple names the nodes that had one more partition.
+    """
     remaining: list[str] = []
     for name, output in zip(producers, inputs, strict=True):
         if not output.end:

@@ -1,11 +1,11 @@
-"""Outputs that an operator keeps in a run with failover, for a consumer that begins anew on another host.
+"""Log of an operator's outputs in a run with failover, for a consumer that restarts on another host.
 
 Rules:
 
 R1. The log begins with the first partition that a consumer may still need. The client names the partition from which
     the consumer would start if hosts were lost now (``CheckpointsObsolete``). Earlier outputs are dropped.
-R2. Above ``most_bytes`` the oldest outputs are dropped, but never the last one. If a consumer needs a dropped output,
-    the run begins wholly anew. Checkpoints are frequent enough to make that rare.
+R2. Above ``most_bytes`` the oldest outputs are dropped, but never the last output. If a consumer needs a dropped
+    output, every node of the run restarts. Checkpoints are frequent enough to make the case rare.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReplayLog:
         self.size_bytes = 0
 
     def add(self, output: Output) -> None:
-        """Add an output that has been dispatched."""
+        """Append an output that has been dispatched, and drop the oldest outputs above ``most_bytes`` (R2)."""
         self.outputs.append(output)
         self.size_bytes += output.size_bytes
         while self.size_bytes > self.most_bytes and len(self.outputs) > 1:
@@ -39,7 +39,7 @@ class ReplayLog:
             self.size_bytes -= self.outputs.popleft().size_bytes
 
     def validate(self) -> None:
-        """Check the invariants. Raise AssertionError for one that does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         indices = [output.index for output in self.outputs]
         assert indices == list(range(indices[0], indices[0] + len(indices))) if indices else True, indices
         assert self.size_bytes == plain_sum(output.size_bytes for output in self.outputs), self.size_bytes

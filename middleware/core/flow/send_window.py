@@ -1,6 +1,6 @@
-"""Window of a node towards its consumers: the outputs that some consumer has not acknowledged, and who may have them.
+"""Window of a node towards its consumers: outputs that a consumer has not acknowledged, and the credit of consumers.
 
-The rules are those of ``node``. If a node leaves a host, its window stays there until the last output is acknowledged
+The rules are in ``node``. If a node leaves a host, its window stays there until the last output is acknowledged
 (``tails``).
 """
 
@@ -23,13 +23,16 @@ class SendWindow:
 
     consumers: dict[str, ConsumerState] = field(default_factory=lambda: {"": ConsumerState()})
     unacked: list[Output] = field(default_factory=list)
-    log: ReplayLog | None = None  # R11: dispatched outputs, for consumers that begin anew
+    log: ReplayLog | None = None  # R11: dispatched outputs, for consumers that restart
     unheard: set[str] = field(default_factory=set)  # R11: consumers whose next partition is still unknown
     depth: int = 1  # R12: number of partitions for which one demand is credit
 
     @classmethod
     def of(cls, firsts: Mapping[str, int | None]) -> SendWindow:
-        """Return the window of a node whose consumers begin with these partitions. None: it is unknown (R11)."""
+        """Return the window of a node whose consumers begin with the partitions ``firsts``.
+
+        None: the partition is unknown (R11).
+        """
         consumers = {
             name: ConsumerState() if first is None else ConsumerState.of(first) for name, first in firsts.items()
         }
@@ -44,11 +47,11 @@ class SendWindow:
 
     @property
     def last(self) -> Output | None:
-        """Output that was dispatched last. None: all consumers have acknowledged it."""
+        """Output that was dispatched last. None: every consumer has acknowledged it."""
         return self.unacked[-1] if self.unacked else None
 
     def output(self, index: int) -> Output | None:
-        """Return the output of a partition. None: it is acknowledged, or not made yet."""
+        """Return the output of a partition. None: the output is acknowledged, or not made yet."""
         unacked = self.unacked
         if unacked and unacked[0].index <= index <= unacked[-1].index:
             return unacked[index - unacked[0].index]
@@ -66,11 +69,11 @@ class SendWindow:
         return consumer.first <= demanded < LAST and consumer.first <= index < demanded + self.depth
 
     def all_demanded(self, index: int) -> bool:
-        """Return whether each consumer has demanded partition ``index`` or a later one."""
+        """Return whether every consumer has demanded partition ``index`` or a later one."""
         return all(consumer.demanded >= index for consumer in self.consumers.values())
 
     def is_open(self, index: int, ahead: int) -> bool:
-        """Return whether the node may dispatch partition ``index``, its next one (R3, R12)."""
+        """Return whether the node may dispatch its next partition, ``index`` (R3, R12)."""
         if ahead > 1 and len(self.unacked) >= ahead + self.depth - 1:
             return False
         late = wanted = False  # on the path of every partition, so one loop and no generator
@@ -82,7 +85,7 @@ class SendWindow:
         return wanted if ahead > 1 else not late
 
     def behind(self, index: int, ahead: int) -> list[str]:
-        """Return the consumers that hold up partition ``index``. Empty: no consumer may have it yet."""
+        """Return the consumers that hold up partition ``index``. Empty: no consumer may have the partition yet."""
         if not any(self.may_have(consumer, index) for consumer in self.consumers.values()):
             return []
         if ahead == 1:
@@ -91,7 +94,10 @@ class SendWindow:
         return [name for name, consumer in self.consumers.items() if consumer.demanded == least]
 
     def begins_at(self) -> int | None:
-        """Return the first partition that any consumer takes (R11). None: a consumer is unheard, or all take none."""
+        """Return the first partition that a consumer takes (R11).
+
+        None: the partition of a consumer is unknown, or no consumer takes a partition.
+        """
         firsts = [consumer.first for consumer in self.consumers.values() if consumer.demanded < LAST]
         return min(firsts) if firsts and not self.unheard else None
 
@@ -102,20 +108,20 @@ class SendWindow:
         if self.log is not None:
             self.log.add(output)
         if self.unacked:
-            self.acknowledge()  # R9: outputs that no consumer takes
+            self.acknowledge()  # R9: drop outputs that no consumer takes
         self.unacked.append(output)
         index, sends = output.index, []
         for name, consumer in self.consumers.items():
             if self.may_have(consumer, index):
                 sends.append(Dispatch(output, False, name))
-        if output.end:  # R9: a consumer of later partitions gets the end as its first one
+        if output.end:  # R9: a consumer of later partitions gets the end as its first partition
             for name, consumer in self.consumers.items():
                 if index < consumer.first == consumer.demanded:
                     sends.append(Dispatch(Output(consumer.first, end=True), consumer=name))
         return sends
 
     def due(self, name: str) -> list[Dispatch]:
-        """Return the sends to a consumer that are due: outputs that it may have and lacks (R12)."""
+        """Return the sends to a consumer that are due: outputs within its credit that it lacks (R12)."""
         consumer, sends = self.consumers[name], []
         for output in self.unacked:
             index = output.index
@@ -124,7 +130,7 @@ class SendWindow:
         return sends
 
     def acknowledge(self) -> None:
-        """Drop the outputs that all consumers have acknowledged (R2)."""
+        """Drop the outputs that every consumer has acknowledged (R2)."""
         least = LAST
         for consumer in self.consumers.values():
             demanded, sent = consumer.demanded, consumer.sent
@@ -137,23 +143,23 @@ class SendWindow:
             del unacked[: least - unacked[0].index]
 
     def resume(self, name: str, index: int) -> None:
-        """Note that a consumer goes on with partition ``index``, and has still to demand it (R11)."""
+        """Record that a consumer continues with partition ``index``, and has still to demand it (R11)."""
         self.unheard.discard(name)
         self.consumers[name] = ConsumerState.of(index)
         self.acknowledge()
 
     def on_transfer_over(self, index: int, name: str, *, arrived: bool) -> None:
-        """Note the end of a transfer. Without ``arrived`` the output may have arrived or not."""
+        """Record the end of a transfer. Without ``arrived``, the output may be lost."""
         if name in self.consumers:
             self.consumers[name].over(index, arrived=arrived)
 
     def forget(self, name: str) -> None:
-        """Count every output that a consumer was sent as one that may not have arrived."""
+        """Mark every output that a consumer was sent as due again, because the output may be lost."""
         if name in self.consumers:
             self.consumers[name].forget()
 
     def peer_gone(self, host: str) -> None:
-        """Note that a host is lost: outputs that went there may have arrived or not."""
+        """Record the loss of ``host``. Outputs that went there may be lost and are due again."""
         for consumer in self.consumers.values():
             consumer.peer_gone(host)
 
@@ -164,9 +170,9 @@ class SendWindow:
             self.unheard.discard(name)
 
     def split(self, keep: str | None = None) -> SendWindow | None:
-        """Remove the last output and the consumers that may lack it. Return them as a window of their own.
+        """Remove the last output and the consumers that may lack it. Return them as a separate window.
 
-        ``keep``: a consumer that stays. The result is None if no other consumer lacks the last output.
+        ``keep``: a consumer that stays. None: no removed consumer lacks the last output.
         """
         gone = {name: consumer for name, consumer in self.consumers.items() if name != keep}
         last, self.unacked = self.last, []
@@ -181,7 +187,7 @@ class SendWindow:
         return SendWindow(waiting, [last]) if waiting else None
 
     def validate(self, index: int, *, ended: bool) -> None:
-        """Check the invariants. ``index``: the next partition. Raise AssertionError for one that does not hold."""
+        """Check the invariants. ``index``: the next partition. Raise AssertionError if an invariant is violated."""
         indices = [output.index for output in self.unacked]
         assert indices == list(range(index - len(indices), index)), (indices, index)
         for name, consumer in self.consumers.items():

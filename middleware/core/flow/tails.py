@@ -1,13 +1,14 @@
-"""Tails: the last outputs of nodes that have left this host, and those that others keep of operators here.
+"""Tails: last outputs of nodes that have left this host, and last outputs that other hosts keep for operators here.
 
 Rules:
 
-R1. The last output of a node that has left, or has another consumer, is its *tail*: kept until all that have not got
-    it have demanded a later one.
-R2. What is demanded of an operator that left its tail elsewhere is passed on to there, and so is the demand for a later
-    one, which lets go of it.
-R3. A host that passes a demand on again to where the tail is waits for that host: the consumer waits for this one.
-R4. A tail that has gone with its host is gone: nobody makes that partition again, and the client is told.
+R1. The last output of a node that has left, or has a new consumer, is its *tail*. The host keeps the tail until every
+    consumer that lacks the tail has demanded a later partition.
+R2. If the tail of an operator is on another host, a demand for the tail is forwarded there. A demand for a later
+    partition releases the tail, and the host of the tail is notified.
+R3. If a demand for a tail is forwarded again, this host waits for the host of the tail, because the consumer waits for
+    this host.
+R4. If the host of a tail is lost, the tail is lost too. No node makes the partition again, and the client is notified.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from thalweg.middleware.protocol import messages as m
 
 
 class RemoteTail(msgspec.Struct):
-    """Tail of an operator here that another host keeps, and the consumers that may lack it."""
+    """Tail of an operator on this host that another host keeps, and the consumers that may lack the tail."""
 
     host: str
     index: int
     consumers: set[str]
-    gone: bool = False  # that host was lost, and may have joined again without it
+    gone: bool = False  # the host was lost. If it has joined again, it lacks the tail
 
 
 class ForwardedDemands(msgspec.Struct):
-    """Demands that only the host which keeps a last output can answer, first and last passed on to it then."""
+    """Forwarded demands for partition ``index``, a remote tail, and the times of the first and last forwarding."""
 
     index: int
     first_s: float
@@ -44,7 +45,10 @@ class ForwardedDemands(msgspec.Struct):
 
 
 class Tails:
-    """The only writer of a run's tails on this host (``left``), and of those that others keep for it (``kept``)."""
+    """Tails of one run: kept on this host (``left``), and kept on other hosts for operators here (``kept``).
+
+    No other part writes these tables.
+    """
 
     __slots__ = (
         "_directory",
@@ -65,15 +69,18 @@ class Tails:
         self._silence, self._directory = silence, directory
         self.left: dict[str, SendWindow] = {}
         self.kept: dict[str, RemoteTail] = {}
-        self._passed: dict[str, ForwardedDemands] = {}  # to those
+        self._passed: dict[str, ForwardedDemands] = {}  # by operator: demands forwarded to the host of its tail
 
     def leave(self, name: str, window: SendWindow | None) -> None:
-        """Keep the last output of a node (R1). ``window``: that output, and the consumers that may lack it."""
+        """Keep the last output of a node as a tail (R1).
+
+        ``window``: the output, and the consumers that may lack it. None: there is no tail.
+        """
         if window is not None:
             self.left[name] = window
 
     def wanted(self, demand: m.Demand) -> list[Dispatch] | None:
-        """Return the sends with which a tail answers a demand (R1). None: no tail on this host answers it.
+        """Return the sends with which a tail answers a demand (R1). None: no tail on this host answers.
 
         A demand for a later partition acknowledges the tail.
         """
@@ -90,7 +97,7 @@ class Tails:
         return window.due(consumer)
 
     def let_go(self, name: str, consumer: str, index: int) -> None:
-        """Drop a tail for a consumer that needs no partition before ``index`` (R1)."""
+        """Release a tail for a consumer that needs no partition before ``index`` (R1)."""
         window = self.left.get(name)
         if window is not None and index > window.unacked[-1].index:
             window.part((consumer,))
@@ -98,15 +105,19 @@ class Tails:
                 del self.left[name]
 
     def keep(self, name: str, host: str, index: int, consumers: set[str]) -> None:
-        """That host keeps the last output of an operator that has come from there, which these have perhaps not got."""
+        """Record that ``host`` keeps the tail of an operator here. ``consumers``: consumers that may lack the tail."""
         self.kept[name] = RemoteTail(host, index, consumers)
 
     def answers(self, demand: m.Demand) -> Literal["node", "elsewhere", "nobody"]:
-        """Who answers a demand for an operator here whose last output another host keeps; that host is sent it."""
+        """Return the side that answers a demand for an operator here with a remote tail.
+
+        "node": the operator answers. "elsewhere": the demand is forwarded to the host of the tail (R2). "nobody": the
+        tail is lost, or the demand was forwarded too often.
+        """
         name, index = demand.producer, demand.index
         holder = self.kept[name]
         host = holder.host
-        if index > holder.index:  # which acknowledges it
+        if index > holder.index:  # a demand for a later partition acknowledges the tail
             self.acknowledge(name, demand.consumer, index)
             return "node"
         if index < holder.index or host == self._host:
@@ -128,7 +139,10 @@ class Tails:
         return "elsewhere"
 
     def acknowledge(self, name: str, consumer: str, index: int) -> None:
-        """R2: have the host of a tail let go of it for a consumer that needs nothing before partition ``index``."""
+        """Release a remote tail for a consumer that needs no partition before ``index`` (R2).
+
+        The host of the tail is notified.
+        """
         holder = self.kept[name]
         if index <= holder.index:
             return
@@ -140,8 +154,8 @@ class Tails:
             self.forget(name)
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """R3: an operator here of which that host keeps what is demanded, and what that is."""
-        repeated_s = self._out.now - 2 * self._retry_max_s  # who demanded it later still does
+        """Return an operator here whose tail on ``host`` is demanded, and the reason, or None (R3)."""
+        repeated_s = self._out.now - 2 * self._retry_max_s  # a consumer that still waits has repeated its demand since
         for name, passed in self._passed.items():
             holder = self.kept.get(name)
             if passed.last_s > repeated_s and holder is not None and holder.host == host:
@@ -149,29 +163,32 @@ class Tails:
         return None
 
     def peer_gone(self, host: str) -> None:
-        """A host was lost: no transfer to it is under way, and what it kept is gone."""
+        """Record the loss of ``host``: transfers to the host have ended, and its tails are lost."""
         self.unkeep(host)
         for window in self.left.values():
             window.peer_gone(host)
 
     def unkeep(self, host: str) -> None:
-        """A host that was lost, or has joined, has no last outputs of operators here."""
+        """Record that ``host`` has no tails for operators here, because the host was lost or has joined."""
         for holder in self.kept.values():
             holder.gone = holder.gone or holder.host == host
 
     def forget(self, name: str) -> None:
-        """No host keeps anything of that operator for this one."""
+        """Remove the records of the remote tail of an operator."""
         self.kept.pop(name, None)
         self._passed.pop(name, None)
 
     def shrink(self, turn: int) -> None:
-        """The old tree has ended with partition ``turn``: nothing was handed over meanwhile, so all is of before."""
+        """Remove the tails of the old tree, which ended with partition ``turn``.
+
+        Nothing was handed over while there were two trees, so every remote tail is older.
+        """
         for name in [name for name, window in self.left.items() if window.unacked[-1].index <= turn]:
             del self.left[name]
         self.kept.clear()
 
     def cut(self, gone: AbstractSet[str]) -> None:
-        """These nodes are gone."""
+        """Remove nodes that are gone, as owners and as consumers of tails."""
         for name in gone:
             self.left.pop(name, None)
             self.forget(name)

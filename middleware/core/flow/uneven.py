@@ -1,4 +1,4 @@
-"""Sources that do not end together: what the application is told of it (R8 of ``node``)."""
+"""Report to the application about sources with unequal numbers of partitions (R8 of ``node``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from thalweg.middleware.protocol.absent_sources import is_absent
 
 
 def unevenly(out: Outbox, tree: Tree, sink: str, output: Output, told: int | None) -> str:
-    """How a stream ends at ``sink`` with ``output``, whose end names nodes that had a partition more.
+    """Return a sentence about the uneven end of a stream at ``sink``, and write the record.
 
-    ``told``: the partition as the application counts it. Returns a sentence, and records what it says; it is empty
-    where only sources went on that stand for nothing.
+    ``output``: the end, with the names of nodes that had one more partition. ``told``: the partition's index for the
+    application. If only absent sources had one more partition, the result is empty, and there is no record.
     """
     assert isinstance(output.end, tuple)
     went_on = tree.sources_of(output.end, output.index)
@@ -28,6 +28,6 @@ def unevenly(out: Outbox, tree: Tree, sink: str, output: Output, told: int | Non
 
 
 def _some(names: Collection[str]) -> str:
-    """The first few of these names, as an error lists them."""
+    """Return the first few of ``names``, as an error message lists them."""
     shown = ", ".join(map(repr, sorted(names)[:LISTED]))
     return f"{shown} and {len(names) - LISTED} more" if len(names) > LISTED else shown
