@@ -1,36 +1,38 @@
-"""All that a host decides, for every node of every run on it: pure, told events, giving commands.
+"""Pure core of a host: every decision for every node of every run on the host. Events come in, and commands go out.
 
 Rules:
 
-R1. A run is opened by its client's ``Install`` (one that was sent before this host was restarted, or is of a run that
-    is over, opens none, see ``ended_runs``) and closed by ``Remove`` or when its client has been silent for
-    ``lease_s``. Messages of unknown runs change nothing, but that ``Remove`` says that they are over. To one that
-    joins, as it was away, the run is another from then on: it may have missed who came, and which nodes went.
-R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host. What is said of a
-    run counts only from who may say it (R4 of ``run``); ``hosting.admission`` says which runs are not opened, and why.
-R3. What a host says to itself it hears after everything that came of the event before.
-R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
-    asks again; an ``Install`` that comes again opens none.
-R5. A run whose application has got all that it will get, and is done with it, goes on until its guests have, too, or
-    the application says so once more.
-R6. A host that is drained takes part in no other run, and leaves those that it has a part in (``membership``), also as
-    their next generation. Those whose clients have been silent for ``liveness_s`` it waits for no more.
-R7. Of a run that outlives its hosts there is one generation here, the newest that its client has asked for: it closes
-    those before it, what is said of which changes nothing any more (``failover.failover_runs``). Who asks for an older
-    one is told who leads the run: to a client that has begun a later one itself that says nothing.
-R8. A stream of this application's that goes over several trees is a run for each of them (``stripes.striping``): the
-    application hears of the stream.
-R9. A message that does not decode changes nothing. A host that sends ``MOST_IN_A_ROW`` of one type in a row counts
-    as failed for the run that they name, or where that cannot be read for all runs that it has a part in. A host that
-    does not lead the run tells its client only while it waits for the other.
-R10. If this host did not run itself (``Woke``), all others get a fresh period before silence counts again. That happens
-     once in ``liveness_s`` at most, so a host that sleeps again and again finds out who is gone.
-R11. A host whose certificate has expired counts as failed for all runs, as in R9. If it is this host's own, all runs
-     that it leads end.
+R1. A run is opened by its client's ``Install``. It is closed by ``Remove``, or when the client has been silent for
+    ``lease_s``. An ``Install`` opens no run if it was sent before this host was restarted, or if the run is over
+    (``ended_runs``). Messages of unknown runs change nothing, but ``Remove`` marks the run as over. A host that joins
+    again after an absence opens the run anew, because the host may have missed news of hosts and nodes.
+R2. Every message from the network is answered, recorded or ignored. No message can end a host. A message of a run
+    counts only from a permitted sender (R4 of ``run``). ``hosting.admission`` says which runs are not opened, and why.
+R3. A message of the host to itself is handled after every consequence of the present event.
+R4. A run whose parts may contradict each other is dropped without a call of its parts. The client gets the reason, also
+    when it asks again. A repeated ``Install`` does not open the run.
+R5. If the application has got every partition of a run and is done with the run, the run goes on until the guests are
+    done too. The run ends earlier if the application abandons it a second time.
+R6. A drained host takes part in no new run, and leaves its present runs (``membership``), also in their next
+    generation. The host does not wait for a client that has been silent for ``liveness_s``.
+R7. A host has one generation of a run with failover, the newest that the client has requested. The generation closes
+    earlier generations, and late messages of these change nothing (``failover.failover_runs``). If a client requests an
+    older generation, the host answers who leads the run. A client that has begun a later generation itself ignores the
+    answer.
+R8. A striped stream of this host's application is one run for every tree (``stripes.striping``). The application gets
+    news of the stream only.
+R9. A message that does not decode changes nothing. After ``MOST_IN_A_ROW`` such messages of one type in a row, the
+    sender counts as failed in the run that the messages name. If the run cannot be read, the sender counts as failed in
+    every run. At a host that does not lead the run, the failure is reported to the client only while the host waits for
+    the sender.
+R10. If this host did not run for a while (``Woke``), every other host gets a fresh period before silence counts. This
+    happens once in ``liveness_s`` at most, so a host that often sleeps still notices lost hosts.
+R11. A host whose certificate has expired counts as failed in every run, as in R9. If the certificate of this host has
+    expired, every run that this host leads ends.
 
-The run of an event is found here, once; what happens in it is in ``run``, how runs begin and end in ``hosting.runs``.
-What this host's own application takes of other clients' runs is in ``run_subscriptions``; what it measures of links in
-``hosting.links``.
+``HostCore`` finds the run of an event. ``run`` handles the event in the run, and ``hosting.runs`` begins and ends runs.
+``run_subscriptions`` has the subscriptions of this host's application to runs of other clients. ``hosting.links`` has
+the measurements of links.
 """
 
 from __future__ import annotations
@@ -61,13 +63,13 @@ from thalweg.middleware.protocol.frames import SPEAKS
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-THROUGH_HOST = frozenset({m.Subscribe, m.Failed})  # the host handles them, or passes them to a part of a run
+THROUGH_HOST = frozenset({m.Subscribe, m.Failed})  # handled by the host, or passed to a part of a run
 OF_RUNS = frozenset({*TABLE.messages, *RUN_MESSAGES}) - THROUGH_HOST
-OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
+OF_HOSTS = frozenset({m.Hello, m.Welcome})  # every other message names a run
 
 
 class HostCore:
-    """The pure core of one host. ``handle`` is its only mutator."""
+    """Pure core of one host. Only ``handle`` changes the state."""
 
     def __init__(
         self, me: m.Peer, config: CoreConfig | None = None, codes: tuple[str, ...] = (), speaks: m.Speaks = SPEAKS
@@ -79,12 +81,12 @@ class HostCore:
         self._welcome = m.Welcome(me.name, me.control, me.bulk, codes, me.instance, me.max_partition_bytes, speaks)
         self._stripes = Stripes(self.out, self.config, self.runs, hosted.failover_runs)
         self._undecoded = UndecodedMessages()
-        # asked for every event
+        # read for every event
         self._streams, self._led, self._lingering = self._stripes.led, hosted.failover_runs.led, hosted.lingering
-        self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
+        self._handlers = self._HANDLERS  # read for every event; through the class a look-up takes longer (3.11)
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
-        """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
+        """Return the commands that answer ``event``, which happened at ``now`` (seconds, never decreasing)."""
         desk, streams = self.context, self._streams
         desk.now = now
         if streams and self._stripes.concern(event):  # R8: the event is about a striped stream as a whole
@@ -103,7 +105,7 @@ class HostCore:
         self._handlers[type(event)](self, event)
 
     def _finish(self) -> None:
-        """Do what comes of what was done."""
+        """Handle the messages of the host to itself. Then end runs without guests, and begin runs anew after a loss."""
         local, host = self.context.local, self.host
         while local:  # R3: messages to this host itself come after all else
             said = message, value, size_bytes = local.popleft()
@@ -116,7 +118,10 @@ class HostCore:
             self.hosted.begin_fallen_anew()
 
     def _finish_streams(self) -> None:
-        """R8: give commands of runs to their streams, and handle the events that these return. Keep the others."""
+        """Pass commands of runs to the streams of these runs, and handle the events that the streams return (R8).
+
+        Other commands are kept for the shell.
+        """
         desk, stripes, passed = self.context, self._stripes, list[e.Command]()
         while True:
             while desk.commands:
@@ -139,9 +144,9 @@ class HostCore:
             self._finish()
 
     def wants(self, sender: str, message: m.Bulk) -> bool:
-        """Whether a partition or state that begins to arrive has been asked for and not come yet.
+        """Return whether a partition or state that begins to arrive was demanded and has not come yet.
 
-        A shell takes no memory for one that has not.
+        A shell takes no memory for an unwanted one.
         """
         if isinstance(message, m.Probe):
             return True
@@ -149,20 +154,21 @@ class HostCore:
         return run is not None and run.wants(sender, message)
 
     def passes(self, sender: str, chunk: m.RelayedChunk, via: str) -> bool:
-        """Whether what begins to come over relays, by the hand of ``sender`` over ``via``, is to come so: to be passed
-        on here, or taken as what the host at its first hop sent.
+        """Return whether a partition begins to arrive over relays on a route that the client has named.
+
+        The partition comes from ``sender`` over ``via``. It is passed on here, or taken as sent by the source.
         """
         run, here = self.runs.get(chunk.message.run), chunk.hops[chunk.at]
         before = chunk.hops[chunk.at - 1].host if chunk.at else chunk.source
         return run is not None and (sender, self.host, via) == (before, here.host, here.via) and run.passes(chunk)
 
     def forwards(self, message: m.Bulk) -> bool:
-        """Whether a partition is for a node that is on another host."""
+        """Return whether a partition is for a node on another host."""
         run = self.runs.get(message.run)
         return run is not None and isinstance(message, m.Partition) and message.consumer not in run.flow.nodes
 
     def lagging(self) -> Iterator[tuple[str, str, str, str, int]]:
-        """Yield the consumers that nodes here wait for: run, node, consumer, its host, and the partition."""
+        """Yield the consumers that hold up nodes on this host: run, node, consumer, host and partition."""
         for run in self.runs.values():
             where = run.directory.locations
             for node, consumer, index in run.flow.lagging():
@@ -170,7 +176,7 @@ class HostCore:
                 yield str(run.id), node, consumer, self.host if location is None else location.host, index
 
     def validate(self) -> None:
-        """Check the invariants of every run; for tests and the virtual shell."""
+        """Check the invariants of every run, for tests and the virtual shell. Raise AssertionError if one fails."""
         self._stripes.validate()
         for run in self.runs.values():
             assert not self.ended_runs.knows(run.install.client, run.id, self.context.now), f"run {run.id} is over"
@@ -217,7 +223,7 @@ class HostCore:
             self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
 
     def _on_undecoded(self, event: e.DecodingFailed) -> None:
-        """R9: a host has sent what does not decode."""
+        """Count a message that does not decode. After too many in a row, the sender has failed (R9)."""
         sender = event.sender
         if not self._undecoded.add(sender, event.kind):
             return
@@ -225,7 +231,7 @@ class HostCore:
         self._do_without(sender, how, event.run)
 
     def _do_without(self, host: str, how: str, only: RunId = NO_RUN) -> None:
-        """Treat another host as failed (R9), in all runs that it has a part in, or in the run ``only``."""
+        """Treat a host as failed in every run in which it has a part, or in the run ``only`` (R9)."""
         for run in [*self.runs.values()]:
             if only not in (NO_RUN, run.id) or not run.knows(host) or host == self.host:
                 continue
@@ -239,7 +245,7 @@ class HostCore:
         self.hosted.work_on()
 
     def _on_expired(self, event: e.CertificateExpired) -> None:
-        """R11: no message of a host is taken any more, or none of this one by the others."""
+        """Treat a host with an expired certificate as failed. For this host, end the runs of the application (R11)."""
         if event.peer != self.host:
             self._do_without(event.peer, event.how)
             return
@@ -257,7 +263,7 @@ class HostCore:
         self._of_run(event)
 
     def _on_placement_proposed(self, event: e.PlacementProposed) -> None:
-        """Have a run change its placement, or answer that the run is over."""
+        """Propose a placement in a run, or answer the application that the run is over."""
         event = self.hosted.failover_runs.current(event) if self._led else event
         if event.run in self.runs or event.number is UNSET:
             self._of_run(event)
@@ -265,7 +271,7 @@ class HostCore:
             self.out.of(event.run).emit(e.MoveEnded(event.run, event.number, why="the run is over"))
 
     def _of_run(self, event: Any) -> None:
-        """An event of one run."""
+        """Pass an event to the parts of its run, if the run is here."""
         run = self.runs.get(event.run)
         if run is not None:
             run.handle_notes((event,))
@@ -289,7 +295,7 @@ class HostCore:
 
     def _on_timer(self, event: e.TimerFired) -> None:
         timer, about = event.key.timer, event.key.run
-        if timer == Timer.RETRY:  # by far the most frequent one
+        if timer == Timer.RETRY:  # the most frequent timer by far
             self._retry()
             return
         timer = Timer(timer)
@@ -317,7 +323,7 @@ class HostCore:
                         self.hosted.pass_notes(run.id, self.coordinator.on_unanswered(run.id, host, since_s))
 
     def _ping_hosts(self, name: RunId) -> None:
-        """It is time to ask the hosts of a stream's stripes, or of a run, whether they are there."""
+        """Ping the hosts of a run, or of the stripes of a stream, as the timer has fired."""
         for run_id, note in self.coordinator.on_ping_timer(name):
             self.hosted.pass_notes(run_id, (note,))
         for run in self.hosted.each_run():
@@ -325,7 +331,7 @@ class HostCore:
                 run.handle_notes((HostsPinged(),))
 
     def _retry(self) -> None:
-        """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
+        """Repeat the demands that are due. Demands answered since then cost nothing but this pass."""
         self.hosted.retries.rung()
         due_s = [at_s for run in self.hosted.each_run() if (at_s := run.flow.demands.retry()) is not None]
         if due_s:
@@ -360,7 +366,7 @@ class HostCore:
             self.hosted.pass_measured(self.links.probed(event, message))
 
     def _on_relayed(self, event: e.Relayed) -> None:
-        """What this host has passed on measured the link that it did so over."""
+        """Measure a link by a partition that the host has passed on."""
         self.links.passed_on(event, event.message, self.runs.get(event.message.run))
 
     def _on_transfer_failed(self, event: e.TransferFailed) -> None:
@@ -378,13 +384,13 @@ class HostCore:
                 run.state_over(event.peer, message, arrived=False, via=event.via)
 
     def _on_peer_reached(self, event: e.PeerReached) -> None:
-        """Repeat at once what would be repeated later."""
+        """Repeat messages to a host at once, as messages get through again."""
         for run in self.hosted.each_run():
             run.flow.demands.hurry(event.peer)
         self.coordinator.hurry(event.peer)
 
     def _on_transfer_stalled(self, event: e.TransferStalled) -> None:
-        """Nothing of a transfer gets through: is it the route for bulk alone?"""
+        """Handle a transfer of which nothing gets through: connect anew, or report a blocked route for bulk."""
         run = self.runs.get(event.message.run)
         if run is None:
             return
@@ -398,7 +404,7 @@ class HostCore:
         event = self.hosted.failover_runs.current(event)
         self.hosted.pass_notes(event.run, self.coordinator.on_peer_lost(event))
         run = self.runs.get(event.run)
-        if run is not None and run.has_client(event.peer):  # it is not let in yet
+        if run is not None and run.has_client(event.peer):  # a guest that may not be let in yet
             run.handle_notes((HostLost(event.peer, event.how),))
 
     def _on_peer_joined(self, event: e.PeerJoined) -> None:
@@ -423,7 +429,7 @@ class HostCore:
         self.hosted.on_woke(event)
 
     def at_fault(self, event: e.Event) -> RunId:
-        """Return the run that was worked on when ``handle`` raised over ``event``; ``NO_RUN``: none in particular."""
+        """Return the run at work when ``handle`` raised an error over ``event``. ``NO_RUN``: no run in particular."""
         return self.hosted.at_fault(event)
 
     # --- this host is drained -------------------------------------------------------------------------
@@ -434,7 +440,7 @@ class HostCore:
             self._leave()
 
     def _leave(self) -> None:
-        """R6: say so to those clients that are there."""
+        """Ask the clients of the runs here, but for silent clients, to let the host leave (R6)."""
         silent_s, asked = self.config.patience * self.config.liveness_s, False
         for run in self.hosted.each_run():
             if run.context.leads or self.out.now - run.heard_s <= silent_s:
@@ -465,7 +471,7 @@ class HostCore:
         for request in self._stripes.replace(event):
             self._on_run_requested(request)
 
-    # --- what this application takes of others' runs ----------------------------------------------------
+    # --- subscriptions of this host's application -----------------------------------------------------
 
     def _on_subscribe_requested(self, event: e.SubscribeRequested) -> None:
         self.hosted.subscriptions.request(event)
@@ -478,7 +484,7 @@ class HostCore:
         subscriptions, out = self.hosted.subscriptions, self.out.of(message.run)
         visit, here = subscriptions.get(run_id, sender), subscriptions.here(run_id)
         if here and here.generation > run_id.generation:
-            return  # it was sent before the run began anew
+            return  # the message was sent before the run began anew
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
@@ -493,7 +499,7 @@ class HostCore:
         out.send(sender, m.Installed(run_id, self.host, error))
 
     def _visit(self, install: m.Install, visit: RunSubscriptions, before: RunId) -> None:
-        """Take part in another client's run, or go on in its next generation (``run_subscriptions``, R5)."""
+        """Open another client's run as a guest, or go on in the run's next generation (R5 of ``run_subscriptions``)."""
         old, wanted = self.runs.get(before), list[str]()
         if old is not None and install.failover is not None:
             starts = {start.node: start for start in install.starts}
@@ -511,14 +517,14 @@ class HostCore:
         run.directory.admit_guest(self.host)
         for name in wanted:
             run.handle_notes((e.NextRequested(run.id, name),))
-        for name in sorted(visit.sinks & run.flow.nodes.keys()):  # one may have begun as the run began anew
+        for name in sorted(visit.sinks & run.flow.nodes.keys()):  # a sink may have begun while the run began anew
             run.parts.get(QueryAttachment).enrolled(name)
 
     def _on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> None:
         self.hosted.close_run(self.hosted.subscriptions.on_dismiss(sender, message))
 
     def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
-        current = self.hosted.failover_runs.current(message)  # the ticket has the run's own id
+        current = self.hosted.failover_runs.current(message)  # a ticket has the id of generation 0
         run = self.runs.get(current.run)
         if run is not None and current.run not in self._lingering:
             run.message(sender, current)
@@ -541,7 +547,7 @@ class HostCore:
             self._on_peer_joined(joined)
 
     def _on_ping(self, sender: str, message: m.Ping) -> None:
-        if message.run is None:  # by a run of both, if there is one: so it shows that the way back is open, too
+        if message.run is None:  # in a run of both hosts, so the answer tests its route back
             both = next((run.out for run in self.runs.values() if run.knows(sender)), self.out)
             both.send(sender, m.Pong(None, padding=message.padding))
             return
@@ -559,7 +565,7 @@ class HostCore:
             known[0].out.send(sender, m.Pong(known[0].id))
 
     def _knows_not(self, sender: str, run_id: RunId) -> None:
-        """Say so of a run that is not here."""
+        """Answer that a run is not here: name the leading process, or the reason of the drop, or neither."""
         out, why, led = self.out.of(run_id), self.hosted.broken.get(run_id), self._led_by_another(sender, run_id)
         if led:
             self._fence(sender, run_id, led)
@@ -611,12 +617,15 @@ class HostCore:
         (self.out.of(message.run) if run is None else run.out).send(sender, reply)
 
     def _led_by_another(self, client: str, run_id: RunId) -> int:
-        """R7: return the generation of a run that is here, if another process of its client began it later; else 0."""
+        """Return the generation of a run on this host, if a later process of the client has begun the run anew (R7).
+
+        The result is 0 if there is no such generation.
+        """
         here = self.hosted.generations(client, run_id)
         return next((other.generation for other in here if other.leader > run_id.leader), 0)
 
     def _fence(self, client: str, run_id: RunId, newest: int) -> None:
-        """R7: tell a client which of its processes leads the run, as far as that has said what it is."""
+        """Answer a client that a later process of the client leads the run. Name the process if known (R7)."""
         installs = [self.runs[other].install for other in self.hosted.generations(client, run_id)]
         processes = [peer.process for install in installs for peer in install.peers if peer.name == client]
         identity = next((f", {process}" for process in processes if process), "")
@@ -624,19 +633,19 @@ class HostCore:
         self.out.of(run_id).send(client, m.Failed(run_id, "", about, led=newest))
 
     def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
-        """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
+        """Return why this host takes no part in a run, or an empty text (R2). Without ``full``: as a guest."""
         follows = bool(self.hosted.generations(install.client, install.run))  # R6, R7: a later generation of a run here
         runs, draining = (0, False) if follows else (len(self.runs), self.context.draining)
         return why_not(sender, install, self.host, self.config, runs=runs, draining=draining, full=full)
 
     def _before_me(self, peer: m.Peer) -> bool:
-        """Whether what was sent is for the host that was here before this one was started."""
+        """Return whether a message is for an earlier process of this host."""
         return bool(peer.instance and self.me.instance) and peer.instance != self.me.instance
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
         self.hosted.pass_notes(message.run, self.coordinator.on_installed(sender, message))
         if message.run.generation and self.ended_runs.knows(self.host, message.run, self.context.now):
-            self.out.of(message.run).send(sender, m.Remove(message.run))  # it was away when all others were told
+            self.out.of(message.run).send(sender, m.Remove(message.run))  # the host was away when the run was removed
         run = self.runs.get(message.run)
         if run is not None and run.context.leads:
             run.handle_notes((HostInstalled(sender, message),))

@@ -1,4 +1,4 @@
-"""A host's part in the proposals of a run. The rules, and the states with their transitions, are in ``proposal``."""
+"""Side of a host in the proposals of a run. The rules and the states are in ``proposal``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Member(Machine, Part):
-    """What a host does about proposals."""
+    """State of this host in the present proposal of one run, from the vote to the end of the change-over."""
 
     TABLE = MEMBER
     state: MemberState
@@ -31,11 +31,11 @@ class Member(Machine, Part):
 
     def __init__(self, parts: RunParts, directory: Directory, flow: Flow) -> None:
         self.state = MemberState.FREE
-        self.number = 0  # of the proposal it is in, or was in last
+        self.number = 0  # of the present proposal, or of the last
         self.moves: tuple[m.Move, ...] = ()
         self.ways: tuple[m.RoutePreference, ...] | None = None
         self.shape: m.Shape | None = None
-        self.error = ""  # why it has voted against it
+        self.error = ""  # why the host has voted against the proposal
         self._parts, self._out, self._install = parts, parts.context.out, parts.context.install
         self._directory, self._flow = directory, flow
         self._departures, self._arrivals = parts.get(Departures), parts.get(Arrivals)
@@ -45,18 +45,18 @@ class Member(Machine, Part):
 
     @property
     def busy(self) -> bool:
-        """Whether a proposal is under way."""
+        """Return whether a proposal is under way on this host."""
         return self.state is not MemberState.FREE
 
-    # --- before the client's word ---------------------------------------------------------------------
+    # --- before the client's decision -----------------------------------------------------------------
 
     def on_propose(self, sender: str, message: m.Propose) -> Notes:
         if sender not in self._directory.hosts:
             return
         if message.number == self.number and (self.state is MemberState.VOTED or self.error):
-            self._vote()  # the first one may have been lost
+            self._vote()  # the first vote may have been lost
         grows = message.shape is not None and message.shape.grows
-        known = sender == self._install.client or (message.number == self.number + 1 and not grows)  # passed on
+        known = sender == self._install.client or (message.number == self.number + 1 and not grows)  # forwarded
         if message.number <= self.number or not known:
             return  # R4: the proposal is old, or cannot be the client's
         if self.busy:
@@ -88,19 +88,19 @@ class Member(Machine, Part):
         return error
 
     def _enter(self, message: m.Propose | m.Commit) -> None:
-        """This is the proposal that the host is in."""
+        """Make a proposal the present proposal of this host."""
         self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
         self.ways = message.ways
 
     def _pass_on(self, sender: str, message: m.Propose) -> None:
-        """R1: up the tree, to the hosts of the producers of the nodes that are here."""
+        """Send a proposal up the tree, to the hosts of the producers of the nodes on this host (R1)."""
         producers = {producer for node in self._flow.nodes.values() for producer in node.node.inputs}
         above = set(self._directory.where(producers).values())
         for host in sorted(above - {self._out.host, sender}):
             self._out.send(host, message)
 
     def _obstacle(self, moves: tuple[m.Move, ...]) -> str:
-        """Why these moves cannot be, or this host cannot let its operators go; empty when it can."""
+        """Return why moves cannot be made, or why this host cannot let its operators go. Empty: they are possible."""
         if wrong := self._directory.wrong(moves):
             return wrong
         for move in self._directory.there(moves):
@@ -114,7 +114,7 @@ class Member(Machine, Part):
         return ""
 
     def on_prepared(self, _: Prepared) -> None:
-        """Vote, if everything that may come here has its code loaded."""
+        """Vote if the code of every operator that may come to this host is loaded."""
         if self.state is MemberState.PREPARING and self._arrivals.ready(self.number):
             self.to(MemberEvent.READY)
             self._vote()
@@ -124,7 +124,7 @@ class Member(Machine, Part):
             yield from self._unable(note.why)
 
     def _unable(self, why: str) -> Notes:
-        """A vote against it is the end of a proposal: there is nothing to wait for."""
+        """Vote against the present proposal and leave it. The vote ends the proposal, so the host does not wait."""
         self.to(MemberEvent.UNABLE)
         self.error = why[:4000]
         self._vote()
@@ -135,10 +135,10 @@ class Member(Machine, Part):
         vote = m.Vote(out.run, self.number, out.host, self._flow.last_sent, self.error)
         out.send(self._install.client, vote)
 
-    # --- the client's word ----------------------------------------------------------------------------
+    # --- the client's decision ------------------------------------------------------------------------
 
     def on_commit(self, sender: str, message: m.Commit) -> Notes:
-        """The word that it takes place: from the client, or from whoever has passed it on with a partition."""
+        """Apply a commit, which the client has sent or a host has piggybacked on a partition."""
         if not self._credible(sender, message):
             self._unexpected(sender, "Commit", message.number)
         elif message.number < self.number or (message.number == self.number and not self.busy):
@@ -157,15 +157,15 @@ class Member(Machine, Part):
             yield from self._switch(message)
 
     def _credible(self, sender: str, commit: m.Commit) -> bool:
-        """Whether an honest client can have said so, though another host may have passed it on."""
+        """Return whether a commit can be from the client, although a host may have passed it on."""
         number, me = self.number, self._out.host
         if commit.number < number or (commit.number == number and self.state is not MemberState.VOTED):
-            return True  # changes nothing
+            return True  # the commit changes nothing
         if commit.number == number:
             return (commit.moves, commit.shape, commit.ways) == (self.moves, self.shape, self.ways)
         if self.busy:  # R4: the client concludes the present proposal first
             return False
-        if sender != self._install.client:  # of the next that has not been concluded here, and without this host's vote
+        if sender != self._install.client:  # passed on: can only be of the next proposal, without a vote of this host
             grafts = commit.shape.grafts if commit.shape is not None and commit.shape.grows else ()
             voter = any(me in (move.source, move.target) for move in commit.moves) or self._flow.last_sent >= 0
             voter = voter or any(me == graft.host for graft in grafts)
@@ -174,32 +174,38 @@ class Member(Machine, Part):
         return not self._directory.wrong(commit.moves)
 
     def routes_by(self, sender: str, commit: m.Commit) -> tuple[m.RoutePreference, ...]:
-        """The networks between hosts by a commit that rides on what has not come yet, if it is to be believed."""
+        """Return the networks between hosts by a commit that is piggybacked on an arriving partition.
+
+        The result is empty if the host knows the commit already, or if the commit cannot be from the client.
+        """
         if commit.ways is None or commit.number < self.number:
             return ()
         heard = commit.number == self.number and self.state is not MemberState.VOTED
         return commit.ways if not heard and self._credible(sender, commit) else ()
 
     def _switch(self, message: m.Commit) -> Notes:
-        """R2: operators move."""
+        """Apply the committed placement (R2).
+
+        Update the locations, expect arriving operators, hand over leaving operators, and resume the sources.
+        """
         host, departures = self._out.host, self._departures
         self._enter(message)
         self._directory.switch_over(message)
         for move in message.moves:
             self._arrivals.expect(move.node, message.number, message.iteration + 1)
         for move in message.moves:
-            # R5: an operator that cannot leave stays where it is
+            # R5: an operator that cannot leave stays on its host
             if move.source == host and not departures.obstacle(move.node, move.target):
                 yield from departures.begin(
                     move.node, move.target, protocol="barrier", reason=message.reason,
                     after=message.iteration, number=message.number,
                 )  # fmt: skip
-        self.to(MemberEvent.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
+        self.to(MemberEvent.COMMITTED)  # not before: a hand-over that is over at once need not be the last
         yield from self._flow.resume()
         self.on_settled(HandoverFinished(message.number))
 
     def _grow(self, sender: str, message: m.Commit) -> Notes:
-        """R7: another query begins."""
+        """Begin the committed query (R7), and resume the sources. An impossible commit is only recorded."""
         if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._query_attachment.can_begin(message):
             self._unexpected(sender, "Commit", message.number)
             return
@@ -210,7 +216,7 @@ class Member(Machine, Part):
         self.on_settled(HandoverFinished(message.number))
 
     def _switch_trees(self, sender: str, message: m.Commit) -> Notes:
-        """R6: another shape is committed."""
+        """Add the committed tree to the old one (R6), and resume the sources. An impossible commit is only recorded."""
         if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._reshaping.can_switch(message):
             self._unexpected(sender, "Commit", message.number)
             return
@@ -222,7 +228,7 @@ class Member(Machine, Part):
         self.on_merged(Merged())
 
     def on_merged(self, _: Merged) -> None:
-        """This host has both trees; it says so when nothing in the new one waits for a state of the old."""
+        """Answer that this host has both trees, when no operator here waits for a state of the old tree."""
         if not self._inheritance.heirs:
             self._done(self.number)
 
@@ -237,16 +243,16 @@ class Member(Machine, Part):
         self._done(message.number, retired=True)
 
     def on_abort(self, _: str, message: m.Abort) -> Notes:
-        """R3: nothing moves."""
+        """End a proposal without moves (R3): resume the sources and answer ``Done``."""
         if message.number == self.number and self.state in (MemberState.PREPARING, MemberState.VOTED):
             self.to(MemberEvent.ABORTED)
             yield from self._release()
-        self.number = max(self.number, message.number)  # what comes late of it is not news
+        self.number = max(self.number, message.number)  # late messages of the proposal change nothing
         if self.state is not MemberState.SWITCHING:
             self._done(message.number)
 
     def on_settled(self, note: HandoverFinished) -> None:
-        """A hand-over of a proposal is over: when it was the last, this host is done."""
+        """Answer ``Done`` when the last hand-over of the present proposal from this host is over."""
         number = note.number
         if not number or self.number != number or self.state is not MemberState.SWITCHING:
             return
@@ -257,11 +263,11 @@ class Member(Machine, Part):
     def _done(self, number: int, *, retired: bool = False) -> None:
         out, locations = self._out, self._directory.locations
         mine = [move.node for move in self.moves if move.source == out.host] if self.number == number else []
-        where = tuple(locations[name] for name in mine if name in locations)  # what was refused may name anything
+        where = tuple(locations[name] for name in mine if name in locations)  # refused moves may name anything
         out.send(self._install.client, m.Done(out.run, number, out.host, where, retired))
 
     def _release(self) -> Notes:
-        """Everything as it was before the proposal."""
+        """Undo the preparation of a proposal: forget operators that were to come or appear, and resume the sources."""
         self._arrivals.uninvite(self.number)
         if (inheritance := self._parts.existing(Inheritance)) is not None:
             inheritance.give_up()
@@ -271,7 +277,7 @@ class Member(Machine, Part):
         self._out.record("unexpected", peer=sender, detail={"message": kind, "number": number})
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for an invariant that does not hold."""
         two_trees = self._parts.get(Tree).former is not None
         assert two_trees == (self.state is MemberState.BOTH), self.state
         new = [name for name, arrival in self._arrivals.coming.items() if not arrival.source]

@@ -12,7 +12,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Outcomes:
-    """Writer of the records of one run's proposals. Those of queries are recorded by the list of queries."""
+    """Writer of the records of one run's proposals. ``Queries`` records the outcomes of queries."""
 
     def __init__(self, out: Outbox, parts: RunParts) -> None:
         self._out, self._parts = out, parts
@@ -26,7 +26,7 @@ class Outcomes:
         reason: str,
         proposal: Proposal | None = None,
     ) -> None:
-        """Record a proposal that is over, or a wish that has come to nothing."""
+        """Record the outcome of a proposal, or of a request that has led to no proposal."""
         detail = {"number": number, "outcome": outcome, "why": why, "reason": reason}
         if proposal is not None and proposal.reshapes:
             self._record_shape(proposal, detail)

@@ -1,4 +1,4 @@
-"""Proposals of this host's application. The rules, and the states with what moves between them, are in ``proposal``."""
+"""Proposals of this host's application: the client's side of the barrier. The rules and states are in ``proposal``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NEARER = "nearer to its neighbours"
 
 
 class Proposer(Part):
-    """The client's side of one run."""
+    """Client's side of the barrier in one run: the present proposal, and the changes that wait for its end."""
 
     NEEDED_FOR = Need.LEADING
 
@@ -67,42 +67,45 @@ class Proposer(Part):
 
     def __init__(self, parts: RunParts, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._parts, context = parts, parts.context
-        self._newcomers: deque[m.Peer] = deque()  # hosts that wait for the same
-        self._joining: deque[QueryToStart] = deque()  # that wait for the end of the present proposal
+        self._newcomers: deque[m.Peer] = deque()  # hosts that wait to join the run
+        self._joining: deque[QueryToStart] = deque()  # queries that wait for the end of the present proposal
         self._out, self._limits, self._install = context.out, context.limits, context.install
         self._outcomes = Outcomes(context.out, parts)
         self._tree, self._directory, self._flow = tree, directory, flow
-        self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
-        self.merging: tuple[Code, ...] = ()  # those with state among them
+        self.free: tuple[Code, ...] = ()  # reorderable codes, by the request of the run
+        self.merging: tuple[Code, ...] = ()  # reorderable codes with state
         self.proposal: Proposal | None = None
         self.next: WaitingPlacement | None = None
-        self._first = 0  # R10: changes that go before the next host
+        self._first = 0  # R10: number of changes that go before the next host
         self._count = 0
         self._lasts = context.fails_over
         # R13: no host has said yet which operators go on
         self._starting = context.install.kept_from is not None
         begin = {start.index for start in context.install.starts if start.index != LAST and not start.free}
         self._lagging = self._starting or len(begin) > 1
-        if len(begin) > 1:  # R13: a node that is behind is made for the consumers that the tree has now
+        if len(begin) > 1:  # R13: a node that is behind serves the consumers of the present tree
             flow.reach(max(begin))
-        self._later: list[QueryToStart] = []  # queries of the generation before
+        self._later: list[QueryToStart] = []  # undecided queries of the generation before
         # R11: by drained host, the hosts that refuse its operators, and why
         self._unwilling: dict[str, dict[str, str]] = {}
-        self._delivered_s: float | None = None  # when the application last got something
+        self._delivered_s: float | None = None  # time of the last partition of the application
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """This host's application leads the run."""
+        """Take the reorderable codes from the request of the run, which this host's application leads."""
         if beginning.request is not None:
             self.free, self.merging = beginning.request.free, beginning.request.merging
 
     def continue_from(self, before: Proposer, change: GenerationChange) -> None:
-        """Go on as the next generation of a run: with the queries that have not begun, once all have the run."""
+        """Go on as the next generation of a run.
+
+        Queries that have not begun wait until every needed host has the run.
+        """
         self.free, self.merging, self._count = before.free, before.merging, before._count
         self._later = before.undecided
 
     @property
     def undecided(self) -> list[QueryToStart]:
-        """This application's queries of which it has not been told yet whether they begin."""
+        """Queries of this application whose result the application does not know yet: begun or failed."""
         proposal, waiting = self.proposal, list(self._joining)
         undecided = ProposalState.PROPOSED, ProposalState.ABORTED
         if proposal is not None and proposal.query is not None and proposal.state in undecided:
@@ -111,11 +114,11 @@ class Proposer(Part):
 
     @property
     def waits(self) -> bool:
-        """Whether this application waits for a query to begin."""
+        """Return whether this application waits for a query to begin."""
         return bool(self.undecided)
 
     def on_started(self, _: Started) -> None:
-        """All hosts that are needed have the run."""
+        """Let the queries of the generation before wait for their turn, as every needed host has the run."""
         self._starting, later, self._later = False, self._later, []
         for query in later:
             self._wait(query)
@@ -135,10 +138,10 @@ class Proposer(Part):
         ways: tuple[m.RoutePreference, ...] | None = None,
         asked: ApplicationRequest | None = None,
     ) -> str:
-        """Change over to ``placement`` as soon as no other change is under way; return why not, or an empty text.
+        """Propose ``placement`` as soon as no other change is under way. Return why not, or an empty text.
 
-        An application that ``asked`` for it is told what becomes of it. With ``dataflow`` to another tree, in which
-        operators whose code is in ``free`` may be others. With ``ways`` to other networks between hosts.
+        ``dataflow``: a new tree, in which operators with code in ``free`` may be replaced. ``ways``: new networks
+        between hosts. ``asked``: the request of the application, which is notified of the result.
         """
         wish = WaitingPlacement(placement, reason, dataflow, free, ways, asked)
         if self.proposal is not None or self._newcomers or not self._may_start(wish):
@@ -150,11 +153,11 @@ class Proposer(Part):
         return self._start_or_answer(wish)
 
     def _may_start(self, wish: WaitingPlacement) -> bool:
-        """R13: return whether nothing but another proposal, or a host, could keep a placement waiting."""
+        """Return whether only another proposal or a joining host can keep a placement waiting (R13)."""
         return wish.dataflow is None or not (self._queries.busy or self._catching_up)
 
     def _start_or_answer(self, wish: WaitingPlacement) -> str:
-        """Propose a placement; if that cannot be, tell the application and return why."""
+        """Propose a placement. If it cannot be proposed, notify the application and return why."""
         why, asked = self._start(wish), wish.asked
         if why and asked is not None:
             rest = dict.fromkeys(wish.placement, why) if asked.index is not None and why != SAME else {}
@@ -162,7 +165,7 @@ class Proposer(Part):
         return why
 
     def _give_up_waiting(self, wish: WaitingPlacement, why: str) -> None:
-        """Drop a placement that waits."""
+        """Drop a placement that waits. Record it as superseded, and notify the application."""
         moves = tuple(move for move in self._moves(wish.placement) if wish.dataflow is None)
         self._outcomes.record(0, moves, "superseded", why, wish.reason)
         if wish.asked is not None:
@@ -172,12 +175,12 @@ class Proposer(Part):
     def _answer(
         self, asked: ApplicationRequest, index: int | None, moved: dict[str, str], stayed: dict[str, str], why: str = ""
     ) -> None:
-        """Tell the application what has become of what it asked for."""
+        """Notify the application of the result of its request."""
         index, moved = asked.index if index is None else index, asked.moved | moved
         self._out.emit(e.MoveEnded(self._out.run, asked.number, index, moved, stayed, why))
 
     def _start(self, wish: WaitingPlacement) -> str:
-        """Propose it, as no other change is under way; return why not, or an empty text."""
+        """Propose a placement now, as no other change is under way. Return why not, or an empty text."""
         placement, reason, ways = wish.placement, wish.reason, wish.ways
         if ways is not None and self._directory.routes.goes_over(ways):
             ways = None
@@ -214,7 +217,7 @@ class Proposer(Part):
         return ""
 
     def _grown(self, wish: WaitingPlacement, hosts: Mapping[str, str], number: int) -> Reshaped | None:
-        """Return the grafts that make the wanted tree. None: the tree stays. Raise DataflowError if there are none."""
+        """Return grafts that make the wanted tree. None: the tree stays. Raise DataflowError if no grafts make it."""
         if wish.dataflow is None:
             return None
         reorderable, first = Reorderable(wish.free or self.free, self.merging), self._install.dataflow.by_name
@@ -226,13 +229,16 @@ class Proposer(Part):
         pins = {dataflow.by_name[name].pinned for name in dataflow.sources} - {None}
         voters = {host for host in pins if host is not None}
         voters |= {host for move in moves for host in (move.source, move.target)}
-        if shape is not None:  # R6: hosts with operators, and those on which some appear, vote on a tree
+        if shape is not None:  # R6: hosts with operators, and hosts on which operators appear, vote on a tree
             voters |= {entry.host for entry in shape.present}
             voters |= {graft.host for graft in shape.grafts if graft.like}
         return voters
 
     def on_wish(self, sender: str, message: m.MoveRequest) -> None:
-        """An operator's host would have it elsewhere (R3 of ``by_coordinates``): one moves at a time."""
+        """Propose the move that an operator's host requests (R3 of ``by_coordinates``).
+
+        If another change is under way, the request is only recorded as superseded.
+        """
         location = self._directory.locations.get(message.node)
         is_current = location is not None and (location.host, location.version) == (sender, message.version)
         node = self._tree.dataflow.by_name.get(message.node)
@@ -251,19 +257,19 @@ class Proposer(Part):
         self._wait(QueryToStart(event.query, event.dataflow, event.placement, event.apart, event.since))
 
     def on_peer_joined(self, event: e.PeerJoined) -> None:
-        """R10: a host is to have a part in the run; one that has said so more than once waits once."""
+        """Let a host wait until it can join the run (R10). A host that asks more than once waits once."""
         remaining = [peer for peer in self._newcomers if peer.name != event.peer.name]
         self._newcomers = deque([*remaining, event.peer])
         self._go_on()
 
     def on_not_joined(self, _: NotJoined) -> None:
-        """R10: a host has kept all other changes waiting in vain: those that wait now go before the next host."""
+        """Let the changes that wait now go before the next host, as a host has failed to join (R10)."""
         self._first = len(self._joining) + (self.next is not None)
 
     def on_vacating(self, note: Vacating) -> None:
-        """R11: move what is on a host beside what it is connected with, or else anywhere."""
+        """Propose to move the operators of a leaving host to hosts of neighbours, or else to any host (R11)."""
         if self.proposal is not None or self._joining or self._queries.busy:
-            return  # the host will say so again
+            return  # the host repeats its request
         tree, directory, me = self._tree.dataflow, self._directory, self._out.host
         where = directory.where(tree.by_name)
         unwilling = self._unwilling.setdefault(note.host, {})
@@ -287,7 +293,7 @@ class Proposer(Part):
         self._wait(QueryToStart(note.query))
 
     def _wait(self, query: QueryToStart) -> None:
-        """A query is to begin when those before it have."""
+        """Let a query wait until the queries before it have begun."""
         self._joining.append(query)
         self._queries.expect(query.number)
         self._go_on()
@@ -299,7 +305,7 @@ class Proposer(Part):
         self._leave(note.query)
 
     def _leave(self, query: int) -> None:
-        """A query is to leave, or not to begin."""
+        """End a query, or cancel a query that has not begun."""
         waiting = len(self._joining)
         self._joining = deque([joining for joining in self._joining if joining.number != query])
         self._queries.expect_no_more(query)
@@ -313,20 +319,20 @@ class Proposer(Part):
             self._out.fail("the query has left before it began", query=query)
 
     def on_left(self, _: Left) -> None:
-        """What had to wait until every host knows who has left goes on."""
+        """Begin the waiting changes, as every host knows who has left."""
         self._go_on()
 
     def _go_on(self) -> None:
-        """R4: have the next host join, or the next query begin, or else change over to the next placement."""
+        """Begin the changes that wait, until a proposal is under way (R4): the next host, query or placement."""
         while self.proposal is None and self._take_turn():
             self._first = max(0, self._first - 1)
 
     def _take_turn(self) -> bool:
-        """Begin what is due of all that waits, if it can begin now; return whether it has begun, or cannot ever."""
+        """Begin the next of the waiting changes, if it can begin now. Return whether it has begun, or never can."""
         idle, wish = not self._queries.busy, self.next
         asks = bool(self._joining) and idle and not self._catching_up
         moves = wish is not None and not self._joining and self._may_start(wish)
-        first = self._first > 0 and (asks or moves)  # R10: a host that failed to join held these up
+        first = self._first > 0 and (asks or moves)  # R10: a host that failed to join has held up these changes
         if self._newcomers and idle and not first:
             self._parts.get(Membership).enter(self._newcomers.popleft())
             return True
@@ -348,7 +354,7 @@ class Proposer(Part):
         return False
 
     def _join(self, query: QueryToStart) -> None:
-        """R7: propose another query."""
+        """Propose a query (R7). Raise DataflowError if the query cannot begin in the present graph."""
         tree, directory, number = self._tree, self._directory, self._count + 1
         if query.number < 0:
             joined = self._parts.get(Subscribers).joined(query.number)
@@ -368,10 +374,10 @@ class Proposer(Part):
         self._begin(proposal)
 
     def _begin(self, proposal: Proposal) -> None:
-        """R1: tell who has a vote, and those who pass it on."""
+        """Send a proposal to its voters, and to the hosts of the operators below the sinks (R1)."""
         self.proposal, dataflow = proposal, self._tree.dataflow
         since = 0 if proposal.query is None else proposal.query.since
-        # R9, R13: not before a query's first partition, nor before one that an operator has got already
+        # R9, R13: neither before the first partition of a query nor before a partition that an operator has got
         proposal.iteration = max([*self._tree.first.values(), self._flow.ahead, since]) - 1
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
         propose = self._proposal_message(proposal)
@@ -384,7 +390,7 @@ class Proposer(Part):
         return m.Propose(*fields, proposal.ways)
 
     def _attached(self, proposal: Proposal, query: QueryToStart) -> None:
-        """R7: a query begins, as all have agreed."""
+        """Begin a query, as all voters have agreed (R7). Notify the application of the first partition."""
         assert proposal.shape is not None
         grown, names = extended(self._tree.dataflow, proposal.shape.grafts), proposal.names
         sinks = query.dataflow.sinks if query.number > 0 else names
@@ -399,21 +405,21 @@ class Proposer(Part):
         return tuple(
             m.Move(name, locations[name].host, host, locations[name].version)
             for name, host in placement.items()
-            if name in locations and locations[name].host != host  # it may have gone with another shape
+            if name in locations and locations[name].host != host  # the operator may have gone with the old tree
         )
 
     def _absent(self, placement: dict[str, str], moves: tuple[m.Move, ...]) -> str:
-        """Return why these moves cannot be, as far as the client knows: a node, or a host, has left the run."""
+        """Return why the moves cannot be made: a node or a host has left the run. Empty: the client knows no reason."""
         if gone := placement.keys() - self._directory.locations.keys():
             return f"there is no operator {min(gone)!r} in the run any more"
         if lost := {move.target for move in moves} - self._directory.hosts:
             return f"host {min(lost)!r} has no part in the run"
         return ""
 
-    # --- what hosts say -------------------------------------------------------------------------------
+    # --- messages of hosts ----------------------------------------------------------------------------
 
     def on_handed_over(self, note: HandedOver) -> None:
-        """Note that an operator has stayed, though its move was committed (R5)."""
+        """Note an operator that has stayed on the old host after a committed move (R5)."""
         proposal, location = self.proposal, note.location
         for move in () if proposal is None or note.moved else proposal.moves:
             if (move.node, move.source, move.version + 1) == (location.node, note.sender, location.version):
@@ -425,7 +431,7 @@ class Proposer(Part):
             return
         proposal = self._of(message.number)
         if proposal is None:
-            self._out.send(sender, m.Abort(self._out.run, message.number))  # of a proposal long over
+            self._out.send(sender, m.Abort(self._out.run, message.number))  # the proposal is long over
         elif proposal.state is not ProposalState.PROPOSED:
             self._send(proposal, sender)
         elif sender not in self._directory.hosts and sender not in proposal.waiting:
@@ -451,14 +457,14 @@ class Proposer(Part):
         proposal = self._of(message.number)
         if proposal is None or proposal.state is ProposalState.PROPOSED or sender not in proposal.waiting:
             return
-        if proposal.state is ProposalState.RETIRING and not message.retired:  # it says again that it has both trees
+        if proposal.state is ProposalState.RETIRING and not message.retired:  # the host repeats that it has both trees
             return
         proposal.waiting.discard(sender)
         yield from self._check_done(proposal)
 
     @property
     def unanswering(self) -> Iterator[tuple[str, float]]:
-        """R14: hosts of the run that have not answered a message to all hosts, each with the time of the message."""
+        """Hosts of the run that have not answered a message to every host, each with the time of the message (R14)."""
         hosts, proposal, queries = self._directory.hosts, self.proposal, self._queries
         for host in sorted(hosts.intersection(queries.awaited)):
             yield host, queries.told_s
@@ -467,16 +473,16 @@ class Proposer(Part):
                 yield host, proposal.phases_s[proposal.state.value]
 
     def _of(self, number: int) -> Proposal | None:
-        """The present proposal, if it has this number."""
+        """Return the present proposal if it is number ``number``, else None."""
         return self.proposal if self.proposal is not None and self.proposal.number == number else None
 
     def on_timer(self) -> Notes:
-        """Repeat what has not been answered; give a proposal up that has not got its votes in time."""
+        """Repeat messages without an answer. Abort a proposal that lacks votes after the time limit."""
         proposal, limit_s = self.proposal, self._limits.barrier_s
         if proposal is None or not proposal.waiting:
             return
         if proposal.state is not ProposalState.PROPOSED:
-            # R8: a guest that does not answer is lost in the end
+            # R8: a guest that has not answered for too long is lost
             yield from self._parts.get(Subscribers).give_up(proposal.waiting, proposal.phases_s[proposal.state.value])
             if parted := proposal.waiting - self._directory.everyone:  # R8: a guest that has left is not waited for
                 proposal.waiting -= parted
@@ -493,7 +499,7 @@ class Proposer(Part):
         self._arm()
 
     def on_lost(self, note: HostLost) -> Notes:
-        """A host is lost: its vote and its answers are not waited for any more."""
+        """Stop waiting for the vote and the answers of a lost host."""
         yield from self._do_without(note.host)
         if (queries := self._parts.existing(Queries)) is not None:
             yield from queries.answered(note.host)
@@ -515,7 +521,7 @@ class Proposer(Part):
             yield from self._check_done(proposal)
 
     def on_delivered(self, _: PartitionDelivered) -> Notes:
-        """The application has got a partition; the change of the shape may wait for it."""
+        """Note that the application has got a partition, for which a change of the tree may wait."""
         proposal, now, before_s = self.proposal, self._out.now, self._delivered_s
         self._delivered_s = now
         if self._lagging and not self._catching_up:
@@ -528,13 +534,13 @@ class Proposer(Part):
         if self._delivered == proposal.iteration:
             proposal.drained_s = proposal.drained_s or now
         elif self._delivered == proposal.iteration + 1:
-            proposal.drained_s = proposal.drained_s or before_s  # the one before came while it was only proposed
+            proposal.drained_s = proposal.drained_s or before_s  # the previous partition came before the commit
             proposal.phases_s["first"] = now
         return self._check_done(proposal)
 
     @property
     def _catching_up(self) -> bool:
-        """R13: whether some nodes may not be where those are yet that have gone on when the run began anew."""
+        """Return whether some nodes may still be behind the nodes that went on when the run began anew (R13)."""
         if self._starting or not self._lagging:
             return self._starting
         sink = self._own_sink
@@ -542,20 +548,20 @@ class Proposer(Part):
 
     @property
     def _own_sink(self) -> NodeCore | None:
-        """The application's first sink; None where it has left, and the run goes on for other clients."""
+        """First sink of the application. None: the sink has left, and the run goes on for other clients."""
         nodes = self._flow.nodes
         return next((nodes[name] for name in self._tree.dataflow.sinks if name in nodes), None)
 
     @property
     def _delivered(self) -> int:
-        """The last partition that the application has got."""
+        """Last partition that the application has got. -1: none."""
         sink = self._own_sink
         return -1 if sink is None else sink.index - 1
 
-    # --- what comes of it -----------------------------------------------------------------------------
+    # --- results of proposals -------------------------------------------------------------------------
 
     def _conclude(self, proposal: Proposal, event: ProposalEvent, why: str) -> None:
-        """Commit or abort, or retire the old tree, and tell everyone."""
+        """Commit or abort a proposal, or retire the old tree. Send the decision to every host and guest."""
         proposal.to(event)
         proposal.phases_s[proposal.state.value] = self._out.now
         proposal.why = why
@@ -604,19 +610,19 @@ class Proposer(Part):
             self.propose(left, proposal.reason, asked=asked)
 
     def _is_draining(self, proposal: Proposal) -> bool:
-        """Return whether partitions of the old tree are still to be delivered (R6)."""
+        """Return whether a change of the tree waits for partitions (R6). Retire the old tree when it is drained."""
         if not proposal.reshapes or proposal.state is ProposalState.ABORTED:
             return False
         proposal.phases_s.setdefault("switched", self._out.now)
         if proposal.state is not ProposalState.COMMITTED:
             return self._delivered <= proposal.iteration
-        if self._delivered >= proposal.iteration:  # the application has all that comes through the old tree
-            proposal.drained_s = proposal.drained_s or self._delivered_s  # before it was committed
+        if self._delivered >= proposal.iteration:  # the application has every partition of the old tree
+            proposal.drained_s = proposal.drained_s or self._delivered_s  # the last of these came before the commit
             self._conclude(proposal, ProposalEvent.DRAINED, "")
         return True
 
     def _see_who_stayed(self, proposal: Proposal) -> dict[str, str]:
-        """Note which operators have stayed (R5), and return where all others are now."""
+        """Note operators that have stayed (R5). Return the present hosts of operators that have moved or appeared."""
         locations, moved = self._directory.locations, dict[str, str]()
         if proposal.reshapes and proposal.shape is not None:
             sinks = self._tree.dataflow.sinks
@@ -640,7 +646,7 @@ class Proposer(Part):
         return {move.node: move.target for move in moves if locations[move.node].host == move.target}
 
     def on_run_over(self, why: str) -> None:
-        """End what is proposed, or waits, as the run is over or begins anew: ``why``."""
+        """End the present proposal and the waiting placement, as the run is over or begins anew (``why``)."""
         if self.next is not None:
             wish, self.next = self.next, None
             self._give_up_waiting(wish, why)

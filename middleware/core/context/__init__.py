@@ -1,6 +1,6 @@
-"""Access of the core to the world, and what all parts share.
+"""Access of the core to its surroundings, and bases shared by the parts of a run.
 
-- ``outbox`` is the only way to send, record, set timers and tell the application.
-- ``notes`` lists what parts tell those above them.
-- ``machine`` is the base of everything with states.
+- ``outbox`` is the only way to send, record, set timers and notify the application.
+- ``notes`` lists the messages of parts to the parts above.
+- ``machine`` is the base of every state machine.
 """

@@ -1,4 +1,4 @@
-"""A state that moves by a table: ``(state, event) -> state``, from which the diagrams under ``docs`` are drawn."""
+"""State machine with a table ``(state, event) -> state``. The diagrams under ``docs`` are drawn from the tables."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any, ClassVar
 
 
 class Term(StrEnum):
-    """Base of states and events. Their hash is their text's: an enum's own would be Python code at every look-up."""
+    """Base of states and events, with the hash of the text. An enum's hash would run Python code at every look-up."""
 
     __hash__ = str.__hash__
 
 
 class InvalidTransition(Exception):
-    """A defect of the core: its table does not say what the event does in that state; carries who and where."""
+    """Defect of the core: a table lacks an entry for an event in the present state. The text names object and event."""
 
 
 class Machine:
-    """Something with a ``state`` that only ``to`` moves. A subclass has a ``TABLE``, and says in its repr who it is."""
+    """Object with a ``state`` that only ``to`` changes. A subclass has a ``TABLE``, and a repr with the name."""
 
     __slots__ = ("state",)
     TABLE: ClassVar[Mapping[tuple[Any, Any], Any]]
     state: Any
 
     def to(self, event: StrEnum) -> None:
-        """Move as the table says. Raises InvalidTransition where it says nothing."""
+        """Change the state by the table. Raises InvalidTransition if the table has no entry."""
         try:
             self.state = self.TABLE[self.state, event]
         except KeyError:
             raise InvalidTransition(f"{self!r}: {event}") from None
 
     def can(self, event: StrEnum) -> bool:
-        """Whether the table says what the event does now."""
+        """Return whether the table has an entry for the event in the present state."""
         return (self.state, event) in self.TABLE

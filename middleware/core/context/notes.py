@@ -1,7 +1,7 @@
-"""What a part of a run tells those above it: a part calls what lies below, and yields notes to what lies above.
+"""Notes: messages from a part of a run to the parts above it. A part calls the parts below it.
 
-Each part says in its ``HANDLERS`` which notes it hears, and ``PARTS`` in ``hosting.runs`` gives the order. A note is
-heard where it is yielded, before its part goes on.
+A part lists in its ``HANDLERS`` the notes that it handles, and ``PARTS`` in ``hosting.runs`` gives the order of the
+parts. A note is handled where a part yields it, before that part goes on.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """Base of all notes."""
+    """Base of the notes."""
 
 
 Notes = Iterable[Note]
 
 
 class PartitionDelivered(Note, frozen=True):
-    """The application has got a partition."""
+    """Delivery of a partition of the first sink to the application."""
 
 
 class Light(Note, frozen=True):
-    """Operator ``node``, which is to leave, is between two partitions."""
+    """Light operator ``node``: the operator is to leave, and is between two partitions now."""
 
     node: str
 
 
 class Ended(Note, frozen=True):
-    """The stream of ``node`` is over."""
+    """End of the stream of ``node``."""
 
     node: str
 
 
 class OutputMade(Note, frozen=True):
-    """``node`` has made partition ``index``: while there are two trees, or, where the run outlives its hosts, when that
-    is due. It has taken ``size_bytes`` of inputs since that was said last.
+    """Partition ``index``, made by ``node`` after ``size_bytes`` of inputs since the last note of this kind.
+
+    The note is yielded while there are two trees, and in a run with failover when a report is due.
     """
 
     node: str
@@ -48,27 +49,30 @@ class OutputMade(Note, frozen=True):
 
 
 class OperatorLocated(Note, frozen=True):
-    """``sender`` says where an operator is; this host itself where that rode on a message and is new."""
+    """Location of an operator, as ``sender`` reports it.
+
+    ``sender`` is this host itself if the location is new here and came within another message.
+    """
 
     entry: m.Location
     sender: str
 
 
 class Misplaced(Note, frozen=True):
-    """``sender`` says, with a newer version than this host knows, that an operator of this host is on another one."""
+    """Wrong location that ``sender`` has for an operator of this host: another host, with a version not known here."""
 
     entry: m.Location
     sender: str
 
 
 class HandoverFinished(Note, frozen=True):
-    """A hand-over from here is over, which was of proposal ``number``, 0 for none."""
+    """End of a hand-over from this host. ``number``: of the proposal, 0 for none."""
 
     number: int
 
 
 class HandedOver(Note, frozen=True):
-    """At the client: ``sender`` says what became of handing an operator over, and ``why`` it stayed if it did."""
+    """At the client: result of a hand-over, reported by ``sender``. ``why``: the reason if the operator has stayed."""
 
     sender: str
     location: m.Location
@@ -77,96 +81,96 @@ class HandedOver(Note, frozen=True):
 
 
 class Prepared(Note, frozen=True):
-    """What may come here by a proposal has its code loaded, or some of it."""
+    """Progress in preparing a proposal: the code of an operator is loaded, or an operator is no longer to come."""
 
 
 class Unprepared(Note, frozen=True):
-    """What would come by proposal ``number`` cannot run here."""
+    """Obstacle to proposal ``number``: an operator that is to come cannot run on this host."""
 
     number: int
     why: str
 
 
 class Merged(Note, frozen=True):
-    """An operator that has appeared has the states that it takes over."""
+    """Merge of the states that a new operator takes over, now complete."""
 
 
 class ChangedOver(Note, frozen=True):
-    """At the client: a proposal is over, whatever became of it."""
+    """At the client: end of a proposal, whatever its outcome."""
 
 
 class Left(Note, frozen=True):
-    """At the client: every host knows that a query has left."""
+    """At the client: last answer to a message about queries, guests or a joining host. Every host knows of them now."""
 
 
 class Invited(Note, frozen=True):
-    """At the client: another one wants to have query ``query`` in the run."""
+    """At the client: request of another client for query ``query`` in the run."""
 
     query: int
 
 
 class Leaving(Note, frozen=True):
-    """At the client: a query of another one is to leave, or not to begin."""
+    """At the client: request to end query ``query`` of another client, or to cancel the query before it begins."""
 
     query: int
 
 
 class Vacating(Note, frozen=True):
-    """At the client: what is on ``host`` is to move away from there."""
+    """At the client: request to move the operators of ``host`` to other hosts."""
 
     host: str
 
 
 class Refused(Note, frozen=True):
-    """At the client: ``host`` does not let another client in."""
+    """At the client: refusal of ``host`` to let another client in."""
 
     host: str
     why: str
 
 
 class NotJoined(Note, frozen=True):
-    """At the client: a host was asked to join the run while it goes on, and did not take its part."""
+    """At the client: failure of a host to join the run, which it was asked to join while the run goes on."""
 
     peer: m.Peer
 
 
 class Started(Note, frozen=True):
-    """At the client: every host that is needed has installed the run."""
+    """At the client: installation of the run on every host that is needed."""
 
 
 class HostInstalled(Note, frozen=True):
-    """At the client: a host has taken its part in the run, or cannot."""
+    """At the client: answer of a host to ``Install``. The host has taken its part in the run, or cannot."""
 
     host: str
     message: m.Installed
 
 
 class HostTakesPart(Note, frozen=True):
-    """At the client: a host of the run has its part in it, as all others know by now."""
+    """At the client: start of the part of ``host`` in the run. The client counts it among the hosts of the run."""
 
     host: str
 
 
 class HostLost(Note, frozen=True):
-    """``host`` is gone for good. ``how``: the reason for a guest's application, as "has been silent for 15 s"."""
+    """Loss of ``host`` for good. ``how``: the reason for the application of a guest, as "has been silent for 15 s"."""
 
     host: str
     how: str = "was lost"
 
 
 class HostsPinged(Note, frozen=True):
-    """At the client: the hosts of the run have been asked whether they are there."""
+    """At the client: ping of the hosts of the run, which asks for signs of life."""
 
 
 class LinkMeasured(Note, frozen=True):
-    """A probe has measured a link."""
+    """Estimate of a link that a probe has measured."""
 
     link: Link
     estimate: LinkEstimate
 
 
 class LatencyMeasured(Note, frozen=True):
-    """The latency of a link that was asked for is known."""
+    """Latency of a link, known after a request."""
 
     link: Link
     latency: Latency

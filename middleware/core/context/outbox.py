@@ -1,4 +1,4 @@
-"""All that a part of the core may do to the world, and what the parts of one run have in common."""
+"""Effects of the core on its surroundings, and values shared by the parts of one run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-Local = tuple[m.Message, Any, int]  # what a host says to itself, with a partition's value and size
+Local = tuple[m.Message, Any, int]  # message of a host to itself, with a partition's value and size
 
 
 class Timer(StrEnum):
-    """What a host wakes up for: ``TimerKey.timer``."""
+    """Purposes of timers: ``TimerKey.timer``."""
 
     RETRY = "retry"
     LEASE = "lease"
@@ -48,7 +48,7 @@ class Timer(StrEnum):
     GUESTS = "guests"
 
 
-NOTED = frozenset(  # kinds of records that shells also log: they are made where no event log is kept, too
+NOTED = frozenset(  # kinds of records that shells also log, so they are made even without an event log
     {
         "drained", "fault", "joined", "late", "left-out", "plan", "proposal", "query", "recovered", "relocated",
         "replaced", "reshaped", "undeliverable", "uneven", "unexpected",
@@ -58,30 +58,30 @@ NOTED = frozenset(  # kinds of records that shells also log: they are made where
 
 @dataclass(slots=True)
 class HostContext:
-    """What the outboxes of one host share: the clock, and what lies there for the shell and for the host itself."""
+    """Values shared by the outboxes of one host: clock, commands for the shell, and messages of the host to itself."""
 
     host: str
     now: float = 0.0  # set by HostCore.handle alone
     commands: list[e.Command] = field(default_factory=list)
     local: deque[Local] = field(default_factory=deque)
-    recording: bool = True  # a shell that keeps no records spares the core their making
-    sent_bytes: int = 0  # as bulk
-    draining: bool = False  # nothing may come here any more
+    recording: bool = True  # false if the shell keeps no records; then the core makes only those in NOTED
+    sent_bytes: int = 0  # of bulk
+    draining: bool = False  # nothing more may come to this host
     fresh_s: float = -math.inf  # the start of the last fresh period (R10 of ``host``)
 
 
 class Outbox:
-    """Commands of one run (or with ``NO_RUN`` of the host itself), until ``HostCore.handle`` returns them."""
+    """Commands of one run, or with ``NO_RUN`` of the host itself, until ``HostCore.handle`` returns them."""
 
     __slots__ = ("context", "failed", "host", "run")
 
     def __init__(self, desk: HostContext, run: RunId = NO_RUN) -> None:
         self.context, self.run = desk, run
         self.host = desk.host
-        self.failed = ""  # why the run cannot go on, as the application was told
+        self.failed = ""  # why the run cannot go on, as the application knows
 
     def of(self, run: RunId) -> Outbox:
-        """The same for another run."""
+        """Return an outbox of the host for another run."""
         return Outbox(self.context, run)
 
     @property
@@ -89,7 +89,10 @@ class Outbox:
         return self.context.now
 
     def waited_s(self, since_s: float) -> float:
-        """Return for how long an answer has been waited for, not counting time in which this host did not run."""
+        """Return for how long an answer has been awaited, in seconds.
+
+        Time before the last fresh period does not count, because the host did not run.
+        """
         return self.context.now - max(since_s, self.context.fresh_s)
 
     @property
@@ -97,14 +100,17 @@ class Outbox:
         return self.context.recording
 
     def emit(self, command: e.Command) -> None:
-        """Anything but a message."""
+        """Add a command that is no message."""
         self.context.commands.append(command)
 
     def send(
         self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False,
         via: m.Via = NET,
     ) -> None:  # fmt: skip
-        """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks, over ``via``."""
+        """Send a message to another host, or to the host itself.
+
+        With ``bulk`` the ``payload`` travels in chunks, over ``via``.
+        """
         if to == self.host:
             self.context.local.append((message, None, 0))
         else:
@@ -113,15 +119,15 @@ class Outbox:
                 self.context.sent_bytes += size_bytes
 
     def hand_over(self, part: m.Partition, value: Any, size_bytes: int) -> None:
-        """A partition that is here already, to a node that is here."""
+        """Deliver a partition from this host to a node on the same host."""
         self.context.local.append((part, value, size_bytes))
 
     def wake(self, timer: Timer, at_s: float, what: str = "") -> None:
-        """Wake this host at ``at_s``; a later call for the same takes the place of this one."""
+        """Set a timer for ``at_s``. A later call with the same ``timer`` and ``what`` replaces the time."""
         self.emit(e.SetTimer(self.key_of(timer, what), at_s))
 
     def key_of(self, timer: Timer, what: str = "") -> e.TimerKey:
-        """By what a timer is known."""
+        """Return the key of a timer of the run."""
         return e.TimerKey(timer, self.run, what)
 
     def record(self, kind: str, **fields: Any) -> None:
@@ -139,16 +145,16 @@ class Outbox:
         cause: m.Cause | None = None,
         query: int | None = None,
     ) -> None:
-        """Tell the application, once, that the run cannot go on, or that one ``query`` of several cannot."""
+        """Notify the application that the run has failed, or one ``query`` of several. The run fails only once."""
         if not self.failed:
             self.failed = one_line(reason) if query is None else ""
-            if cause is not None:  # said by others, as the reason may be, and perhaps shown by a terminal
+            if cause is not None:  # text of other hosts, which a terminal may show
                 cause = m.Cause(cause.index, one_line(cause.kind), printable(cause.traceback))
             self.emit(e.Fail(self.run, one_line(reason), node, host, lost, cause, query))
 
 
 class Alarm:
-    """A timer that is set for the earliest time that anybody asks for."""
+    """Timer for the earliest of several requested times."""
 
     __slots__ = ("_key", "_out", "at_s")
 
@@ -157,18 +163,18 @@ class Alarm:
         self.at_s: float | None = None
 
     def by(self, at_s: float) -> None:
-        """Ring at ``at_s`` at the latest."""
+        """Set the timer for ``at_s``, unless it is due earlier."""
         if self.at_s is None or at_s < self.at_s:
             self.at_s = at_s
             self._out.emit(e.SetTimer(self._key, at_s))
 
     def rung(self) -> None:
-        """It has rung: nothing is asked for any more."""
+        """Note that the timer has fired. No time is requested until the next call of ``by``."""
         self.at_s = None
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """What the parts of a run have in common, and none of them changes."""
+    """Constant values shared by the parts of a run."""
 
     out: Outbox
     limits: CoreConfig
@@ -176,20 +182,20 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def by_epochs(self) -> LocalMoves | None:
-        """How operators' hosts decide at the ends of epochs; None: they do not."""
+        """Settings for the decisions of operators' hosts at the ends of epochs. None: the hosts do not decide."""
         return self.install.moves if isinstance(self.install.moves, LocalMoves) else None
 
     @property
     def leads(self) -> bool:
-        """Whether this host's application asked for the run."""
+        """Return whether this host's application has requested the run."""
         return self.install.client == self.out.host
 
     @property
     def fails_over(self) -> bool:
-        """Whether the run outlives its hosts."""
+        """Return whether the run has failover, and outlives the loss of hosts."""
         return self.install.failover is not None
 
     @property
     def only_subscribes(self) -> bool:
-        """Whether this host's application has subscribed to the run of another client, and has no other part in it."""
+        """Return whether this host only subscribes to the run, which another client leads."""
         return not self.leads and all(peer.name != self.out.host for peer in self.install.peers)

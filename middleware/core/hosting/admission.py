@@ -1,4 +1,4 @@
-"""Which runs a host takes part in: what is asked of it, against its limits and against sense."""
+"""Admission of runs: a host checks a request to take part in a run against its limits, and for consistency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thalweg.middleware.protocol.split_graph import is_inlet
 def why_not(
     sender: str, install: m.Install, host: str, limits: CoreConfig, *, runs: int, draining: bool, full: bool = True
 ) -> str:
-    """Why ``host``, which has ``runs`` others, takes no part in a run; empty when it does. Not ``full``: as a guest."""
+    """Return why ``host``, with ``runs`` runs so far, takes no part in a run. Empty: it does. Not ``full``: a guest."""
     nodes = len(install.dataflow.nodes)
     if sender != install.client or sender == host:
         return f"the run's client is {install.client!r}, and {sender!r} asks for it; a client installs its own runs"
@@ -27,8 +27,9 @@ def why_not(
 
 
 def _check_install(install: m.Install, *, full: bool) -> str:
-    """Why a run cannot be opened, whoever asks for it, wherever; empty when it can. Not ``full``: to a guest it is told
-    as it is in its midst.
+    """Return why no host can open a run, whoever asks for it. Empty: a host can open the run.
+
+    Without ``full`` the host is a guest. A guest gets the run as it is, after queries and nodes have come and left.
     """
     stream = install.run.stream
     if not stream.isprintable() or not set(stream).isdisjoint(" /~"):
@@ -41,10 +42,10 @@ def _check_install(install: m.Install, *, full: bool) -> str:
     if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
-        # Queries may have left what connected them.
+        # Nodes that connected the graph may have left with a query.
         begun = bool(install.starts)
-        apart = begun or any(map(is_inlet, flow.nodes))  # or it is connected below
-        known = hosts.union(*(node.stand_ins for node in flow.nodes))  # of these some may be away
+        apart = begun or any(map(is_inlet, flow.nodes))  # or the trees below connect the graph
+        known = hosts.union(*(node.stand_ins for node in flow.nodes))  # stand-ins may be away
         flow.validate(known if full else None, connected=full and not apart)
     except DataflowError as problem:
         return str(problem)

@@ -1,44 +1,48 @@
-"""The client's part of the core: a run is installed on every host it needs, watched, and removed.
+"""Coordinator: part of a client's core that installs a run on the hosts, watches the hosts, and removes the run.
 
 Rules:
 
-R1. ``Install`` goes to every host and is repeated until answered; when all that hold a node have answered, the run is
-    ready and the application may demand its first partition. The others may have operators moved to them.
-R2. A host that was restarted before it heard of the run answers with who it is now, and is asked again until the run
-    is ready; so are all others where it takes less than it did, as nobody may make more. Later the one before it may
-    have had its part, unheard of, and so it is lost, as one that had its part is.
-R3. Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks
-    the others for one, in good time for several answers. A host silent for ``liveness_s`` times ``patience``, or one
-    that says it does not know the run (it was restarted), is lost.
-R4. If a lost host holds a node, the run, or of several queries those that use it, ends with one line that names the
-    host and what it holds; otherwise the others are told with every ping, and the run goes on without it. What they
-    know to be there nevertheless, they tell.
-R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
-    itself when its lease is over). Guests are told why instead (``SubscriptionEnded``).
-R6. Guests (``subscribers``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes. One
-    that is too slow for a host of the run, or to which no partition gets through (``Failed``), is dismissed likewise.
-R7. A host that joins while the run goes on (``membership``) is from then on as the others are.
-R8. A run that outlives its hosts begins anew where R4 would end it (``failover.recovery``): as its next generation,
-    with a run's id of its own, so that nothing that is said of the one before is heard. Hosts that are *away* are asked
-    who they are as long as it goes on: one that answers, and speaks the run's version of the protocol, joins. One that
-    is lost again and again before anything more comes joins later each time, and in the end not any more; that it was
-    silent while others had still to take their parts is none of these times. Who had a part in the generation before
-    is heard, or not, as it was there, also before it has taken the next one.
-R9. A host of such a run may be silent for ``detect_s`` only, times ``patience``; for longer where its answers take
-    long, or vary much (``response_times``), up to what R3 says. It is asked more often. Time that this host was late
-    itself is left out, in any run. If it did not run for longer (``Woke``), silence counts anew, as R10 of ``host``
-    says.
-R10. That another host is lost, as one of the run says (``Failed``), ends the run; one that outlives its hosts judges
-    it first (``judge``), and begins anew, or nothing comes of it. Nothing comes of it either while this host itself
-    does not hear the other without a break: that one is late, or gone, and R3 and R9 judge it. That the code of a node
-    has failed, or what feeds it has ended, the host of the node or of an input may say; that it cannot go on itself,
-    any host, which is then lost, where the run outlives that. So is the first that says that another process leads the
-    run, if others are there and the run can go on without it: where that is so, a second one says it as well.
-R11. The stripes of a stream are asked after together: one ``Ping`` to each host, however many there are, whose answer
-    counts for all of them; a host that does not know one of the runs says so for that run alone. A host that is away is
-    asked once for all of them who it is.
-R12. A host that answers pings, and not for ``liveness_s``, times ``patience``, what all hosts are told of a query, of
-    who joins, or of what does not take place, is lost: all later changes would wait for it for ever.
+R1. ``Install`` goes to every host and is repeated until answered. When every host that holds a node has answered, the
+    run is ready, and the application may demand its first partition. Operators may move to the remaining hosts later.
+R2. A host that was restarted before it had the ``Install`` answers with its new identity, and is asked again until the
+    run is ready. If the host takes smaller partitions than before, every host is asked again, because no host may make
+    larger partitions. When the run is ready, a restarted host is lost: the earlier process may have had its part
+    without the client's knowledge.
+R3. Every message from a host is a sign of life. Before a host has installed the run, only ``Installed`` is. ``Ping``
+    asks the installed hosts for a sign of life, early enough for several answers. A host is lost if it has been silent
+    for ``liveness_s`` times ``patience``, or if it says that it does not know the run (it was restarted).
+R4. If a lost host holds a node, the run ends with one line that names the host and the node. If the run has several
+    queries, only the queries that use the node end. If a lost host holds no node, the run goes on without the host, and
+    every ping reports the loss. A host that knows of a node there notifies the client.
+R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most. A host that never gets it drops the run at
+    the end of the lease. Guests get the reason instead (``SubscriptionEnded``).
+R6. Guests (``subscribers``) are pinged and lost like hosts, but the loss of a guest ends only the guest's
+    subscriptions. A guest that is too slow for a host of the run, or that no partition reaches (``Failed``), is
+    dismissed likewise.
+R7. A host that joins while the run goes on (``membership``) is treated like every other host from then on.
+R8. A run with failover begins anew where R4 would end it (``failover.recovery``). The next generation has a run id of
+    its own, so messages about the generation before are ignored. While the run goes on, *away* hosts are asked who they
+    are. A host joins if it answers, and speaks the run's version of the protocol. A host that is lost again and again
+    before a further partition comes joins later each time, and in the end never. A silent host's loss does not count
+    while other hosts have still to take their parts. A host with a part in the generation before is watched without a
+    break, also before the host has installed the next generation.
+R9. In a run with failover a host may be silent only for ``detect_s`` times ``patience``, and is pinged more often. If
+    the host's answers take long or vary (``response_times``), the limit is longer, up to the limit of R3. In every run,
+    time by which this host itself was late does not count. If this host did not run for longer (``Woke``), silence
+    counts anew, as R10 of ``host`` says.
+R10. A host's report of a lost host (``Failed``) ends the run. A run with failover judges the report first (``judge``),
+    and begins anew or ignores the report. The report is also ignored while messages of the reported host come here with
+    breaks: the reported host is late or gone, and R3 and R9 decide. The failure of a node's code, or the end of a
+    node's inputs, may be reported by the host of the node or of an input. Every host may report that it cannot go on
+    itself. In a run with failover the reporting host is then lost. So is the first host to report that another process
+    leads the run, if other hosts are there and the run can go on without the reporting host. If the report is true, a
+    second host repeats it.
+R11. The stripes of a stream are pinged together. A host gets one ``Ping`` for every stripe, and the answer counts for
+    every stripe. A host that does not know one of the runs says so for that run alone. A host that is away is asked
+    once for every stripe who it is.
+R12. Some messages go to every host: about a query, about a joining host, or about a proposal by which nothing moves. A
+    host that answers pings, and does not answer such a message for ``liveness_s`` times ``patience``, is lost.
+    Otherwise every later change would wait for the host.
 """
 
 from __future__ import annotations
@@ -66,46 +70,47 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import RunId
 
 REMOVE_TRIES = 5
-LAPSE = 2.0  # times the interval of pings: one that is not heard for so long may be late, and is judged by R3
-PINGS = 3  # while a host is silent, before a run that outlives it takes it for lost
+LAPSE = 2.0  # times the interval of pings: after such a break a host may be late, and R3 judges it
+PINGS = 3  # to a silent host, before a run with failover takes the host for lost
 
 
 class _Led:
-    """A run this host coordinates."""
+    """State of one run that this host coordinates."""
 
     def __init__(self, run: RunCore) -> None:
         install, directory, now = run.install, run.directory, run.out.now
         self.out, self.install, self.tree = run.out, install, run.tree
-        self.recovery = run.parts.existing(Recovery)  # of a run that outlives its hosts
+        self.recovery = run.parts.existing(Recovery)  # None: the run has no failover
         self._parts = run.parts
         self.asked_as = install.run.asked_as  # R11: hosts are asked about all stripes of a stream together
-        self.directory: Directory | None = directory  # as long as the run goes on here
-        self.lingers = False  # its application has got all that it will get
+        self.directory: Directory | None = directory  # None: the run is over here
+        self.lingers = False  # the application has got every partition
         self.away = directory.peers.keys() - directory.hosts  # R8: hosts that are asked who they are
         self.remote = directory.hosts - {self.out.host}
         self.holding = {location.host for location in install.locations} - {self.out.host} - directory.subscribers
-        self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
-        self.begun = False  # the application knows that it is ready
+        # hosts that have not answered: of the hosts needed for the run to be ready, and of every host
+        self.needed, self.installing = set(self.holding), set(self.remote)
+        self.begun = False  # the application knows that the run is ready
         self.begun_s = now
-        self.there = set[str]()  # those that had a part in the generation before
+        self.there = set[str]()  # hosts that had a part in the generation before
         self.removing: set[str] = set()
-        self.guests: set[str] = set()  # that are dismissed as the run is removed
+        self.guests: set[str] = set()  # guests that are dismissed as the run is removed
         self.tries = 0
         self.ping_at_s = math.inf
         self.answers: dict[str, ResponseTimes] = {}
         self.heard_s = dict.fromkeys(self.remote, now)
-        self.strange: dict[str, str] = {}  # hosts that do not speak the run's version, as they were started last
-        self.slept_s = 0.0  # for how long this host did not run, at most
+        self.strange: dict[str, str] = {}  # instances of hosts that do not speak the run's version
+        self.slept_s = 0.0  # the longest time in which this host did not run
 
     def follow(self, before: _Led, heard_s: Mapping[str, float]) -> None:
-        """R8: hosts are as they were in the generation before; ``heard_s``: when anything came from there."""
+        """Take over the state of hosts from the generation before (R8). ``heard_s``: time of the last message."""
         self.begun, self.answers = before.begun, before.answers
         for host in self.remote & before.remote:
             self.heard_s[host] = max(before.heard_s.get(host, 0.0), heard_s[host])
         self.there = (self.remote & before.remote) - before.installing
 
     def pace_s(self, limits: CoreConfig) -> tuple[float, float, float]:
-        """R3, R9: how often hosts are asked, and for how long they may be silent at least, and at most."""
+        """Return the interval of pings, and the least and greatest limit of a silence, in seconds (R3, R9)."""
         silent_s = limits.patience * limits.liveness_s
         if self.install.failover is None:
             return min(limits.ping_s, silent_s / 2), silent_s, silent_s
@@ -113,51 +118,54 @@ class _Led:
         return min(limits.ping_s, least_s / PINGS), least_s, silent_s
 
     def recovers(self, host: str, *, again: bool, wait: bool) -> bool:
-        """R8: have the run begin anew without a host, if it can. ``again``, ``wait``: as in ``Recovery.give_up``."""
+        """Let the run begin anew without a host, if it can. Return whether it can (R8).
+
+        ``again``, ``wait``: as in ``Recovery.give_up``.
+        """
         if self.recovery is None or self.out.failed or self.lingers:
             return False
-        if wait and not again and not self.out.run.generation:  # the host lacks the code, as others may
+        if wait and not again and not self.out.run.generation:  # other hosts may lack the code too
             return False
         self.recovery.give_up(host, again=again, wait=wait)
         return True
 
     def rests(self, host: str, instance: str) -> bool:
-        """R8: return whether a host, as this process, is not let in yet."""
+        """Return whether a host, as this process, has to wait before it is let in (R8)."""
         return self.recovery is not None and self.recovery.rests(host, instance)
 
     def end_queries(self, nodes: Collection[str], reason: str, **fields: Any) -> bool:
-        """R4: end the queries that use these nodes, if the run has others that go on; return whether it has."""
+        """End the queries that use these nodes, if the run has queries to go on with. Return whether it has (R4)."""
         queries = self._parts.existing(Queries)
         return queries is not None and queries.fail(nodes, reason, **fields)
 
     def speaks_of(self, host: str, name: str) -> bool:
-        """R10: return whether a host may say that a node has failed: it has the node, or one that feeds it."""
+        """Return whether a host may report the failure of a node: the node, or an input of it, is there (R10)."""
         assert self.directory is not None
         nodes, locations = self.tree.dataflow.by_name, self.directory.locations
         concerned = (name, *nodes[name].inputs) if name in nodes else (name,)
         return any(node in locations and locations[node].host == host for node in concerned)
 
     def patience_s(self, silent_s: float) -> float:
-        """How long a host may take to install the run."""
+        """Return how long a host may take to install the run, in seconds."""
         failover = self.install.failover
         return max(silent_s, failover.wait_s) if failover is not None and self.install.starts else silent_s
 
 
 class Coordinator:
-    """State of the runs that this host's application asked for."""
+    """State of the runs requested by this host's application, from the installation to the removal."""
 
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
         self.led: dict[RunId, _Led] = {}
         self._lapse_s = LAPSE * limits.patience * limits.detect_s / PINGS
-        self._lapsed_s: dict[str, float] = {}  # R10: when a host was heard again after a break
-        self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
+        self._lapsed_s: dict[str, float] = {}  # R10: by host, when a message came after a break
+        self._heard_s: dict[str, float] = {}  # by host of every run: when a message came last
         self._ping_at_s: dict[RunId, float] = {}  # R11: by stream or run, when its hosts are pinged next
         # R11: by stream or run, and by host that is away, when that host was asked who it is
         self._greeted_s: dict[tuple[RunId, str], float] = {}
 
     def start(self, run: RunCore, before: _Led | None = None) -> Notes:
-        """Have a run, which is open here, installed on all of its hosts; ``before``: it was its last generation."""
+        """Install a run, which is open here, on its hosts. ``before``: the state of the generation before."""
         led, out = _Led(run), run.out
         self.led[run.id] = led
         for host in led.remote:
@@ -176,15 +184,15 @@ class Coordinator:
         self._ping_by(led.asked_as, led.ping_at_s)
 
     def goes_on(self, run: RunId) -> bool:
-        """Whether this host leads ``run``, and it is not being removed."""
+        """Return whether the host leads ``run``, and the run is not being removed."""
         return run in self.led and not self.led[run].removing
 
     def linger(self, run: RunId) -> None:
-        """Note that a run goes on for its guests alone: its application has got all that it will get."""
+        """Note that a run goes on for guests alone, as the application has got every partition."""
         self.led[run].lingers = True
 
     def supersede(self, run: RunId) -> _Led:
-        """R8: the next generation of a run takes its place, and begins with what was known of this one's hosts."""
+        """Stop coordinating a generation. Return its state, with which the next generation begins (R8)."""
         led = self.led.pop(run)
         self._stop_pinging(led)
         if led.directory is not None:
@@ -194,16 +202,16 @@ class Coordinator:
         return led
 
     def peers(self, run: RunId) -> tuple[m.Peer, ...]:
-        """Where the hosts of a run listen, as far as is known, also those that are about to join it (R7)."""
+        """Return the known endpoints of the hosts of a run, including hosts that are about to join (R7)."""
         led = self.led[run]
         reachable = {} if led.directory is None else led.directory.reachable()
         joining = {name: peer for name, peer in reachable.items() if name not in {*led.remote, led.out.host}}
-        guests = guests_of(led.install)  # also one that is lost, and may come back as another
+        guests = guests_of(led.install)  # also a lost guest, which may come back as another process
         known = [peer for peer in led.install.peers if peer.name not in joining and peer.name not in guests]
         return (*known, *joining.values())
 
     def stop(self, run: RunId) -> None:
-        """Have a run that was closed here removed everywhere."""
+        """Remove a run, which was closed here, from every host and guest."""
         led = self.led[run]
         led.guests = set() if led.directory is None else set(led.directory.subscribers)
         led.directory = None
@@ -212,7 +220,7 @@ class Coordinator:
         self._remove(led)
 
     def handle_sign_of_life(self, host: str) -> None:
-        """Something has come from ``host``."""
+        """Note the time of a message from ``host``, and whether the message ends a break (R10)."""
         before_s, now = self._heard_s.get(host), self._out.now
         if before_s is not None:
             if now - before_s > self._lapse_s:
@@ -220,7 +228,7 @@ class Coordinator:
             self._heard_s[host] = now
 
     def answered(self, host: str, run: RunId) -> None:
-        """A ``Pong`` of that run has come."""
+        """Note that a ``Pong`` for a run has come, which gives the host's response time."""
         led = self.led.get(run)
         if led is not None and host in led.answers:  # R11: the answer counts for all stripes
             led.answers[host].came(self._out.now)
@@ -242,7 +250,7 @@ class Coordinator:
                 yield from self._ready(led)
 
     def admit(self, run: RunId, peer: m.Peer) -> None:
-        """R7: a host that has joined a run is watched from now on."""
+        """Watch a host from now on, as the host has joined a run (R7)."""
         led = self.led.get(run)
         if led is None or led.removing or peer.name in {*led.remote, led.out.host}:
             return
@@ -254,13 +262,13 @@ class Coordinator:
         led.heard_s[peer.name] = self._heard_s[peer.name] = self._out.now
 
     def returned(self, sender: str, message: m.Welcome) -> list[e.PeerJoined]:
-        """R8: a host has said who it is: the runs that it is to join, from which it was away."""
+        """Return an event for every run that a host joins again, as the absent host has answered (R8)."""
         peer = m.Peer(sender, message.control, message.bulk, message.instance, message.max_partition_bytes)
         asked = [(run, led) for run, led in self.led.items() if sender in led.away and not led.removing]
         return [e.PeerJoined(run, peer) for run, led in asked if self._may_join(led, sender, message)]
 
     def _may_join(self, led: _Led, sender: str, message: m.Welcome) -> bool:
-        """R8: whether a host that was lost may take part again, as it is now."""
+        """Return whether a host that was lost may take part again, as the present process (R8)."""
         version, (oldest, newest) = led.install.version, message.speaks
         if version and not oldest <= version <= newest:
             if led.strange.get(sender) != message.instance:
@@ -271,13 +279,13 @@ class Coordinator:
         return not led.rests(sender, message.instance)
 
     def listens(self, run: RunId, peer: m.Peer) -> None:
-        """A host has been started again, and listens there."""
+        """Note the endpoints of a host that was started again."""
         led = self.led[run]
         peers = tuple([peer if member.name == peer.name else member for member in led.install.peers])
         led.install = msgspec.structs.replace(led.install, peers=peers)
 
     def on_unknown(self, sender: str, run: RunId) -> Notes:
-        """A host has said that it does not know the run."""
+        """Handle the answer of a host that does not know the run: the host is lost (R3)."""
         led = self.led.get(run)
         if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
             return
@@ -290,7 +298,10 @@ class Coordinator:
         yield from self._lost(led, sender, how)
 
     def on_welcome(self, sender: str, message: m.Welcome) -> Iterator[tuple[RunId, Note]]:
-        """A host was sent an ``Install`` for what it was before it was restarted; notes, with the run they are of."""
+        """Handle the answer of a host that was restarted before it had the ``Install`` (R2).
+
+        Yield the notes that follow, each with the id of a run.
+        """
         for run, led in list(self.led.items()):
             peer = next((peer for peer in led.install.peers if peer.name == sender), None)
             if peer is None or peer.instance == message.instance or led.removing:
@@ -300,7 +311,7 @@ class Coordinator:
             limit = message.max_partition_bytes
             now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
             peers = tuple(now if member is peer else member for member in led.install.peers)
-            anew = not led.install.starts  # else what it was to start with is gone
+            anew = not led.install.starts  # else the replica for its start is gone
             if sender in led.installing and led.needed and anew:  # R2: no operator can have moved to its last process
                 led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
                 if limit < peer.max_partition_bytes:
@@ -321,7 +332,7 @@ class Coordinator:
                 self._forget(led)
 
     def on_failed(self, sender: str, message: m.Failed) -> Notes:
-        """A host says that it, or a node, cannot go on, or that it waits for a host in vain."""
+        """Handle a report that a node or host cannot go on, or that a host waits in vain for another (R6, R10)."""
         led = self.led.get(message.run)
         if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
             return
@@ -339,7 +350,8 @@ class Coordinator:
             if message.lost and (yield from self._on_host_missed(led, recovery, sender, message)):
                 return
         gone = message.lost
-        held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
+        # the nodes on the lost host fail, and the node that waits is sound
+        held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]
         about, fields = _said_by(sender, message), _fields_of(sender, message)
         if not (message.node and led.end_queries(held or [message.node], about, **fields)):
             led.out.fail(about, **fields)
@@ -347,7 +359,10 @@ class Coordinator:
     def _on_sender_failed(
         self, led: _Led, recovery: Recovery, sender: str, message: m.Failed
     ) -> Generator[Note, None, bool]:
-        """R10: a host says that a node or itself cannot go on, or who leads the run. Return whether that is settled."""
+        """Handle a report of a host about a node there, about itself, or about the leader of the run (R10).
+
+        Return whether the report is settled.
+        """
         if message.led:
             if not self._doubts(led, recovery, sender):
                 return False
@@ -365,7 +380,10 @@ class Coordinator:
     def _on_host_missed(
         self, led: _Led, recovery: Recovery, sender: str, message: m.Failed
     ) -> Generator[Note, None, bool]:
-        """R10: a host waits for another one in vain: one of the two is lost. Return whether that is settled."""
+        """Handle a report that a host waits in vain for a second host: one of both is lost (R10).
+
+        Return whether the report is settled.
+        """
         directory, gone = led.directory, message.lost
         assert directory is not None
         if gone not in directory.fell and self._is_late(led, gone):
@@ -394,7 +412,7 @@ class Coordinator:
         led.out.record("unexpected", peer=sender, detail={"message": "Failed", **detail})
 
     def _is_late(self, led: _Led, host: str) -> bool:
-        """R10: whether this host itself does not hear that one without a break, or has not until just now."""
+        """Return whether the messages of a host have a break, or have had one until just now (R10)."""
         now, heard_s = self._out.now, self._heard_s.get(host)
         if host not in led.remote or heard_s is None:
             return False
@@ -402,39 +420,42 @@ class Coordinator:
         return now - heard_s > self._lapse_s or now - self._lapsed_s.get(host, -math.inf) < window_s
 
     def _is_deaf(self, led: _Led, host: str) -> bool:
-        """Return whether a host of the run is heard and answers nothing, as this host's messages do not reach it."""
-        answers = led.answers.get(host) if host in led.remote else None  # nobody asks a host that is lost
+        """Return whether messages come from a host, but no answers to pings.
+
+        Then messages from here do not reach the host.
+        """
+        answers = led.answers.get(host) if host in led.remote else None  # a lost host is not pinged
         return answers is not None and answers.waited_s(self._out.now) > self._lapse_s
 
     def _doubts(self, led: _Led, recovery: Recovery, sender: str) -> bool:
-        """R10: whether a host alone says that another process leads the run, which can go on without that host."""
+        """Return whether only one host names another process as leader, and the run can do without the host (R10)."""
         assert led.directory is not None
-        rest, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, which may be a stand-in
+        rest, flow = led.directory.hosts - {sender}, led.install.dataflow  # with the client, a possible stand-in
         alone = recovery.rejoin_policy.disowns(sender) == 1 and len(rest) > 1 and sender != led.out.host
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == sender]
         return alone and all(rest.intersection(node.stand_ins) or may_miss(flow, node.name) for node in fixed)
 
     def drop(self, run: RunId) -> None:
-        """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
+        """Forget a run that broke as it was opened or closed. Other hosts drop the run at the end of the lease."""
         if run in self.led:
             self._forget(self.led[run])
 
     def on_peer_lost(self, event: e.PeerLost) -> Notes:
         led = self.led.get(event.run)
-        hosts = set() if led is None or led.directory is None else led.directory.hosts  # also who is joining
+        hosts = set() if led is None or led.directory is None else led.directory.hosts  # also a joining host
         if led is not None and event.peer in led.remote | _guests_of(led) | hosts:
             yield from self._lost(led, event.peer, event.how)
-            led.remote.discard(event.peer)  # nobody is there to answer a Remove
+            led.remote.discard(event.peer)  # no process is there to answer a Remove
 
     def on_unfit(self, run: RunId, host: str, how: str) -> Notes:
-        """What a host of the run, or a guest, sends does not decode or is not accepted: it has failed for this run."""
+        """Treat a host or guest as lost, as messages from there do not decode or are not accepted."""
         led = self.led.get(run)
         hosts = set() if led is None or led.directory is None else led.directory.hosts
         if led is not None and not led.removing and host in led.remote | _guests_of(led) | hosts:
             yield from self._lost(led, host, how, gone=False, wait=False)
 
     def on_unanswered(self, run: RunId, host: str, since_s: float) -> Notes:
-        """R12: a host has not answered what all have been told since then; it is lost if that is for too long."""
+        """Treat a host as lost if it has not answered a message to every host since ``since_s``, for too long (R12)."""
         led, within_s = self.led.get(run), self._limits.patience * self._limits.liveness_s
         if led is None or led.removing or led.out.failed or host not in led.remote - led.installing:
             return
@@ -442,7 +463,7 @@ class Coordinator:
             yield from self._lost(led, host, f"has not answered for {in_seconds(within_s)} what all are told")
 
     def hurry(self, host: str) -> None:
-        """Messages get through to a host again: what it has to answer is sent again at once."""
+        """Repeat messages that wait for an answer of a host at once, as messages get through again."""
         for led in self.led.values():
             if host in led.installing and not led.removing:
                 led.out.send(host, led.install)
@@ -450,7 +471,7 @@ class Coordinator:
                 led.out.send(host, m.Hello())
 
     def on_timer(self, timer: Timer, run: RunId) -> None:
-        """What was sent to begin a run, or to end it, is to be sent again."""
+        """Repeat the messages that begin or end a run. Ask absent hosts for their identity."""
         led, limits = self.led.get(run), self._limits
         if led is None:
             return
@@ -465,32 +486,35 @@ class Coordinator:
             self._remove(led)
 
     def _greet(self, led: _Led, host: str) -> None:
-        """R11: ask a host that is away who it is, unless another stripe has just done so."""
+        """Ask an absent host for its identity, unless a second stripe has just done so (R11)."""
         key, now = (led.asked_as, host), self._out.now
         if now >= self._greeted_s.get(key, -math.inf) + self._limits.retry_max_s / 4:
             self._greeted_s[key] = now
             led.out.send(host, m.Hello())
 
-    # --- whether hosts are there ------------------------------------------------------------------------
+    # --- signs of life ----------------------------------------------------------------------------------
 
     def _pinged_with(self, led: _Led) -> list[_Led]:
-        """R11: it, and the other stripes of its stream."""
+        """Return the run and the remaining stripes of the stream (R11)."""
         return [sibling for sibling in self.led.values() if sibling.asked_as == led.asked_as]
 
     def _ping_by(self, name: RunId, at_s: float) -> None:
-        """Ask the hosts of a stream, or of a run, at ``at_s`` at the latest."""
+        """Set the next ping of a stream, or of a run, to ``at_s`` at the latest."""
         if at_s < self._ping_at_s.get(name, math.inf):
             self._ping_at_s[name] = at_s
             self._out.of(name).wake(Timer.PING, at_s)
 
     def _stop_pinging(self, led: _Led) -> None:
-        """A run is not led any more."""
+        """Stop the pings of a run that is no longer led, unless other stripes of the stream need the pings."""
         if not self._pinged_with(led):
             self._ping_at_s.pop(led.asked_as, None)
             self._greeted_s = {key: at_s for key, at_s in self._greeted_s.items() if key[0] != led.asked_as}
 
     def on_ping_timer(self, name: RunId) -> Iterator[tuple[RunId, Note]]:
-        """It is time to ask the hosts of a stream, or of a run; notes, with the run they are of."""
+        """Ping the hosts of a stream, or of a run, as the timer has fired. Find hosts that are lost.
+
+        Yield the notes that follow, each with the id of a run.
+        """
         self._ping_at_s.pop(name, None)
         now, limits = self._out.now, self._limits
         every = [led for led in self.led.values() if led.asked_as == name and self._watches(led)]
@@ -516,14 +540,14 @@ class Coordinator:
             self._ping_by(name, now + ping_s)
 
     def _excuse_late(self, led: _Led, ping_s: float) -> None:
-        """Excuse silent hosts for the time in which this host itself was away."""
+        """Excuse silent hosts for the time by which this host itself was late (R9)."""
         late_s = self._out.now - led.ping_at_s
         if late_s > ping_s:
             heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
             led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
 
     def woke(self, slept_s: float, *, fresh: bool) -> None:
-        """R9: note that this host did not run. If ``fresh``, count the silence of all others from now on."""
+        """Note that this host did not run. If ``fresh``, count the silence of every host from now on (R9)."""
         now = self._out.now
         for led in self.led.values():
             led.slept_s = max(led.slept_s, slept_s)
@@ -534,14 +558,14 @@ class Coordinator:
                 led.begun_s, led.heard_s = now, dict.fromkeys(led.heard_s, now)
 
     def _watches(self, led: _Led) -> bool:
-        """Whether its hosts are asked whether they are there."""
+        """Return whether the hosts of a run are pinged: the run goes on, and has not failed."""
         return self.led.get(led.out.run) is led and not led.removing and not led.out.failed
 
     def _if_gone(self, led: _Led, host: str, ping_s: float) -> Notes:
-        """R3: have a host lost that has given no sign of life for too long."""
+        """Treat a host as lost if it has given no sign of life for too long (R3)."""
         now = self._out.now
         _, least_s, silent_s = led.pace_s(self._limits)
-        for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
+        for times in (led.heard_s, self._heard_s):  # a guest may have no time yet
             times.setdefault(host, now)
         asked, answers = _is_asked(led, host), led.answers.setdefault(host, ResponseTimes())
         begun_s, heard_s = led.begun_s if asked else led.heard_s[host], max(led.heard_s[host], self._heard_s[host])
@@ -553,7 +577,7 @@ class Coordinator:
             yield from self._lost(led, host, f"has been silent for {in_seconds(within_s)}", late=True)
 
     def _ping(self, host: str, asked: Collection[_Led]) -> None:
-        """R11: ask a host after these."""
+        """Ping a host about several runs (R11), and tell it which hosts of the runs are lost."""
         if not asked:
             return
         first, *beside = asked
@@ -564,7 +588,7 @@ class Coordinator:
             first.out.send(host, m.Ping(first.out.run, tuple([led.out.run for led in beside]), tuple(lost)))
             return
         first.out.send(host, m.Ping(first.out.run))
-        for message in lost:  # again: any of these may get lost, and there is no answer to it
+        for message in lost:  # repeated, because the message may be lost and has no answer
             first.out.send(host, message)
 
     def _remove(self, led: _Led) -> None:
@@ -596,9 +620,10 @@ class Coordinator:
     def _lost(
         self, led: _Led, host: str, how: str, *, gone: bool = True, wait: bool = True, late: bool = False
     ) -> Notes:
-        """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it.
+        """Handle the loss of a host (R4): end the run or begin it anew if it needs the host, else go on.
 
-        Without ``wait`` it has been waited for; one that is ``late`` may be there.
+        ``gone``: the process is gone, and a later process may join. Not ``wait``: the run does not wait for the host
+        any more. ``late``: the host was only silent, and may still be there.
         """
         directory, out = led.directory, led.out
         if directory is None:
@@ -636,26 +661,29 @@ class Coordinator:
             led.away.add(host)
             out.wake(Timer.INSTALL, out.now + self._limits.retry_max_s / 4)
         yield HostLost(host)
-        if host in led.needed:  # what it was to have has left
+        if host in led.needed:  # the nodes that it was to have are gone
             led.needed.discard(host)
             if not led.needed and not out.failed:
                 yield from self._ready(led)
 
     @staticmethod
     def _report_lost(led: _Led, other: str) -> None:
-        """Said again with every ping."""
+        """Notify a host of every lost host. The message is repeated with every ping."""
         if led.directory is not None:
             for host in led.directory.lost:
                 led.out.send(other, led.directory.lost_message(host))
 
 
 def _is_asked(led: _Led, host: str) -> bool:
-    """Whether a host is asked for signs of life: it has its part, or had one just before (R8)."""
+    """Return whether a host is asked for signs of life: it has a part now, or had one in the generation before (R8)."""
     return host not in led.installing or host in led.there
 
 
 def _guests_of(led: _Led) -> set[str]:
-    """R6: of a run that goes on; whoever has not heard of this generation yet would say that it is unknown."""
+    """Return the guests of a run, but for guests without news of the present generation (R6).
+
+    To a ping, the latter would answer that the run is unknown. A run that is over has no guests.
+    """
     return set() if led.directory is None else led.directory.subscribers - led.directory.returning
 
 
@@ -666,6 +694,6 @@ def _said_by(sender: str, message: m.Failed) -> str:
 
 
 def _fields_of(sender: str, message: m.Failed) -> dict[str, Any]:
-    """Return the same as fields of ``Fail``."""
+    """Return the fields of ``Fail`` for a report: node, host, whether the host is lost, and cause."""
     gone = message.lost
     return {"node": message.node, "host": gone or sender, "lost": bool(gone), "cause": message.cause}

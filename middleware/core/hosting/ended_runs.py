@@ -1,13 +1,15 @@
-"""The runs that are over at a host, so that nothing of them that comes late opens one again.
+"""Ended runs of a host, so that no late message opens an ended run again.
 
 Rules:
 
-R1. A run that was closed here, or that its client removed before it came here, is known as over for as long as its
-    client may go on with it unheard (``lease_s``, times ``patience``), and what it sends then may be late (``late_s``).
-    One that was closed as its client was silent opens again for who lets this host join later than it did before.
-R2. Runs are told apart by their clients too: nobody has another's run forgotten, or refused.
-R3. ``max_past_runs`` are known one by one. Beyond that those of the client that has most are known as one: until all of
-    them may be forgotten none of its runs is opened. Where they are spread over very many names, so it is for all.
+R1. A run is known as over after the host has closed the run, or after the client has removed the run before it came to
+    the host. It stays known for ``lease_s`` times ``patience``, in which the client may go on without contact, and
+    for ``late_s`` more, by which messages may be late. If the run was closed because the client was silent, the run
+    opens again when the client lets this host join later than before.
+R2. Runs are also told apart by their clients. No client can make a host forget or refuse the run of another client.
+R3. ``max_past_runs`` runs are known one by one. If there are more, the runs of the client with the most runs become one
+    entry, and no run of this client is opened until the entry is forgotten. If the runs are spread over very many
+    clients, one entry stands for every client.
 """
 
 from __future__ import annotations
@@ -17,28 +19,31 @@ from collections import Counter
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-ALL = ""  # instead of a client's name, which is never empty; instead of a run's id it is ``NO_RUN``
-FEW = 64  # the client that has most has at least this part of all
+ALL = ""  # stands for every client, as no name is empty; ``NO_RUN`` stands for every run
+FEW = 64  # if no client has 1/FEW of the entries, one entry stands for every client
 
 
 class EndedRuns:
-    """Known until when: by client and run, what is forgotten first comes first."""
+    """Ended runs by client and run, with the time at which a run may be forgotten. The earliest comes first."""
 
     def __init__(self, limits: CoreConfig) -> None:
         self._limits = limits
         # R1: the client may be silent for that long, and its last messages may be late
         self._kept_s = limits.patience * limits.lease_s + limits.late_s
         self.until_s: dict[tuple[str, RunId], float] = {}
-        self._generations: dict[tuple[str, RunId], int] = {}  # of runs that outlive their hosts: the last that is over
-        self._joined: dict[tuple[str, RunId], int] = {}  # of those whose clients were silent: ``Install.number``
+        self._generations: dict[tuple[str, RunId], int] = {}  # of runs with failover: the last generation that is over
+        self._joined: dict[tuple[str, RunId], int] = {}  # of runs whose clients were silent: ``Install.number``
 
     def add(self, client: str, run: RunId, now: float, *, opened: bool = True, joined: int | None = None) -> None:
-        """A run is over now; without ``opened`` it has never been here. ``joined``: it opens again by what is later."""
+        """Note that a run is over now. Without ``opened`` the run has never been on this host.
+
+        ``joined``: number of the last ``Install``. A later ``Install`` opens the run again.
+        """
         self._forget(now)
         until_s = self.until_s
         wildcard = next((pattern for pattern in ((ALL, NO_RUN), (client, NO_RUN)) if pattern in until_s), None)
         if wildcard is not None and not opened:
-            return  # it is refused as it is, and whoever is refused removes what was
+            return  # the run is refused anyway; a refused client sends Remove
         key = wildcard or (client, run.first_generation)
         until_s.pop(key, None)
         self._joined.pop(key, None)
@@ -52,7 +57,7 @@ class EndedRuns:
             self._merge()
 
     def revive(self, client: str, run: RunId) -> None:
-        """A run goes on here after all."""
+        """Forget the entry of a run, which goes on here after all."""
         self.until_s.pop((client, run.first_generation), None)
 
     def _forget(self, now: float) -> None:
@@ -63,7 +68,7 @@ class EndedRuns:
             self._joined.pop(oldest, None)
 
     def _merge(self) -> None:
-        """R3: know fewer of them apart."""
+        """Merge the entries of the client with the most runs, or of every client, into one entry (R3)."""
         (most, count), *_ = Counter(client for client, _ in self.until_s).most_common(1)
         last_s = next(reversed(self.until_s.values()))
         if count * FEW < len(self.until_s):
@@ -76,7 +81,7 @@ class EndedRuns:
         self.until_s[most, NO_RUN] = last_s
 
     def knows(self, client: str, run: RunId, now: float, joins: int = 0) -> bool:
-        """Whether that run is over, also for who ``joins`` it by the ``Install`` of that number."""
+        """Return whether a run is over. ``joins``: number of the ``Install`` by which this host would join the run."""
         self._forget(now)
         key, generation = (client, run.first_generation), run.generation
         last = self._generations.get(key, 0)
@@ -85,7 +90,7 @@ class EndedRuns:
         return generation < last or joins <= self._joined.get(key, joins)
 
     def full(self, client: str) -> str:
-        """Why none of a client's runs can be opened; empty where they can."""
+        """Return why no run of a client can be opened. Empty: runs can be opened."""
         if (client, NO_RUN) in self.until_s or (ALL, NO_RUN) in self.until_s:
             return (
                 f"more runs have ended here lately than the {self._limits.max_past_runs} that are known one by one;"

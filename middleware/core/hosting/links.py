@@ -1,7 +1,7 @@
-"""What a host measures of links, for all runs: what transfers show, and what probes, soundings and searches find.
+"""Measurements of links by a host, for every run: from transfers, probes, soundings and searches for coordinates.
 
-What is said of a run counts only where the run goes on here, and from hosts that it has; what is for a plan before any
-run, from anybody.
+A message about a run counts only if the run is on this host, and only from hosts of the run. A message for a plan
+before a run counts from every host.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class Links:
-    """The parts that measure, and who may have them do so. What they find is for all runs to hear."""
+    """Measuring parts of a host, and the check of who may use them. Results go to every run."""
 
     def __init__(
         self, out: Outbox, desk: HostContext, me: m.Peer, config: CoreConfig, runs: Mapping[RunId, RunCore]
@@ -43,23 +43,23 @@ class Links:
         self.coordinate_search = CoordinateSearch(out, me, config.monitor, self.coordinate_table, self.latency_prober)
 
     def forget(self) -> None:
-        """What was measured before says nothing."""
+        """Forget the measurements so far, because they say nothing about the links from now on."""
         self.monitor.forget()
         self.latency_prober.forget()
         self.coordinate_table.forget()
 
     def drop(self, run: RunId) -> None:
-        """A run is no more, which kept something here itself."""
+        """Forget the history and meters of a run that was dropped, as the run cannot do so itself."""
         self.monitor.drop_history(run)
         self.meters.drop(run)
 
     def costs(self) -> tuple[int, int, int]:
-        """Bytes of news, of probes, and of all that was sent, since the host began."""
+        """Return the bytes of news, of probes, and of everything sent, since the host began."""
         news = self.monitor.news_bytes + self.latency_prober.sent_bytes
         return news, self.prober.sent_bytes, self._desk.sent_bytes + news
 
     def request(self, event: e.ProbesRequested) -> Notes:
-        """The application, or a run, wants links measured."""
+        """Begin a measurement of links for the application or for a run."""
         if event.source.name == self._host and not self._known(event.run):
             return
         if event.quantity == "coordinates":
@@ -70,14 +70,14 @@ class Links:
             yield from self.prober.request(event)
 
     def probed(self, event: e.TransferMeasured, message: m.Probe) -> Notes:
-        """A message of a probe has arrived."""
+        """Handle the transfer of a probe message, which measures a link and shows that the link carries messages."""
         for run in self._runs.values():
             if run.directory.chosen_routes is not None:
                 run.directory.chosen_routes.came_through(event.peer, event.via, message)
         return self.prober.on_measured(event, message)
 
     def carried(self, event: e.TransferMeasured, message: m.Partition, run: RunCore | None) -> None:
-        """A partition's transfer also measured the link (passive monitoring), of several the one from here."""
+        """Measure a link by a partition's transfer (passive monitoring). Of several links, take the first."""
         link: Ends = (self._host, event.peer)
         if event.via != NET:
             link = m.links_over(self._host, event.peer, event.via)[0]
@@ -86,7 +86,7 @@ class Links:
             self._learn(event, link, message, run, known=known)
 
     def passed_on(self, event: e.Relayed, message: m.Partition, run: RunCore | None) -> None:
-        """So did the transfer of what this host has passed on."""
+        """Measure a link by the transfer of a partition that this host has passed on."""
         link = m.links_over(self._host, event.hops[-1].host, event.hops)[0]
         self._learn(event, link, message, run, known=self.monitor.knows(link, self._desk.now))
 
@@ -118,7 +118,7 @@ class Links:
         )  # fmt: skip
 
     def _known(self, run: RunId) -> bool:
-        """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
+        """Return whether a probe belongs to a run on this host, or to a plan before a run."""
         return run == BEFORE_RUNS or run in self._runs
 
     def _hosts_of(self, run: RunId) -> Set[str]:
@@ -128,7 +128,7 @@ class Links:
     # --- messages -------------------------------------------------------------------------------------
 
     def handle_message(self, sender: str, message: Any) -> Notes:
-        """One of ``MESSAGES``."""
+        """Handle a message of a class in ``MESSAGES``."""
         return self.MESSAGES[type(message)](self, sender, message)
 
     def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> Notes:

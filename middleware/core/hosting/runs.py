@@ -1,4 +1,4 @@
-"""The runs that a host has a part in: opened, closed, begun anew, broken; the rules are those of ``core.host``."""
+"""Runs in which a host has a part: opened, closed, begun anew, or dropped. The rules are those of ``core.host``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-# Each part calls only those before it (R2), and they hear of one thing in this order.
+# A part calls only parts before it (R2 of ``run``). A note goes to the parts in this order.
 PARTS: tuple[type[Part], ...] = (
     Flow,
     StateTransfers,
@@ -72,11 +72,11 @@ PARTS: tuple[type[Part], ...] = (
     CarriedNodes,
 )
 TABLE = PartTable(PARTS)
-REMEMBERED = 64  # runs that were dropped, and why
+REMEMBERED = 64  # dropped runs whose reason is kept
 
 
 class Runs:
-    """The only writer of a host's runs, and what all of them share."""
+    """Table of a host's runs, and the services shared by the runs. Only the class changes the table."""
 
     def __init__(self, me: m.Peer, config: CoreConfig) -> None:
         self.me, self.host, self.config = me, me.name, config
@@ -101,10 +101,10 @@ class Runs:
             replicas,
             self.runs,
         )
-        self._at_work = NO_RUN  # of all runs in turn, this one
-        self._heard: Local | None = None  # what the host said to itself, and hears now
-        self.broken: dict[RunId, str] = {}  # runs that were dropped, and why
-        self._spent: dict[RunId, tuple[int, int, int]] = {}  # run -> what had been spent when it began
+        self._at_work = NO_RUN  # run at work, in a pass over several runs
+        self._heard: Local | None = None  # message of the host to itself that it handles now
+        self.broken: dict[RunId, str] = {}  # dropped runs, with the reason
+        self._spent: dict[RunId, tuple[int, int, int]] = {}  # run -> ``Links.costs`` when the run began
         self.ended_runs = EndedRuns(self.config)
         self.subscriptions = SubscriptionTable(out, me, self.config, self.runs)
         self.lingering: set[RunId] = set()  # R5: runs that go on for their guests
@@ -112,7 +112,7 @@ class Runs:
     # --- runs -----------------------------------------------------------------------------------------
 
     def open_run(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
-        """R1: begin to take part in a run."""
+        """Open a run on this host (R1), after closing an earlier generation of the run (R7)."""
         survivors: dict[str, CarriedOver] = {}
         for other in self.generations(install.client, install.run):
             survivors = carried_over(self.runs[other], install)
@@ -128,14 +128,14 @@ class Runs:
         return run
 
     def generations(self, client: str, run_id: RunId) -> list[RunId]:
-        """R7: the generations of a run that are here, of which there is one at most."""
+        """Return the generations of a run here: one at most (R7)."""
         runs, base = self.runs, run_id.first_generation
         if not run_id.generation and not self.failover_runs.replicas:
             return [run_id] if run_id in runs else []
         return [other for other, run in runs.items() if other.first_generation == base and run.install.client == client]
 
     def is_of_another(self, client: str, run_id: RunId) -> bool:
-        """Return whether a run of that id is here, in any generation, and only of other clients."""
+        """Return whether only other clients have a run with the id here, in any generation."""
         base = run_id.first_generation
         owners = {run.install.client for other, run in self.runs.items() if other.first_generation == base}
         return bool(owners) and client not in owners
@@ -143,9 +143,9 @@ class Runs:
     def close_run(
         self, run_id: RunId, *, follows: RunId = NO_RUN, kept: tuple[str, ...] = (), joined: int | None = None
     ) -> None:
-        """A run is over here, or, where another generation ``follows``, begins anew but for the nodes ``kept``.
+        """Close a run on this host. ``follows``: the next generation, in which the nodes ``kept`` go on.
 
-        ``joined``: this host may join it again (``ended_runs``).
+        ``joined``: number of the last ``Install`` of the run, if this host may join the run again (``ended_runs``).
         """
         run = self.runs.pop(run_id, None)
         if run is None:
@@ -163,13 +163,13 @@ class Runs:
     # --- runs that outlive their hosts ------------------------------------------------------------------
 
     def begin_fallen_anew(self) -> None:
-        """R7: have runs that have lost a host begin anew."""
+        """Begin the next generation of every run that has lost a needed host (R7)."""
         for run, detected_s in self.failover_runs.fallen():
             self._recover(run, detected_s)
         self._at_work = NO_RUN
 
     def _recover(self, old: RunCore, detected_s: float) -> None:
-        """R7: begin a run anew, without the hosts that it has lost."""
+        """Begin a run anew without the lost hosts (R7). If that is impossible, the run fails."""
         self._at_work = old.id
         lost = dict(old.directory.lost)
         queries = old.parts.existing(Queries)
@@ -195,35 +195,35 @@ class Runs:
         self.pass_notes(run.id, run.parts.get(Recovery).go_on())
 
     def pass_notes(self, run_id: RunId, told: Notes) -> None:
-        """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
+        """Pass notes of the coordinator to a run, unless a stranger with the client's name has removed the run (R2)."""
         for note in told:
             run = self.runs.get(run_id)
             if run is not None:
                 run.handle_notes((note,))
 
     def pass_measured(self, told: Notes) -> None:
-        """What was found of links, which all runs hear."""
+        """Pass the results of a measurement to every run."""
         for note in told:
             for run in self.each_run():
                 run.handle_notes((note,))
 
     def work_on(self, run_id: RunId = NO_RUN) -> None:
-        """Note which of several runs handles an event, as that one is dropped if it breaks. ``NO_RUN``: none."""
+        """Note which run handles an event, because a run that breaks is dropped. ``NO_RUN``: none."""
         self._at_work = run_id
 
     def hear(self, local: Local | None) -> None:
-        """Note which message to itself the host handles, as the run of it is dropped if it breaks. None: no message."""
+        """Note which message to itself the host handles, because a run that breaks is dropped. None: no message."""
         self._heard = local
 
     def each_run(self) -> Iterator[RunCore]:
-        """All runs in turn, so that it is known which of them broke."""
+        """Yield every run in turn, and note which run is at work."""
         for run_id, run in list(self.runs.items()):
             self._at_work = run_id
             yield run
         self._at_work = NO_RUN
 
     def at_fault(self, event: e.Event) -> RunId:
-        """The run that was worked on when ``handle`` raised over ``event``; ``NO_RUN``: none in particular."""
+        """Return the run at work when ``handle`` raised an error over ``event``. ``NO_RUN``: no run in particular."""
         if self._heard is not None:
             return getattr(self._heard[0], "run", None) or NO_RUN
         if self._at_work:
@@ -234,19 +234,19 @@ class Runs:
         return getattr(about, "run", None) or NO_RUN
 
     def on_broken(self, event: e.RunBroken) -> None:
-        """R4: drop a run."""
+        """Drop a run that broke, and send the reason to the client (R4)."""
         self._at_work, self._heard = NO_RUN, None
         if not event.run:
             return
         run_id, out = event.run, self.out.of(event.run)
         run = self.runs.pop(run_id, None)
         reason = event.reason[:4000]
-        if run is None:  # it broke as it was opened, or closed
+        if run is None:  # the run broke while it was opened or closed
             if event.sender:
                 out.send(event.sender, m.Installed(run_id, self.host, reason))
             out.emit(e.CloseRun(run_id))
             self.coordinator.drop(run_id)
-            if self.failover_runs.broke(run_id, self.host):  # as it began anew
+            if self.failover_runs.broke(run_id, self.host):  # while the run began anew
                 out.fail(reason, host=self.host)
             return
         self._spent.pop(run_id, None)
@@ -266,7 +266,7 @@ class Runs:
     # --- this host did not run ---------------------------------------------------------------------------
 
     def on_woke(self, event: e.Woke) -> None:
-        """R10: give all others a fresh period, but not before the last one that they got so is over."""
+        """Give every other host a fresh period (R10), but not before the last fresh period is over."""
         now, silent_s = self.out.now, self.config.patience * self.config.liveness_s
         fresh = now >= self.context.fresh_s + silent_s
         fault = f"did not run for {in_seconds(event.slept_s)}"
@@ -295,7 +295,7 @@ class Runs:
             self.coordinator.stop(event.run)
 
     def end_unwanted(self) -> None:
-        """R5: end the runs that nobody takes anything from any more."""
+        """End the runs that have gone on for guests, and have no guests left (R5)."""
         for run_id in list(self.lingering):
             run = self.runs.get(run_id)
             if run is None or not lingers(run):
@@ -303,12 +303,12 @@ class Runs:
                 self.lingering.discard(run_id)
 
     def watch_leases(self) -> None:
-        """R1: check later whether clients are there, if no check is due."""
+        """Set the time of the next check of the leases, if no check is due (R1)."""
         if self.lease.at_s is None:
             self.lease.by(self.out.now + self.config.lease_s / 2)
 
     def check_leases(self) -> None:
-        """R1: drop the runs whose clients have been silent for too long."""
+        """Close the runs whose clients have been silent for too long (R1)."""
         self.lease.rung()
         for run in self.each_run():
             if not run.context.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
@@ -324,13 +324,16 @@ class Runs:
 
 
 def lingers(run: RunCore) -> bool:
-    """R5: whether guests still take partitions of a run."""
+    """Return whether guests still take partitions of a run (R5)."""
     subscribers = run.parts.existing(Subscribers)
     return subscribers is not None and subscribers.lingers
 
 
 def requests_recovery_plan(run: RunCore, install: m.Install, lost: Set[str]) -> bool:
-    """Whether the planner is asked first where operators of lost hosts go, as the run begins anew so."""
+    """Ask the run's planner where the operators of lost hosts go. Return whether the run waits for the answer.
+
+    The planner is asked once in a generation, if the run has a planner.
+    """
     recovery, central = run.parts.get(Recovery), run.parts.existing(CentralSteering)
     if recovery.asking is not None:
         return recovery.asking

@@ -1,5 +1,5 @@
-"""Hosts that join a run while it goes on, or leave it.
+"""Joining and leaving of hosts while a run goes on.
 
-- ``membership`` has the rules and is the client's part. A host that leaves says so itself (``core.host``, R6).
+- ``membership`` has the rules and is the client's side. A host that leaves asks for it itself (``core.host``, R6).
 - The application's side is ``client.membership``. Messages: ``protocol.membership``.
 """

@@ -1,22 +1,25 @@
-"""Hosts that come to have a part in a run while it goes on, at its client.
+"""Client's side of hosts that join or leave a run while it goes on.
 
 Rules:
 
-R1. A host joins while nothing is proposed and no query is let in (``proposer``). It is told the run as it is
-    (``Install``), and all others are told of it (``AddMember``), again and again until they have answered. From then on
-    operators may move there.
-    It is told of each guest then (``AddMember``), as all others were when that was let in.
-R2. One that was started again has another instance, and is another host of the same name. One that was only away may
-    have missed anything: it begins with the run as it is, unless something is there (``HostCore``). What was said of
-    who was there before (``HostLost``, with the number of the last ``AddMember``) counts no more.
-R3. One that does not answer for ``liveness_s``, times ``patience``, or cannot take part, has no part in the run. If it
-    is asked again, it waits longer each time (``rejoin_policy``), and other changes that wait go before it
+R1. A host joins while nothing is proposed and no query begins (``proposer``). The client sends the present run
+    (``Install``) to the new host, and ``AddMember`` to the remaining hosts, until every host has answered. From then on
+    operators may move to the new host. Then the client also sends it an ``AddMember`` for every guest, as it did to the
+    remaining hosts when the guest was let in.
+R2. A host that was started again has a new instance, and counts as a different host of the same name. A host that was
+    only away may have missed news. The host begins with the present run, unless nodes of the run are still there
+    (``HostCore``). An earlier ``Lost`` message about the host, with the number of the last ``AddMember`` before it, no
+    longer counts.
+R3. A host that does not answer for ``liveness_s`` times ``patience``, or cannot take part, has no part in the run. If
+    the host is asked again, the pause grows each time (``rejoin_policy``), and waiting changes go before the host
     (``proposer``).
-R4. A host that is *drained* says so to the client of each run, again and again. It takes nothing more. Its operators
-    move away (``proposer``); when nothing is there that somebody may ask for, the run goes on without it. Where it
-    holds what can be nowhere else, it has to stay; of what has a stand-in the run begins anew there (``recovery``).
-R5. The answer of a host that joins may be lost alone, so that operators move there. If the host is given up then, the
-    run begins anew without it. Without failover the queries that use these operators end, or the run does.
+R4. A *drained* host repeats ``Leave`` to the client of every run, and takes nothing more. The operators move away
+    (``proposer``). When the host has no node and no output that may be demanded, the run goes on without it. If no
+    other host can have a node of the host, the host has to stay. If the node has a stand-in, the run begins anew there
+    (``recovery``).
+R5. The answer of a joining host may be lost while every other host has answered, so operators may move to the host. If
+    the client then gives the host up, the run begins anew without it. Without failover, the queries that use the
+    operators end, or the whole run ends.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Membership(Part):
-    """A run's hosts, as its client knows them to come."""
+    """Hosts that join or leave one run, at the client of the run."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Membership:
@@ -45,15 +48,15 @@ class Membership(Part):
         self._context, self._out, self._limits = context, context.out, context.limits
         self._tree, self._directory, self._queries = tree, directory, queries
         self._entering: tuple[m.Peer, float, int] | None = (
-            None  # who joins, since when, and the number of the AddMember
+            None  # joining host, time of the request, and number of the AddMember
         )
 
     def enter(self, peer: m.Peer) -> None:
-        """R1: a host joins."""
+        """Let a host join (R1): send the present run to the host, and announce the host to every host and guest."""
         out, directory = self._out, self._directory
         known = directory.peers.get(peer.name)
         if peer.name in directory.hosts and known is not None and known.instance == peer.instance:
-            return  # it is there
+            return  # the host has its part already
         out.emit(e.Meet(out.run, (peer,)))
         admit = m.AddMember(out.run, directory.new_number(), peer, host=True)
         self._entering = peer, out.now, admit.number
@@ -62,7 +65,7 @@ class Membership(Part):
 
     def _as_it_is(self, peer: m.Peer, number: int) -> m.Install:
         directory, install = self._directory, self._context.install
-        if install.failover is not None:  # with where the nodes of later queries begin
+        if install.failover is not None:  # also the first partitions of nodes of later queries
             known = {start.node for start in install.starts}
             more = [m.Start(name, first) for name, first in self._tree.first.items() if name not in known]
             install = msgspec.structs.replace(install, starts=(*install.starts, *more))
@@ -76,7 +79,7 @@ class Membership(Part):
         )
 
     def on_installed(self, note: HostInstalled) -> Notes:
-        """A host has taken its part in the run, or cannot."""
+        """Handle the answer of the joining host, which has taken its part in the run, or cannot."""
         sender, message = note.host, note.message
         if self._entering is None or (self._entering[0].name, self._entering[2]) != (sender, message.number):
             return
@@ -89,7 +92,7 @@ class Membership(Part):
         yield from self._queries.answered(sender)
 
     def on_timer(self) -> Notes:
-        """R3: who does not answer is not waited for any longer."""
+        """Give up the joining host if it has not answered in time (R3)."""
         silent_s = self._limits.patience * self._limits.liveness_s
         if self._entering is not None and self._out.waited_s(self._entering[1]) > silent_s:
             yield from self._give_up(f"has not joined the run within {silent_s:g} s")
@@ -102,7 +105,7 @@ class Membership(Part):
         held = [name for name, entry in self._directory.locations.items() if entry.host == host]
         lasting = self._context.fails_over
         self._directory.lose(host, how)
-        if lasting and held:  # R5: operators moved there
+        if lasting and held:  # R5: operators have moved to the host
             self._directory.doom()
         goes = "begins anew" if lasting and held else "goes on"
         self._out.record("fault", peer=host, detail={"about": "host", "what": f"{how}; the run {goes} without it"})
@@ -112,7 +115,7 @@ class Membership(Part):
         yield HostLost(host)
 
     def on_leave(self, sender: str, message: m.Leave) -> Notes:
-        """R4: a host is to leave."""
+        """Handle the request of a drained host to leave the run (R4)."""
         out, directory = self._out, self._directory
         if sender not in directory.hosts:
             out.send(sender, m.Remove(out.run))
@@ -128,7 +131,7 @@ class Membership(Part):
         directory.vacate(sender)
         if fixed:
             directory.lose(sender, "was drained")
-            directory.doom()  # the run begins anew, where its stand-ins are
+            directory.doom()  # the run begins anew on the stand-ins
             out.emit(e.Parted(out.run, sender))
             out.send(sender, m.Remove(out.run))
         elif here:
@@ -141,7 +144,7 @@ class Membership(Part):
             yield HostLost(sender)
 
     def on_lost(self, note: HostLost) -> None:
-        """A host is gone."""
+        """Stop waiting for a joining host that is lost."""
         if self._entering is not None and self._entering[0].name == note.host:
             self._entering = None
 

@@ -1,6 +1,6 @@
-"""The parts of a run: what a part is, when it is created, and what it shares with the parts of other runs.
+"""Parts of a run: definition, creation, and the services shared by the runs of a host.
 
 - ``part`` has the rules.
-- ``handlers`` is the record by which a part registers what it handles.
-- ``host_services`` lists what all runs on a host share.
+- ``handlers`` is the record by which a part registers handlers.
+- ``host_services`` lists the shared services.
 """

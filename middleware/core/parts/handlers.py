@@ -1,4 +1,4 @@
-"""What a part of a run handles, in one record: the tables of ``run`` are made of these."""
+"""Record of the methods by which a part of a run handles messages and events. ``PartTable`` is made of records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Handlers(NamedTuple):
-    """Methods of a part by the kind of what they handle.
+    """Methods of a part by the kind of thing handled.
 
-    ``messages``, ``events`` and ``notes``: by class; ``timers``: by ``Timer``; ``transfers``: ends of transfers, by the
-    class of the message that was sent in chunks.
+    ``messages``, ``events`` and ``notes``: by class. ``timers``: by ``Timer``. ``transfers``: for ends of transfers, by
+    the class of the message that was sent in chunks.
     """
 
     messages: Mapping[type[Any], Any] = {}

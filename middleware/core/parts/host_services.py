@@ -1,4 +1,4 @@
-"""Services of a host that all of its runs share."""
+"""Services of a host, shared by the runs on the host."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class RunOnHost(Protocol):
-    """A run of a host, as parts of other runs see it."""
+    """Run of a host, as seen by parts of other runs."""
 
     @property
     def operators(self) -> int:
-        """How many of its operators are here or on their way."""
+        """Number of operators of the run on this host or on the way here."""
 
 
 class HostServices(msgspec.Struct, frozen=True):
-    """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its runs."""
+    """Services of a host for runs: measurements, suspicions, the alarm for retries, replicas, and the table of runs."""
 
     monitor: Monitor
     prober: Prober
@@ -42,5 +42,5 @@ class HostServices(msgspec.Struct, frozen=True):
 
     @property
     def occupied(self) -> int:
-        """How many operators are here or on their way, of all runs."""
+        """Number of operators on this host or on the way here, summed over the runs."""
         return plain_sum(run.operators for run in self.runs.values())

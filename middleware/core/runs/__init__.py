@@ -1,1 +1,1 @@
-"""A run on a host: it passes messages, notes, timers and ends of transfers to the parts that handle them."""
+"""Run on a host, which passes messages, notes, timers and ends of transfers to the parts of the run."""

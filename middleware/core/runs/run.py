@@ -1,20 +1,21 @@
-"""One run on a host: messages, notes, timers and transfers are checked here, and passed to the parts that handle them.
+"""Run on one host: checks messages, notes, timers and transfers, and passes them to the parts that handle them.
 
 Rules:
 
-R1. A part owns its fields, and nobody else writes them.
-R2. A part calls only what lies below it, and yields notes to what lies above. A part says in its
-    ``HANDLERS`` which notes it hears; each hears a note before the part that yielded it goes on.
-R3. What rides on a message (newer locations, measured links, a commit) is taken off here, before the message is heard.
-R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``), the rest only hosts of the run
-    (``Install.peers``), of which some is for the client (``TO_CLIENT``). A partition of a node that cannot move comes
-    from its host, unless it was forwarded. What others say is recorded, and changes nothing.
-R5. A guest (``subscribers``) is none of the run's hosts. It demands for the sinks that are its own, and says to the
-    client what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
-R6. What comes over relays counts as its source's, if it comes as the client has said (``routes.route_choice``), or says
-    with the commit that rides on it.
-R7. A guest that its client has lost may be let in again before it hears that. It begins with the graph as it is then,
-    of which it may have missed a part.
+R1. A part owns its fields. Only the part writes them.
+R2. A part calls only parts below it, and yields notes to parts above it. A part lists in its ``HANDLERS`` the notes
+    that it handles. Each note is handled before the part that yielded it goes on.
+R3. Piggybacked news on a message (newer locations, measured links, a commit) is used before the message is handled.
+R4. Tables say who may send a message. Messages in ``FROM_CLIENT`` may come from the client only, and the remaining
+    messages from hosts of the run (``Install.peers``). Messages in ``TO_CLIENT`` count at the client only. A partition
+    of a node that cannot move comes from the node's host, unless the partition was forwarded. A message from a wrong
+    sender is recorded, and changes nothing.
+R5. A guest (``subscribers``) is no host of the run. It may demand partitions for its own sinks, and may send the
+    messages in ``FROM_GUEST`` to the client. Piggybacked news on a guest's demand is ignored.
+R6. A partition that comes over relays counts as sent by its source, if the client has named the route
+    (``routes.route_choice``), or names it in the commit piggybacked on the partition.
+R7. A guest that the client has lost may be let in again before the guest knows of the loss. The guest begins with the
+    present graph, of which it may have missed a part.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, 
 
 
 class RunCore:
-    """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's.
+    """Run on one host, with its parts. The time ``now`` and the outgoing commands are in the outbox.
 
-    ``table``: the parts that it can have. ``given``: parts that the host has created before.
+    ``table``: the parts that the run can have. ``given``: parts that the host has created before.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class RunCore:
     ) -> None:
         self.id, self.install, self.out = install.run, install, out
         self.context = context = RunContext(out, limits, install)
-        self.heard_s = out.now  # from the client
+        self.heard_s = out.now  # last sign of life of the client
         self._host, self._shared = out.host, shared
         first = {start.node: start.index for start in install.starts if 0 < start.index < LAST}
         self.parts = parts = RunParts(table, context, shared)
@@ -97,23 +98,24 @@ class RunCore:
             parts.put(part)
 
     def knows(self, host: str) -> bool:
-        """Whether that is one of the run's hosts, or of its guests."""
+        """Return whether ``host`` is a host of the run, perhaps a lost one, or a guest."""
         return host in self.members or host in self.directory.subscribers
 
     def is_left_behind(self, message: m.InstallSubscriber) -> bool:
-        """R7: return whether a client lets this host in anew, as it has ended all that this host takes of the run.
+        """Return whether the client lets this host in anew, after ending every subscription of this host (R7).
 
-        A host that has the sink already has been let in: the message is a late copy, from before the sink was there.
+        If this host has the sink already, it was let in before. Then the message is a late copy, from before the sink
+        began.
         """
         nodes, here, install = message.install.dataflow.by_name, self.flow.nodes.keys(), message.install
         begins = message.sink not in nodes and message.sink not in here and here.isdisjoint(nodes)
         return begins and install.number > self.install.number
 
     def begin(self, event: e.RunRequested | None, survivors: Mapping[str, CarriedOver]) -> None:
-        """Take part in the run; with ``event`` as its client. ``carried_over`` go on from the generation before."""
+        """Take part in the run. ``event``: the request, at the client. ``survivors``: nodes that are carried over."""
         self.flow.take_over(survivors)
         self.out.emit(e.Meet(self.id, self.install.peers))
-        over = self.context.fails_over  # of some nodes, as this is a later generation
+        over = self.context.fails_over  # in a later generation some nodes may have ended
         here = [name for name, node in self.flow.nodes.items() if not (over and node.state is ENDED)]
         here = [name for name in here if name not in survivors]
         self.out.emit(e.OpenRun(self.install, tuple(here)))
@@ -124,21 +126,21 @@ class RunCore:
             part.on_run_begun(RunBeginning(event, survivors))
 
     def handle_sign_of_life(self) -> None:
-        """Note that the client is there, or that it has a fresh period."""
+        """Note a sign of life of the client, or the start of a fresh period for the client."""
         self.heard_s = self.out.now
 
     def close(self, *, follows: bool = False) -> None:
-        """The run is over here, or another generation ``follows``."""
+        """End the run on this host. ``follows``: another generation of the run begins here."""
         for part in self.parts:
             part.on_run_over(BEGUN_ANEW if follows else ENDED_BEFORE)
 
     def follow(self, before: RunCore, lost: Mapping[str, str], detected_s: float) -> None:
-        """At the client: go on as the next generation of a run."""
+        """Go on, at the client, as the next generation of the run."""
         for part in before.parts:
             self.parts.get(type(part)).continue_from(part, GenerationChange(lost, detected_s))
 
     def handle_notes(self, heard: Iterable[n.Note | e.Event] | None) -> None:
-        """R2: pass notes, or an event, to the parts that handle them, and so the notes that these yield."""
+        """Pass notes, or an event, to the parts that handle them, and so the notes yielded by these parts (R2)."""
         if heard:
             for note in heard:
                 for hearer in self.parts.hearers(type(note), event=isinstance(note, e.Event)):
@@ -147,7 +149,7 @@ class RunCore:
     # --- messages -------------------------------------------------------------------------------------
 
     def may_say(self, sender: str, kind: type[Any]) -> bool:
-        """R4: whether ``sender`` may send a message of that kind; recorded if not."""
+        """Return whether ``sender`` may send a message of this kind (R4). If not, record the message."""
         if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
             return True
         if self.context.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.has_guest(sender))):
@@ -156,16 +158,16 @@ class RunCore:
         return False
 
     def has_guest(self, host: str) -> bool:
-        """R5: return whether another client of that name takes partitions of this run, or is being let in."""
+        """Return whether client ``host`` takes partitions of this run as a guest, or is being let in (R5)."""
         return any(part.admits(host) for part in self.parts)
 
     def has_client(self, host: str) -> bool:
-        """R5: return whether another client of that name is a guest, or has asked to become one."""
+        """Return whether client ``host`` is a guest, or has asked to become a guest (R5)."""
         return any(part.has_client(host) for part in self.parts)
 
     @property
     def unanswering(self) -> Iterator[tuple[str, float]]:
-        """Hosts that have not answered a message to all hosts, each with the time of the message."""
+        """Hosts that have not answered a message to every host, each with the time of the message."""
         return (each for part in self.parts for each in part.unanswering)
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
@@ -187,7 +189,7 @@ class RunCore:
             self.handle_notes(heard)
 
     def _demands_for_itself(self, sender: str, demand: m.Demand | m.SkipTo) -> bool:
-        """R5: whether a guest demands what one of its own sinks takes."""
+        """Return whether a guest demands a partition for a sink of its own (R5)."""
         where = self.directory.locations.get(demand.consumer)
         return (
             demand.forwards == 0 and sender in self.directory.subscribers and where is not None and where.host == sender
@@ -213,11 +215,11 @@ class RunCore:
             self.handle_notes(heard)
 
     def _forwards(self, sender: str, part: m.Partition) -> bool:
-        """R4: whether a host that never had the producer may have this from who has, as the consumer was there once."""
+        """Return whether a host may forward a partition of another host (R4), as the consumer may have been there."""
         return part.forwards > 0 and sender in self.members and part.consumer not in self.directory.senders
 
     def _take_news(self, sender: str, news: m.Piggyback, size_bytes: int) -> None:
-        """R3: use the news that rode on a message of ``size_bytes``."""
+        """Use the news piggybacked on a message of ``size_bytes`` (R3)."""
         if news.estimates:
             self._shared.monitor.handle_estimates(news.estimates, self.out.now, sender, size_bytes)
         if news.locations:
@@ -225,12 +227,12 @@ class RunCore:
             self._located(self.directory.merge(news.locations), self._host)
 
     def _take_commit(self, sender: str, commit: m.Commit) -> None:
-        """R3: pass a commit that rode on a message of ``sender`` to the part that handles it."""
+        """Pass a commit piggybacked on a message of ``sender`` to the part that handles commits (R3)."""
         for hearer in self.parts.hearers(m.Commit):
             self.handle_notes(hearer(sender, commit))
 
     def _insist(self, sender: str, entries: tuple[m.Location, ...]) -> None:
-        """Correct what ``sender`` says of operators that are here."""
+        """Correct wrong locations that ``sender`` has for operators on this host."""
         for entry in entries:
             if entry.node in self.flow.nodes and not self.directory.believes(entry):
                 for hearer in self.parts.hearers(n.Misplaced, event=True):  # the first one creates the part
@@ -256,14 +258,14 @@ class RunCore:
             self.handle_notes(hearer(*words))
 
     def _on_located(self, sender: str, message: m.Located) -> None:
-        """Take newer locations. A host sends them because this one has used older ones."""
+        """Take newer locations. A host sends them because this host has used older locations."""
         self._insist(sender, message.locations)
         believed = tuple([entry for entry in message.locations if self.directory.believes(entry)])
         self.directory.settle(believed)
         self._located(believed, sender)
 
     def _on_lost(self, client: str, message: m.Lost) -> None:
-        """A host is gone for good."""
+        """Handle the loss of a host for good. Report nodes on the lost host to the client."""
         host = message.host
         self._located(self.directory.merge(message.locations), self._host)
         if self.directory.is_back(message):
@@ -272,11 +274,11 @@ class RunCore:
             self.directory.lose(host)
             self.handle_notes((n.HostLost(host),))
         held = tuple(entry for entry in self.directory.locations.values() if entry.host == host)
-        if held:  # which the client did not know
+        if held:  # the client did not know of these
             self.out.send(client, m.Located(self.id, held))
 
     def wants(self, sender: str, message: m.Partition | m.AnyState) -> bool:
-        """Whether a partition or state that begins to arrive has been asked for and not come yet."""
+        """Return whether a partition or state that begins to arrive was demanded and has not come yet."""
         if sender not in self.members:
             return False
         if isinstance(message, m.AnyState):
@@ -284,18 +286,18 @@ class RunCore:
             return fits and any(part.wants(message) for part in self.parts.handling(type(message)))
         node = self.flow.nodes.get(message.consumer)
         if node is None:
-            return message.consumer in self.directory.locations  # to be forwarded
+            return message.consumer in self.directory.locations  # the partition is to be forwarded
         return node.wants(message.producer, message.index)
 
     def passes(self, chunk: m.RelayedChunk) -> bool:
-        """R6: whether what begins to come over relays is to come so."""
+        """Return whether a partition begins to arrive over a route with relays that the client has named (R6)."""
         if not self.members.issuperset({chunk.source, *(hop.host for hop in chunk.hops)}):
             return False
         commit = chunk.message.commit if type(chunk.message) is m.Partition else None
         return self.directory.routes.passes(chunk, self._routes_by(chunk.source, commit))
 
     def _routes_by(self, sender: str, commit: m.Commit | None) -> tuple[m.RoutePreference, ...]:
-        """R6: the routes of a commit that comes with what it is for."""
+        """Return the routes of a commit piggybacked on a partition that begins to arrive (R6)."""
         if commit is None:
             return ()
         self.parts.hearers(m.Commit)  # P2 of ``part``: creates the part that the commit is for
@@ -304,7 +306,7 @@ class RunCore:
     # --- events ---------------------------------------------------------------------------------------
 
     def transfer_over(self, peer: str, part: m.Partition, *, arrived: bool, via: m.Via) -> None:
-        """All of a partition has gone to ``peer``, or nobody knows what became of it."""
+        """Note the end of a partition's transfer to ``peer``. Without ``arrived`` the arrival is unknown."""
         ways = self.directory.chosen_routes
         if ways is not None and ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, part)
@@ -314,7 +316,10 @@ class RunCore:
             self._judge_relays(peer, part, via)
 
     def _judge_relays(self, peer: str, part: m.Partition, via: m.Via) -> None:
-        """Tell the client of a route over relays that carries nothing, if there is no other: nobody sees its hops."""
+        """Report to the client a route over relays that carries nothing, if there is no other route.
+
+        No host can see which hop of the route fails.
+        """
         ways, limits = self.directory.routes, self.context.limits
         if isinstance(via, str) or not ways.table or ways.others(peer, via, part.index):
             return
@@ -327,7 +332,7 @@ class RunCore:
             )
 
     def state_over(self, peer: str, state: m.AnyState, *, arrived: bool, via: m.Via) -> None:
-        """All of a state has gone to ``peer``, or nobody knows what became of it."""
+        """Note the end of a state's transfer to ``peer``. Without ``arrived`` the arrival is unknown."""
         ways = self.directory.routes
         if ways.table:
             (ways.came_through if arrived else ways.failed)(peer, via, state)
@@ -338,7 +343,10 @@ class RunCore:
             hearer(peer, state, arrived=arrived)
 
     def blocked(self, event: e.TransferStalled) -> None:
-        """Control messages pass to a host, and nothing of a partition or state does."""
+        """Handle a blocked route: control messages pass to a host, and nothing of a partition or state does.
+
+        If there is another route, or no receiver waits, the connection is made anew. Otherwise the client is notified.
+        """
         message, peer, via, directory = event.message, event.peer, event.via, self.directory
         if peer not in directory.everyone:
             return
@@ -362,21 +370,25 @@ class RunCore:
         self._report_blocked_route(peer, node, why, {"via": via}, event.idle_s)
 
     def _report_blocked_route(self, peer: str, node: str, why: str, route: dict[str, Any], idle_s: float) -> None:
-        """Record that a route carries nothing, and tell the client."""
+        """Record that a route carries nothing, and notify the client."""
         self.out.record("fault", peer=peer, node=node, duration_s=idle_s, detail={"what": why, **route})
         self.out.send(self.install.client, m.Failed(self.id, node, why, lost=peer))
 
     def _is_awaited(self, state: m.AnyState) -> bool:
-        """Whether somebody waits for a state: an operator that moves stays where it is instead, if that is long."""
+        """Return whether a receiver waits for a state.
+
+        No receiver waits for the state of a moving operator. If its transfer takes long, the operator stays on its
+        host.
+        """
         return any(part.awaits(state) for part in self.parts.handling(type(state)))
 
     def timer(self, timer: Timer, what: str) -> None:
-        """Pass a timer to the parts that handle it. ``what``: the node, if the timer is of one."""
+        """Pass a timer to the parts that handle the timer. ``what``: the node, for a timer of a single node."""
         for hearer in self.parts.hearers(timer):
             self.handle_notes(hearer(what) if timer in OF_NODES else hearer())
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
-        """Return a node here that waits for ``host``, and what for; None: no node does."""
+        """Return a node on this host that waits for ``host``, and the reason. None: no node waits."""
         if host not in self.directory.everyone:
             return None
         waits = (part.waits_for(host) for part in self.parts)
@@ -384,21 +396,21 @@ class RunCore:
 
     @property
     def empty(self) -> bool:
-        """Whether no node is here, or on its way."""
+        """Return whether no node is on this host, on the way here, or about to leave."""
         return not self.flow.nodes and not any(part.coming or part.leaving for part in self.parts)
 
     @property
     def vacant(self) -> bool:
-        """Whether this host has no node of the run, and no last output that others may still demand."""
+        """Return whether this host has no node of the run, and no last output that may still be demanded."""
         return self.empty and not self.flow.has_tails
 
     @property
     def operators(self) -> int:
-        """How many operators are here or on their way."""
+        """Number of operators that are on this host or on the way here."""
         return self.flow.operators + plain_sum(len(part.coming) for part in self.parts)
 
     def validate(self) -> None:
-        """Check the invariants of every part; for tests and the virtual shell."""
+        """Check the invariants of every part, for tests and the virtual shell. Raise AssertionError if one fails."""
         for part in self.parts:
             part.validate()
         known: Set[str] = self.tree.dataflow.by_name.keys()
@@ -415,4 +427,4 @@ class RunCore:
     }
 
 
-RUN_MESSAGES = frozenset({m.Demand, m.Partition, *RunCore._MESSAGES})  # that the run itself handles
+RUN_MESSAGES = frozenset({m.Demand, m.Partition, *RunCore._MESSAGES})  # handled by the run itself
