@@ -1,12 +1,15 @@
-"""Hosts that find their coordinates as somebody who plans asks for them, before a run. Pure.
+"""Search of hosts for their own coordinates before a run, requested by a planning host. Pure.
 
 Rules:
 
-R1. A host that is asked measures to each of the targets again and again, to all at the same time, until it has measured
-    ``ENOUGH`` times; to one at most twice its share, so that some may be silent. Then it tells who asked.
-R2. Who asks again is told what there is by then. A host that found its place lately tells it at once. A target whose
-    answer came too late (R2 of ``latency_prober``) is sounded no more before that.
-R3. Of more than ``MOST`` who ask, or hosts that are to be measured, the first are forgotten: they are perhaps nowhere.
+R1. On request, a host measures to the targets repeatedly and in parallel, until it has made ``ENOUGH`` measurements. A
+    single target gets at most twice its share, because some targets may be silent. Then the host answers its
+    requesters.
+R2. If a requester asks again, the host answers with its present coordinates. A host with recent coordinates answers at
+    once. If an answer of a target is late (R2 of ``latency_prober``), the target is sounded again only after a repeated
+    request.
+R3. At most ``MOST`` requesters and ``MOST`` targets are kept. The oldest are forgotten first, as their hosts may not
+    exist.
 """
 
 from __future__ import annotations
@@ -19,23 +22,26 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
 
-ENOUGH = 192  # measurements: then coordinates hardly get better
+ENOUGH = 192  # measurements; more of them improve the coordinates very little
 
 
 class CoordinateSearch:
-    """A host's part, asked or asking."""
+    """Coordinate search of one host, as the requester or as the host that measures."""
 
     def __init__(
         self, out: Outbox, me: m.Peer, config: MonitorConfig, places: CoordinateTable, soundings: LatencyProber
     ) -> None:
         self._out, self._me, self._config = out, me, config
         self._table, self._latency_prober = places, soundings
-        self.waiting: dict[str, None] = {}  # who asked, in order
-        self.left: dict[str, int] = {}  # by target: how often it may still be sounded
+        self.waiting: dict[str, None] = {}  # names of the requesters, in the order of their requests
+        self.left: dict[str, int] = {}  # by target: number of soundings that are still allowed
         self.made = 0
 
     def request(self, event: e.ProbesRequested) -> None:
-        """Have a host find where it is."""
+        """Ask the host ``event.source`` to find its coordinates.
+
+        ``event.source`` may be the local host.
+        """
         request = m.ProbeRequest(event.run, event.targets, event.requester, "coordinates")
         if event.source.name == self._out.host:
             self.on_request(request)
@@ -44,7 +50,10 @@ class CoordinateSearch:
             self._out.of(event.run).send(event.source.name, request)
 
     def on_request(self, message: m.ProbeRequest) -> None:
-        """R1, R2: begin to find out, or tell."""
+        """Begin to measure to the targets (R1).
+
+        If a request is repeated, or the coordinates are recent, answer (R2).
+        """
         asker, places = message.requester.name, self._table
         self._out.emit(e.Meet(BEFORE_RUNS, (*message.targets, message.requester)))
         lately = places.own.count >= ENOUGH and self._out.now - places.moved_s < self._config.max_age_s
@@ -65,7 +74,7 @@ class CoordinateSearch:
             self._latency_prober.sound(BEFORE_RUNS, name, situated=True)
 
     def on_answer(self, host: str) -> None:
-        """A host has answered."""
+        """Count a complete sounding of ``host``. Sound the host again, or answer the requesters after the last."""
         series = self._latency_prober.own.get(host)
         late = series is None or series.latency.measured_at_s < self._out.now
         if not self.left.get(host) or host in self._latency_prober.under_way or late:
@@ -89,7 +98,7 @@ class CoordinateSearch:
             self._out.of(BEFORE_RUNS).send(asker, m.ProbeResult(BEFORE_RUNS, place=as_message(self._table.own)))
 
     def on_found(self, sender: str, report: m.PlaceReport) -> None:
-        """A host says where it is, for the application."""
+        """Report the coordinates of another host to the application. Invalid coordinates are recorded as unexpected."""
         place = as_place(report)
         if why := place.odd(self._config.dimensions):
             detail = {"message": "ProbeResult", "what": f"coordinates: {why}"}

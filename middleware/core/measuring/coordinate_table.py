@@ -1,12 +1,13 @@
-"""Where a host is among others, by latencies: its own coordinates, and those that others tell. Pure.
+"""Network coordinates of the local host, computed from latencies, and coordinates reported by remote hosts. Pure.
 
 Rules (Pietzuch et al., section 3.1.1):
 
-R1. Each answer to a message that was sent to measure a latency moves this host: by the 20th percentile of the link's
-    last ``SAMPLES`` latencies, from where the other says that it is.
-R2. A host tells with such messages where it is, and of others in turn, ``MAX_PLACES`` in all. What a host says of
-    itself counts for ``max_age_s``, whatever others say of it; else who knows of more measurements.
-R3. Coordinates that are not finite, or of other dimensions, are dropped and recorded.
+R1. Every answer to a latency measurement moves the coordinates of the local host. The move depends on the 20th
+    percentile of the link's last ``SAMPLES`` latencies, and on the coordinates of the remote host.
+R2. The messages of latency measurements carry coordinates: the sender's own and, in turn, those of further hosts, at
+    most ``MAX_PLACES`` in total. A report of a host about itself overrides reports of third hosts for ``max_age_s``.
+    Later the report with more measurements counts.
+R3. Coordinates that are not finite, or have other dimensions, are dropped and recorded.
 
 The memory is bounded: ``MOST`` hosts, and the latencies of ``LINKS`` links.
 """
@@ -26,34 +27,37 @@ from thalweg.middleware.network.place import Place, baseline
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
 
-SAMPLES = 10  # of a link: section 3.1.1
-LINKS = 256  # to hosts that were measured last
+SAMPLES = 10  # latencies of a link that count: section 3.1.1
+LINKS = 256  # number of links with samples: to the hosts measured last
 
 
 class CoordinateTable:
-    """A host's, and what it knows of others; shared by all its runs."""
+    """Coordinates of one host and of its known hosts, shared by the runs of the host."""
 
     def __init__(self, out: Outbox, config: MonitorConfig, meters: Meters) -> None:
         self._out, self._config, self._meters = out, config, meters
         self._own = Place.first(out.host, config.dimensions)
-        self.moved_s = 0.0  # when it was measured last
+        self.moved_s = 0.0  # time of the last move
         self.reported: dict[str, Place] = {}
-        self._said_s: dict[str, float] = {}  # by host: when it said so itself
-        self._samples: dict[str, deque[float]] = {}  # by host, the latest measured last
-        self._first = 0  # of those that are told next
+        self._said_s: dict[str, float] = {}  # by host: time of its last report about itself
+        self._samples: dict[str, deque[float]] = {}  # latencies by host, the host measured last at the end
+        self._first = 0  # position in ``reported`` of the next host to report
 
     @property
     def own(self) -> Place:
-        """Where this host is, and its load."""
+        """Own coordinates of the host, with its present figures such as the load."""
         return msgspec.structs.replace(self._own, host=self._meters.host(self._out.now))
 
     def known(self, hosts: Collection[str]) -> dict[str, Place]:
-        """Of those of these hosts of which anything is known; this one's as well."""
+        """Return the known coordinates among ``hosts``. The host's own coordinates are always known."""
         known = {**self.reported, self._out.host: self.own}
         return {host: known[host] for host in hosts if host in known}
 
     def measured(self, host: str, latency_s: float) -> None:
-        """R1: a host has answered, and said where it is."""
+        """Add a latency of the link to ``host``.
+
+        If the coordinates of ``host`` are known, update the host's own coordinates (R1).
+        """
         samples = self._samples.pop(host, None) or deque(maxlen=SAMPLES)
         samples.append(latency_s)
         if len(self._samples) >= LINKS:
@@ -64,11 +68,11 @@ class CoordinateTable:
             self.moved_s = self._out.now
 
     def own_news(self) -> dict[str, m.PlaceReport]:
-        """Where this host is."""
+        """Return the host's own coordinates alone, in message form."""
         return {self._out.host: as_message(self.own)}
 
     def news(self) -> dict[str, m.PlaceReport]:
-        """R2: where this host is, and some of the others."""
+        """Return the host's own coordinates, and coordinates of further hosts in turn, in message form (R2)."""
         names = list(self.reported)
         count = min(len(names), m.MAX_PLACES - 1)
         first, self._first = self._first, self._first + count
@@ -76,7 +80,7 @@ class CoordinateTable:
         return self.own_news() | {name: as_message(self.reported[name]) for name in chosen}
 
     def handle_reports(self, sender: str, places: Mapping[str, m.PlaceReport], hosts: Collection[str]) -> None:
-        """What another host says of itself, and of those of ``hosts``."""
+        """Store coordinates reported by ``sender``: its own, and coordinates of hosts among ``hosts`` (R2, R3)."""
         now = self._out.now
         for name, report in places.items():
             if name == self._out.host or (name != sender and name not in hosts):
@@ -89,7 +93,7 @@ class CoordinateTable:
                 self._said_s[name] = now
                 self._keep(name, place)
             elif self._said_s.get(name, -self._config.max_age_s) + self._config.max_age_s <= now:
-                # R2: the host itself has said nothing lately, so the report with more measurements counts
+                # R2: the host has sent no report of itself lately, so the report with more measurements counts
                 known = self.reported.get(name)
                 if known is None or place.count > known.count:
                     self._keep(name, place)
@@ -102,30 +106,33 @@ class CoordinateTable:
         self.reported[name] = place
 
     def forget(self) -> None:
-        """Begin anew: what was measured before says nothing."""
+        """Reset the host's own coordinates. Forget the remaining hosts, and the samples.
+
+        Earlier measurements no longer hold.
+        """
         self._own = Place.first(self._out.host, self._config.dimensions)
         for table in (self.reported, self._said_s, self._samples):
             table.clear()
 
 
 def host_told(host: HostFigures) -> m.HostReport:
-    """What a host says of itself, as it travels."""
+    """Return the figures of a host in message form."""
     return m.HostReport(round(host.speed * 1000), host.cores, round(host.load * 1000))
 
 
 def as_message(place: Place) -> m.PlaceReport:
-    """Coordinates as they travel."""
+    """Return coordinates in message form."""
     host = place.host
     coordinates = place.at, place.height_s, place.error, place.count
     return m.PlaceReport(*coordinates, host_told(host), host.memory_bytes, host.bandwidth_bps)
 
 
 def as_figures(told: m.HostReport, memory_bytes: int = 0, bandwidth_bps: int = 0) -> HostFigures:
-    """What has come of a host."""
+    """Return the figures of a host from a received report."""
     return HostFigures(told.speed_milli / 1000, told.cores, told.load_milli / 1000, memory_bytes, bandwidth_bps)
 
 
 def as_place(told: m.PlaceReport) -> Place:
-    """Coordinates that have come."""
+    """Return coordinates from a received report."""
     host = as_figures(told.host, told.memory_bytes, told.bandwidth_bps)
     return Place(told.at, told.height_s, told.error, told.count, host)

@@ -1,18 +1,19 @@
-"""How long empty messages take from host to host: round trips of control messages, the shortest of the latest. Pure.
+"""Latencies between hosts: half of the shortest of the latest round trips of control messages. Pure.
 
 Rules:
 
-R1. A host sounds another by ``TIMES`` messages, each sent when the answer to the one before is there. The latency is
-    half of the shortest of the last ``WINDOW`` round trips, of two minutes at most: one that waited behind others, or
-    for a processor, only took longer. Clocks of hosts are not compared, so that both directions of a link count alike.
-R2. Of an answer only the first counts, and only from who was asked. A sounding without an answer for
-    ``PROBE_PATIENCE_S`` is over, and what comes later is none: whoever wants it asks again.
-R3. A host tells of itself and of its own links alone, the latest first, and only that is believed of it. Its own
-    measurement of a link goes before what the other end says.
-R4. Within a run only its hosts are sounded and answered. Before runs anybody may be, as probes go. Requests for more
-    than ``MOST`` hosts, or of more than ``MOST`` hosts for one, are dropped; of soundings and latencies the oldest are
-    forgotten.
-R5. ``AT_ONCE`` soundings are under way at a time; the others wait for one of these to end, or to be given up.
+R1. A *sounding* of a host is ``TIMES`` messages, sent one by one after the answer to the message before. The latency is
+    half of the shortest of the last ``WINDOW`` round trips, of at most two minutes. A longer round trip has only waited
+    behind other messages, or for a processor. Clocks of hosts are not compared, so both directions of a link count as
+    equal.
+R2. Only the first answer to a message counts, and only from the host that was asked. A sounding without an answer for
+    ``PROBE_PATIENCE_S`` is over, and a later answer is ignored. The requester has to ask again.
+R3. A host reports only on itself and on its own links, of these the latest. Receivers ignore everything else. A host's
+    own measurement of a link overrides the report of the other end.
+R4. Within a run, only the run's hosts are sounded and answered. Before runs every host may be, as with probes. Requests
+    for more than ``MOST`` hosts, or by more than ``MOST`` hosts for the same host, are dropped. Of soundings and
+    latencies the oldest are forgotten.
+R5. While ``AT_ONCE`` soundings are under way, requested soundings wait until one ends or is given up.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from thalweg.middleware.protocol.run_id import RunId
 TIMES = 3
 AT_ONCE = 64
 _size = msgspec.msgpack.Encoder()
-LATENCY_AGE_S = 15 * T_THRES  # up to which a measured latency is kept
-WINDOW = 30  # with fewer all may have waited, on a link that is always full
-MOST_TOLD = 16  # latencies in a message; since the last one to the same host few are new
+LATENCY_AGE_S = 15 * T_THRES  # maximum age of a latency in the view
+WINDOW = 30  # with fewer round trips, each may have waited if the link is always full
+MOST_TOLD = 16  # latencies in a message; few are new since the last message to the same host
 
 
 class _Series:
-    """The round trips to one host."""
+    """Latest round trips to one host, and the resulting latency."""
 
     __slots__ = ("latency", "window")
 
@@ -62,55 +63,58 @@ class _Series:
 
 
 class _Sounding(msgspec.Struct):
-    """One that is under way: the message that is waited for, and how many there are still to be."""
+    """Sounding under way: the number of the awaited message, and the number of answers still missing."""
 
     run: RunId
     number: int
     sent_s: float
     left: int = TIMES
-    situated: bool = False  # coordinates are told
+    situated: bool = False  # the messages carry coordinates
 
 
 class PiggybackedFigures(NamedTuple):
-    """What a sounding tells the other host."""
+    """Figures that a sounding carries to the other host: latencies of links, and figures of nodes."""
 
     latencies: tuple[m.LinkLatency, ...] = ()
     nodes: tuple[m.NodeReport, ...] = ()
 
 
 class LatencyProber:
-    """What a host knows of latencies: what it measures, and what others tell of their links."""
+    """Latencies measured by one host, and latencies reported by remote hosts of their own links."""
 
     def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters, places: CoordinateTable) -> None:
         self._out, self._me, self._config, self._meters, self._table = out, me, config, meters, places
-        self.own: dict[str, _Series] = {}  # by host, the latest measured last
+        self.own: dict[str, _Series] = {}  # by host, the host measured last at the end
         self.reported: dict[Pair, Latency] = {}
-        self.hosts: dict[str, HostFigures] = {}  # what others say of themselves, the latest last
+        self.hosts: dict[str, HostFigures] = {}  # figures that hosts report of themselves, the latest at the end
         self.under_way: dict[str, _Sounding] = {}
-        self.queue: dict[str, RunId] = {}  # by host the run, in the order they are sounded in
-        self.waiting: dict[str, dict[str, RunId]] = {}  # by host who asked for it, and in which run
-        self.turns: dict[RunId, list[RunId]] = {}  # by stream, the runs that sound others for it
+        self.queue: dict[str, RunId] = {}  # by host the run, in the order of the soundings
+        self.waiting: dict[str, dict[str, RunId]] = {}  # by host its requesters, with the run of each request
+        self.turns: dict[RunId, list[RunId]] = {}  # by stream, the runs that sound hosts for it in turn
         self.sent_bytes = 0
         self._count = 0
 
     def take_turn(self, stream: RunId, run: RunId) -> int:
-        """Have a run sound others for its stream, in turn. Return the number of runs that did so before."""
+        """Add a run to the runs that sound hosts in turn for a stream. Return the number of earlier runs."""
         runs = self.turns.setdefault(stream, [])
         runs.append(run)
         return len(runs) - 1
 
     def drop_turn(self, stream: RunId, run: RunId) -> None:
-        """Leave the turns of a stream to its other runs, as a run is over."""
+        """Remove an ended run from the runs that sound hosts in turn for a stream."""
         runs = self.turns.get(stream, [])
         if run in runs:
             runs.remove(run)
             if not runs:
                 del self.turns[stream]
 
-    # --- who asks -------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------
 
     def request(self, event: e.ProbesRequested) -> None:
-        """Have a host find out how long its messages to others take."""
+        """Ask the host ``event.source`` to measure its latency to the targets.
+
+        ``event.source`` may be the local host.
+        """
         request = m.ProbeRequest(event.run, event.targets, event.requester, "latency")
         if event.source.name == self._out.host:
             self.on_request(request)
@@ -119,7 +123,10 @@ class LatencyProber:
             self._out.of(event.run).send(event.source.name, request)
 
     def measure(self, run: RunId, peers: Mapping[str, m.Peer], links: Collection[Link]) -> None:
-        """Ask those of ``peers`` at the beginning of these links for their latency, once for both directions."""
+        """Request the latencies of ``links`` from the hosts at their beginnings.
+
+        Both directions of a link need one request. A link with an end outside ``peers`` is left out.
+        """
         targets: dict[str, list[m.Peer]] = {}
         for source, target in sorted(links):
             if source in peers and target in peers and not (source > target and (target, source) in links):
@@ -128,7 +135,7 @@ class LatencyProber:
             self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, "latency"))
 
     def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> None:
-        """``hosts``: those of the run, if another host asks."""
+        """Queue soundings of the requested targets. ``hosts``: the hosts of the run, if another host asks."""
         if message.run == BEFORE_RUNS:
             hosts = None
             self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
@@ -145,7 +152,7 @@ class LatencyProber:
         self._next()
 
     def _next(self) -> None:
-        """R5: sound those that somebody waits for."""
+        """Start queued soundings that a requester still waits for, up to ``AT_ONCE`` (R5)."""
         if len(self.under_way) >= AT_ONCE:
             late_s = self._out.now - PROBE_PATIENCE_S
             for host in [host for host, sounding in self.under_way.items() if sounding.sent_s <= late_s]:
@@ -159,9 +166,9 @@ class LatencyProber:
     # --- soundings ------------------------------------------------------------------------------------
 
     def sound(self, run: RunId, host: str, told: PiggybackedFigures | None = None, *, situated: bool = False) -> None:
-        """Find out how long messages to ``host`` take, unless that is under way, and tell it this.
+        """Start a sounding of ``host``, unless one is under way.
 
-        ``situated``: tell each other coordinates as well.
+        ``told``: figures that its first message carries. ``situated``: the two hosts exchange coordinates as well.
         """
         before = self.under_way.get(host)
         if before is not None and self._out.now - before.sent_s < PROBE_PATIENCE_S:
@@ -191,9 +198,12 @@ class LatencyProber:
         return host_told(self._meters.host(self._out.now))
 
     def on_echo(self, sender: str, message: m.Echo, hosts: Collection[str] = ()) -> Notes:
-        """Answer, or take the answer; in a run from one of its ``hosts``."""
+        """Answer a message of a sounding, or evaluate an answer (R2).
+
+        ``hosts``: the run's hosts. The sender may report their coordinates besides its own.
+        """
         out = self._out.of(message.run)
-        if message.run != BEFORE_RUNS:  # R4: before a run any host may answer, and its latencies are not taken
+        if message.run != BEFORE_RUNS:  # R4: before a run any host may answer, so its latencies do not count
             self._handle_reports(sender, message.latencies)
         if message.host is not None:
             self.hosts.pop(sender, None)
@@ -213,7 +223,7 @@ class LatencyProber:
             return  # R2: only the first answer to the present message counts
         took_s = self._out.now - sounding.sent_s
         if took_s > PROBE_PATIENCE_S:
-            del self.under_way[sender]  # R2: an answer that is late is none
+            del self.under_way[sender]  # R2: a late answer is ignored
             self._next()
             return
         latency = self._measured(sender, took_s)
@@ -237,24 +247,24 @@ class LatencyProber:
         series = self.own.pop(host, None) or _Series()
         if len(self.own) >= MOST:
             del self.own[next(iter(self.own))]  # R4: the oldest series is forgotten
-        self.own[host] = series  # the latest is the last
+        self.own[host] = series  # the host measured last is at the end
         return series.add(took_s, self._out.now)
 
     def on_sounded(self, sender: str, report: m.LinkLatency) -> Notes:
-        """A host answers for a link of its own."""
+        """Handle a requested latency of a link, measured by ``sender`` at the beginning of the link."""
         if report.source == sender:  # R3: a host is believed about its own links only
             self._handle_reports(sender, (report,))
             yield from self._report(Link(report.source, report.target), as_latency(report, self._out.now))
 
     def _report(self, link: Link, latency: Latency) -> Notes:
-        """A latency that was asked for is known; the application, or a run, may wait for it."""
+        """Report a requested latency to the application and to the runs. Either may wait for it."""
         self._out.emit(e.Report(*link, latency, self.hosts.get(link.target)))
         yield LatencyMeasured(link, latency)
 
-    # --- what is known --------------------------------------------------------------------------------
+    # --- known latencies ------------------------------------------------------------------------------
 
     def latest(self) -> tuple[m.LinkLatency, ...]:
-        """R3: of links from here, the latest."""
+        """Return the latest latencies of links from the local host, in message form (R3)."""
         latest = [(host, series.latency) for host, series in self.own.items()][-MOST_TOLD:]
         return tuple(as_message(Link(self._out.host, host), latency, self._out.now) for host, latency in latest)
 
@@ -268,7 +278,7 @@ class LatencyProber:
             self.reported[report.source, report.target] = as_latency(report, self._out.now)
 
     def view(self, age_s: float = math.inf) -> dict[Link, Latency]:
-        """All that is known, and not too old."""
+        """Return the known latencies that are at most ``age_s`` old, and at most ``LATENCY_AGE_S``."""
         oldest_s = self._out.now - min(age_s, LATENCY_AGE_S)
         known: dict[Pair, Latency] = {**self.reported}
         for host, series in self.own.items():  # R3: an own measurement goes before that of the other end
@@ -277,13 +287,13 @@ class LatencyProber:
         return {Link(*link): latency for link, latency in known.items() if latency.measured_at_s >= oldest_s}
 
     def forget(self) -> None:
-        """Know nothing of any link, as at the beginning."""
+        """Forget the latencies of all links, as at the beginning."""
         self.own.clear()
         self.reported.clear()
 
 
 def as_message(link: Pair, latency: Latency, now: float) -> m.LinkLatency:
-    """A latency as it travels, its age counted from ``now``."""
+    """Return a latency in message form, with its age at ``now``."""
     age_ms = max(0, round((now - latency.measured_at_s) * 1000))
     return m.LinkLatency(*link, _in_us(latency.latency_s), _in_us(latency.spread_s), latency.count, age_ms)
 
@@ -293,11 +303,11 @@ def _in_us(seconds: float) -> int:
 
 
 def as_latency(told: m.LinkLatency, now: float) -> Latency:
-    """A latency that has just come."""
+    """Return a latency from a report that arrives at ``now``."""
     return Latency(told.latency_us / 1e6, told.count, told.spread_us / 1e6, now - told.age_ms / 1000)
 
 
 def _fields(link: Link, latency: Latency, took_s: float) -> dict[str, Any]:
-    """The fields of a ``latency`` record."""
+    """Return the fields of a ``latency`` record."""
     detail = {"src": link[0], "dst": link[1], "count": latency.count, "spread_s": latency.spread_s}
     return {"peer": link[1], "value": latency.latency_s, "duration_s": took_s, "detail": detail}

@@ -1,11 +1,11 @@
-"""What a host counts of its own work, in runs whose planner asks for it: the load, and figures of each node. Pure.
+"""Load of a host and figures of its nodes, counted in runs whose planner needs them. Pure.
 
 Rules:
 
-R1. A node's figures are means, of all partitions at first and then of the latest: each counts for ``GAIN``. What comes
-    twice counts once.
-R2. The load is the share of the cores' time that calls of operators took, smoothed likewise over the times that it is
-    asked for; sources wait in their calls for disks and devices, and do not count.
+R1. The figures of a node are means. At first every partition has the same weight. Later a new partition has the weight
+    ``GAIN``. A repeated partition counts once.
+R2. The load is the share of the cores' time taken by calls of operators, smoothed over the readings of the load.
+    Sources do not count, because their calls wait for disks and devices.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import math
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.protocol.run_id import RunId
 
-GAIN = 0.1  # of a partition
-LOAD_GAIN = 0.5  # of a look
-LOOK_S = 1.0  # looks that come sooner tell the same
+GAIN = 0.1  # weight of a new partition
+LOAD_GAIN = 0.5  # weight of a new reading of the load
+LOOK_S = 1.0  # a reading within this time returns the same load
 
 
 class _Mean:
@@ -32,7 +32,7 @@ class _Mean:
 
 
 class _Meter:
-    """What is counted of one node."""
+    """Counters of one node: means of the input sizes, the output size, the interval of outputs and the call time."""
 
     __slots__ = ("call_s", "gap_s", "inputs", "made", "made_s", "output")
 
@@ -43,7 +43,7 @@ class _Meter:
 
 
 class Meters:
-    """A host's: of all its runs that want it."""
+    """Meters of one host: its load, and figures of nodes in every run whose planner needs them."""
 
     def __init__(self, declared: HostFigures) -> None:
         self._declared = declared
@@ -52,7 +52,7 @@ class Meters:
         self._looked_s = math.nan
 
     def took(self, run: RunId, node: str, producer: str, index: int, size_bytes: int) -> None:
-        """A partition has come for a node that is here."""
+        """Count the arrival of an input partition for a local node."""
         meters = self.runs.get(run)
         if meters is None:
             return
@@ -63,7 +63,7 @@ class Meters:
             inputs[producer] = index, mean
 
     def made(self, run: RunId, node: str, index: int, size_bytes: int, duration_s: float, now: float) -> None:
-        """A node's code has made a partition."""
+        """Count an output partition of a local node, with the duration of the call."""
         meters = self.runs.get(run)
         if meters is None:
             return
@@ -79,7 +79,7 @@ class Meters:
             self._busy_s += duration_s
 
     def of(self, run: RunId, node: str) -> NodeFigures | None:
-        """What is known of a node; None before its second partition."""
+        """Return the figures of a node. None: the node has not made its second partition yet."""
         meter = self.runs.get(run, {}).get(node)
         if meter is None or not meter.gap_s.value:
             return None
@@ -88,7 +88,7 @@ class Meters:
         return NodeFigures(1 / meter.gap_s.value, meter.output.value, inputs, call_s, meter.output.count)
 
     def host(self, now: float) -> HostFigures:
-        """This host, with its load until now."""
+        """Return the figures of the host, with its load until ``now``."""
         declared = self._declared
         if not now - self._looked_s < LOOK_S:
             past_s = (now - self._looked_s) * declared.cores
@@ -99,9 +99,9 @@ class Meters:
         return HostFigures(declared.speed, declared.cores, load, *room)
 
     def drop(self, run: RunId) -> None:
-        """Count nothing of a run any more, as it is over."""
+        """Stop counting for an ended run."""
         self.runs.pop(run, None)
 
     def keep(self, run: RunId, nodes: set[str]) -> None:
-        """Forget what has left this host."""
+        """Begin or continue to count for a run. Nodes outside ``nodes`` have left the host, and are forgotten."""
         self.runs[run] = {name: meter for name, meter in self.runs.get(run, {}).items() if name in nodes}

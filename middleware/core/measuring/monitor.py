@@ -1,18 +1,20 @@
-"""What a host knows of the network's bandwidth: its own measurements and what others told it. Pure.
+"""Bandwidth estimates on one host: its own measurements, and estimates from other hosts. Pure.
 
 Rules (Ranganathan et al., section 4):
 
-R1. Passive: a transfer of at least S_THRES (16 KB) is a sample of its link, in a graph also one
-    that took ``LONG_S``: a slow link that carries little holds up there what others carry. A probe always is. A link
-    from here that has a sample of the last ``sample_interval_s`` gets no passive one.
-R2. A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
-R3. The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by
-    then waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it
-    is told again after ``TELL_INTERVAL_S`` if it has changed by ``change``, else after half of T_THRES.
-R4. Of two estimates of a link the one with more samples is the later: ages suffer on the way, where a message
-    waits behind a partition. A link's own sender knows best.
+R1. A transfer of at least S_THRES (16 KB) is a passive sample of its link. In a graph, a transfer of at least
+    ``LONG_S`` is a sample as well, because a slow link with little traffic delays other links there. A probe is always
+    a sample. A link from the local host gets no passive sample within ``sample_interval_s`` after its last sample.
+R2. The estimate of a link is a forecast from the samples of the link's sender. It expires after ``max_age_s`` (T_THRES,
+    40 s).
+R3. The latest estimates that fit in ``news_bytes`` (1 KB) are piggybacked. An estimate that does not fit waits for its
+    next change. A peer gets no estimate of a link that the peer measures itself. An estimate received from a peer
+    counts as sent to the peer. An estimate is sent to a peer again after ``TELL_INTERVAL_S`` if the rate has changed by
+    ``change``, otherwise after half of T_THRES.
+R4. Of two estimates of a link, the estimate with more samples is the later. Ages are inexact, because a message may
+    wait behind a partition. A host that measures a link itself prefers its own estimate.
 
-The memory is bounded: ``max_links`` links, each with one estimate, and a forecaster if it is measured here.
+The memory is bounded: ``max_links`` links, each with one estimate, and with a forecaster if the host measures the link.
 """
 
 from __future__ import annotations
@@ -32,62 +34,60 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import S_THRES, T_THRES, MonitorConfig
 from thalweg.middleware.protocol.run_id import RunId
 
-Ends = tuple[
-    str, ...
-]  # of a link, as it hashes: its hosts, and over another network than the shared one that one's name
-TELL_INTERVAL_S = T_THRES / 8  # between two notifications of one host about one link
-KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
-LONG_S = 1.0  # twenty times the start-up cost of a message in section 4: the rest is the link's
+Ends = tuple[str, ...]  # key of a link: its hosts, and the name of its network if that is not the shared network
+TELL_INTERVAL_S = T_THRES / 8  # between two reports to a host about the same link
+KEPT = 10  # times T_THRES: age up to which expired estimates are kept, for callers without a newer estimate
+LONG_S = 1.0  # twenty times the start-up cost of a message in section 4, so the link's share dominates
 How = Literal["passive", "probe"]
 
 _size = msgspec.msgpack.Encoder()
 
 
 class _Series:
-    """The samples of a link that is measured here."""
+    """Samples of a link that the host measures, with the forecaster of the link."""
 
     __slots__ = ("count", "forecaster", "recent", "window")
 
     def __init__(self, forecaster: Forecaster, best_of: int) -> None:
         self.forecaster = forecaster
-        self.recent: deque[tuple[float, float]] = deque(maxlen=best_of)  # (rate, when)
-        self.window = Window()  # for the spread
+        self.recent: deque[tuple[float, float]] = deque(maxlen=best_of)  # (rate, time)
+        self.window = Window()  # samples for the spread
         self.count = 0
 
 
 @dataclass(slots=True)
 class _Listener:
-    """A peer that gets news: what it was told and when, and up to which change of the cache."""
+    """Peer that gets piggybacked estimates: the rates sent so far, and the last change of the cache considered."""
 
-    told: dict[Ends, tuple[float, float]] = field(default_factory=dict)  # (rate, when)
+    told: dict[Ends, tuple[float, float]] = field(default_factory=dict)  # by link (rate, time of the report)
     changes: int = 0
     seen_s: float = 0.0
 
 
 class Monitor:
-    """The bandwidth monitor of ``host``. Times (``now``) never decrease."""
+    """Bandwidth monitor of ``host``: the latest estimate of every known link. Times (``now``) never decrease."""
 
     def __init__(self, host: str, config: MonitorConfig | None = None) -> None:
         self.host = host
         self.config = config or MonitorConfig()
-        self.news_bytes = 0  # of all news given so far
+        self.news_bytes = 0  # total size of the estimates sent
         self._cache: dict[Ends, LinkEstimate] = {}
         self._series: dict[Ends, _Series] = {}
         self._listeners: dict[str, _Listener] = {}
         self._changes = 0
-        self._changed: dict[Ends, int] = {}  # which change of the cache a link's was, the latest change last
+        self._changed: dict[Ends, int] = {}  # by link, the number of its last change, the latest change at the end
         self._sweep_s = -math.inf
-        self.histories: dict[RunId, History] = {}  # that runs have kept: every change of the cache goes into them
+        self.histories: dict[RunId, History] = {}  # of runs; every change of the cache is added to them
 
     def keep_history(self, key: RunId, history: History) -> None:
-        """Keep a history of all changes of the cache, until ``drop_history``."""
+        """Add every change of the cache to a history, until ``drop_history`` is called with the same key."""
         self.histories[key] = history
 
     def drop_history(self, key: RunId) -> None:
-        """Keep that history no more, if it was kept."""
+        """Stop adding changes of the cache to the history with a key, if there is one."""
         self.histories.pop(key, None)
 
-    # --- what comes in --------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------
 
     def measured(
         self,
@@ -99,14 +99,14 @@ class Monitor:
         *,
         long_s: float = math.inf,
     ) -> LinkEstimate | None:
-        """Take a sample: ``size_bytes`` went over ``link`` in ``duration_s`` busy seconds.
-        One that took ``long_s`` is never too small.
+        """Take a sample of ``link``: ``size_bytes`` in ``duration_s`` busy seconds. Return the link's new estimate.
 
-        The link's estimate with it; None when it is no sample (too small, no time, not between two hosts).
+        ``long_s``: a transfer of this duration is never too small. The result is None if the transfer is no sample.
+        Then the transfer is too small, has no duration, is not between two hosts, or follows a recent sample (R1).
         """
         small = size_bytes < S_THRES and duration_s < long_s
         if how == "passive" and (small or (link[0] == self.host and self.knows(link, now))):
-            return None  # R1: the transfer is too small, or the last sample is too young
+            return None  # R1: the transfer is too small, or the last sample is recent
         if link[0] == link[1] or size_bytes <= 0 or not 0 < duration_s < math.inf:
             return None
         series = self._series.get(link)
@@ -125,9 +125,9 @@ class Monitor:
         return estimate
 
     def stalled(self, link: Ends, size_bytes: int, waited_s: float, now: float) -> LinkEstimate | None:
-        """Take for a sample that so much has not come through ``link`` in that time, whatever it carried before.
+        """Take a sample of a stalled link: ``size_bytes`` have not arrived in ``waited_s``. Drop its earlier samples.
 
-        A value that is ``NOTHING`` has no bytes, and counts as one.
+        A value that is ``NOTHING`` has no bytes, and counts as one byte.
         """
         before = self._series.get(link)
         if before is not None:
@@ -137,16 +137,17 @@ class Monitor:
         return self.measured(link, max(1, size_bytes), waited_s, now, "probe")
 
     def knows(self, link: Ends, now: float) -> bool:
-        """Whether the last sample of a link from here is so young that no passive one is wanted."""
+        """Return whether the last sample of a link is so recent that no passive sample is needed (R1)."""
         series = self._series.get(link)
         return series is not None and now - series.recent[-1][1] < self.config.sample_interval_s
 
     def handle_estimates(
         self, estimates: Iterable[m.Estimate], now: float, sender: str = "", size_bytes: int = 0
     ) -> None:
-        """Merge what ``sender`` told; the later estimate of a link wins.
+        """Merge estimates received from ``sender``. The later estimate of a link wins (R4).
 
-        ``size_bytes``: what travelled with the news; they are older by the time it took, as far as that is known.
+        ``size_bytes``: size of the message that carried the estimates. Their ages grow by its transfer time, if the
+        rate of the link from the sender is known.
         """
         carrier = self.estimate((sender, self.host), now) if size_bytes else None
         travelled_s = size_bytes * 8 / carrier.rate_bps if carrier is not None and carrier.rate_bps > 0 else 0.0
@@ -192,28 +193,34 @@ class Monitor:
         changed = abs(estimate.rate_bps - rate_bps) >= self.config.change * rate_bps
         return changed or now - told_s > self.config.max_age_s / 2
 
-    # --- what goes out --------------------------------------------------------------------------------
+    # --- output ---------------------------------------------------------------------------------------
 
     def estimate(self, link: Ends, now: float) -> LinkEstimate | None:
-        """What is known of a link; None when nothing is, or not since T_THRES."""
+        """Return the estimate of a link. None: the link is unknown, or its estimate has expired (T_THRES)."""
         known = self._cache.get(link)
         return known if known is not None and now - known.measured_at_s <= self.config.max_age_s else None
 
     def latest(self, link: Ends) -> LinkEstimate | None:
-        """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""
+        """Return the last estimate of a link, even if the estimate has expired. None: the link is unknown.
+
+        Estimates are kept for ``KEPT`` times T_THRES.
+        """
         return self._cache.get(link)
 
     def view(self, now: float, max_age_s: float | None = None) -> dict[Link, LinkEstimate]:
-        """All estimates that are at most ``max_age_s`` old (default and most: T_THRES)."""
+        """Return every estimate that is at most ``max_age_s`` old. Default and maximum: T_THRES."""
         oldest_s = now - min(self.config.max_age_s, math.inf if max_age_s is None else max_age_s)
         return {Link(*link): known for link, known in self._cache.items() if known.measured_at_s >= oldest_s}
 
     def ever(self) -> dict[Link, LinkEstimate]:
-        """All that is kept of links, however old."""
+        """Return every estimate in the cache, including expired estimates."""
         return {Link(*link): known for link, known in self._cache.items()}
 
     def news_for(self, peer: str, now: float) -> tuple[m.Estimate, ...]:
-        """What to tell ``peer`` with the next message to it: the latest that fit. At once when there is none."""
+        """Return the estimates to piggyback on the next message to ``peer``: the latest that fit (R3).
+
+        If nothing has changed since the last message, the result is empty, and is returned without a search.
+        """
         listener = self._listeners.get(peer)
         if listener is None:
             listener = self._listeners[peer] = _Listener()
@@ -245,12 +252,12 @@ class Monitor:
     # --- bounds ---------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Know nothing of any link, as at the beginning."""
+        """Forget every link and peer, as at the beginning."""
         for table in (self._cache, self._series, self._listeners, self._changed):
             table.clear()
 
     def _sweep(self, now: float) -> None:
-        """Forget what is too old, and peers that nothing was sent to for long."""
+        """Drop estimates that are too old, and peers without a message for a long time."""
         self._sweep_s = now + self.config.max_age_s
         oldest_s = now - KEPT * self.config.max_age_s
         for link in [link for link, known in self._cache.items() if known.measured_at_s < oldest_s]:
@@ -262,7 +269,7 @@ class Monitor:
                 self._trim(listener)
 
     def _trim(self, listener: _Listener) -> None:
-        """Forget what a peer was told of links that are not known any more."""
+        """Forget rates sent to a peer for links that are no longer in the cache."""
         listener.told = {link: last for link, last in listener.told.items() if link in self._cache}
 
     def _drop(self, link: Ends) -> None:
@@ -270,13 +277,13 @@ class Monitor:
 
 
 def _newer(told: m.Estimate, known: LinkEstimate, sent_s: float) -> bool:
-    """Whether what was told at ``sent_s`` is another estimate of as many samples, and a younger one."""
+    """Return whether an estimate sent at ``sent_s`` differs from an estimate of as many samples, and is younger."""
     same = (told.rate_bps, told.spread_bps) == (known.rate_bps, known.spread_bps)
     return not same and sent_s - told.age_ms / 1000 > known.measured_at_s
 
 
 def as_message(link: Ends, estimate: LinkEstimate, now: float) -> m.Estimate:
-    """An estimate as it travels, its age counted from ``now``."""
+    """Return an estimate in message form, with its age at ``now``."""
     age_ms = max(0, round((now - estimate.measured_at_s) * 1000))
     end = link[1] if len(link) == 2 else m.LinkEnd(link[1], link[2])
     return m.Estimate(
@@ -285,12 +292,12 @@ def as_message(link: Ends, estimate: LinkEstimate, now: float) -> m.Estimate:
 
 
 def as_link_estimate(told: m.Estimate, sent_s: float) -> LinkEstimate:
-    """An estimate that was sent at ``sent_s``."""
+    """Return an estimate from a report that was sent at ``sent_s``."""
     return LinkEstimate(float(told.rate_bps), told.count, float(told.spread_bps), sent_s - told.age_ms / 1000)
 
 
 def estimate_fields(link: Ends, estimate: LinkEstimate, size_bytes: int, duration_s: float, how: How) -> dict[str, Any]:
-    """The fields of an ``estimate`` record: what ``Monitor.measured`` was told, and the estimate it gave."""
+    """Return the fields of an ``estimate`` record: arguments of ``Monitor.measured``, and the resulting estimate."""
     detail = {
         "src": link[0],
         "dst": link[1],

@@ -1,21 +1,22 @@
-"""Bandwidth probes on demand: a short train of messages there and another back, one link at a time from each host.
+"""Bandwidth probes on demand: a short train of messages there and a train back, from each host one link at a time.
 
 Rules:
 
-R1. A train begins with empty messages, one after the other: the first opens the connection, the others measure what an
-    empty message takes, which passive measurements need. Then, without waiting, go a lead of ``LEAD_BYTES`` and
-    ``PIECES`` messages of 16 KB right behind it; each takes the time between the arrival of the one before it and its
-    own. So neither the way there and back, nor what a link lets pass at once after idling, is taken for transmission.
-    The median counts: a receiver that is late to see one of them makes that one slow and the next one quick. Without
-    ``probe_train`` a train is a single message of 16 KB, as in the paper: enough where links and hosts are ideal.
-R2. A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which teaches *b -> a*. Each tells the other
-    end of the link, and all who asked it.
-R3. A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
-    answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
-    ``PROBE_PATIENCE_S`` holds up the others no more.
-R4. Within a run only its hosts are probed, where they are known to be. Before runs anybody may be, wherever the
-    requester, or whoever probes, says. So requests for more than ``MOST`` links, or of more than ``MOST`` hosts for one
-    link, are dropped, and the requester asks again. Of trains, and of links measured before, the oldest are forgotten.
+R1. A train begins with empty messages, one after the other. The first opens the connection. The remaining ones measure
+    the time of an empty message, which passive measurements need. Then a lead of ``LEAD_BYTES`` and ``PIECES`` messages
+    of 16 KB follow without a pause. A message takes the time from the arrival of the previous message to its own
+    arrival. So transmission time includes neither the round trip, nor the burst that a link lets pass after idling. The
+    median counts: if a receiver sees a message late, the message seems slow and the next message quick. Without
+    ``probe_train`` a train is a single message of 16 KB, as in the paper. This is enough if links and hosts are ideal.
+R2. A probe from *a* to *b* measures *a -> b*. Then *b* sends a train back, which measures *b -> a*. Both hosts send
+    their result to the other end of the link, and to every requester.
+R3. If the monitor has a fresh estimate of a link, the host answers without a probe. A link is not probed again within
+    ``PROBE_INTERVAL_S``. The result of a probe answers every request that arrives meanwhile. If a probe is lost, the
+    requester asks again. A train that takes longer than ``PROBE_PATIENCE_S`` no longer delays the next train.
+R4. Within a run, only hosts of the run are probed, at their known endpoints. Before runs, a host may be probed at any
+    endpoint that the requester or the prober names. So requests for more than ``MOST`` links, or from more than
+    ``MOST`` hosts for one link, are dropped, and the requester asks again. Of trains, and of links measured before, the
+    oldest are forgotten.
 
 Source: Ranganathan et al., section 4 (16 KB round trips).
 """
@@ -40,13 +41,13 @@ from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
 from thalweg.middleware.protocol.limits import PROBE_PATIENCE_S, T_THRES
 from thalweg.middleware.protocol.run_id import RunId
 
-SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
-MOST = m.MAX_TARGETS  # hosts that are to be probed, or were, and hosts that wait for one link
-PROBE_INTERVAL_S = 5.0  # no link is probed more often
+SHARE_WAITING = 0.25  # of a period: time for which a planner waits for the next measurement
+MOST = m.MAX_TARGETS  # links to be probed, links probed before, and requesters of one link
+PROBE_INTERVAL_S = 5.0  # minimum time between two probes of a link
 PROBE_AGE_S = T_THRES / 4  # an estimate younger than this answers a request without a probe
-TRIES = 2  # to ask for links: a request may be lost
-BEFORE_RUNS = RunId("probe")  # stands for the run in probes for a plan that is made before one
-LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
+TRIES = 2  # requests for a link, as one may be lost
+BEFORE_RUNS = RunId("probe")  # run id of probes for a plan that precedes a run
+LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, the burst that shapers let pass
 EMPTIES, PIECES = 4, 3
 STAGE_PAYLOADS = (b"",) * EMPTIES + (bytes(LEAD_BYTES),) + (bytes(m.PROBE_BYTES),) * PIECES
 LEAD, LAST = EMPTIES, EMPTIES + PIECES
@@ -55,15 +56,16 @@ _Value = TypeVar("_Value")
 
 
 def too_slow_bps(waited_s: float) -> float:
-    """What a link is taken for that nobody could measure in that time: no faster than that shows.
+    """Return the assumed rate of a link that could not be measured in ``waited_s``: one probe in this time.
 
-    It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
+    The rate is above 0. If two links had infinite costs, a search that moves one operator at a time would find no
+    improvement.
     """
     return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
 
 
 def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """As the latest entry of a table, which has room for so many (R4)."""
+    """Make an entry the latest of a table. If the table is full, remove the oldest entry (R4)."""
     table.pop(key, None)
     table[key] = value
     if len(table) > MOST:
@@ -71,7 +73,7 @@ def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 
 class _Asker(msgspec.Struct):
-    """A host that waits for a link, in which run, and for which of its two directions still."""
+    """Requester that waits for a link: the run of the request, and the directions that are still not measured."""
 
     run: RunId
     there: bool = True
@@ -79,7 +81,7 @@ class _Asker(msgspec.Struct):
 
 
 class _Train(msgspec.Struct, frozen=True):
-    """The train this host has under way on its own account, over the link ``way``."""
+    """Train under way that the host has begun itself, and not as an answer, over the link ``way``."""
 
     way: Link
     number: int
@@ -87,24 +89,24 @@ class _Train(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """The probes this host still has to send, the one under way, and who waits for what."""
+    """Bandwidth probes of one host: the queue of links, the train under way, and the waiting requesters."""
 
     def __init__(self, out: Outbox, me: m.Peer, monitor: Monitor) -> None:
         self._out, self._me, self._monitor = out, me, monitor
         self.sent_bytes = 0
-        self.queue: dict[Link, RunId] = {}  # by link from here the run, in the order they are probed in
+        self.queue: dict[Link, RunId] = {}  # by link from the local host the run, in the order of the probes
         self.under_way: _Train | None = None
-        self.waiting: dict[Link, dict[str, _Asker]] = {}  # by link from here, by name
-        self.empty_s: dict[Ends, float] = {}  # the least that an empty probe took
+        self.waiting: dict[Link, dict[str, _Asker]] = {}  # by link from the local host, its requesters by name
+        self.empty_s: dict[Ends, float] = {}  # shortest time of an empty message
         self.count = 0
         self._first = 0 if monitor.config.probe_train else LAST
-        self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # what the lead of a train and its pieces took
-        self._begun_s: dict[Link, float] = {}  # when a link was last probed, by either end
+        self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # times of the lead and the pieces of a train
+        self._begun_s: dict[Link, float] = {}  # by link, the start of the last probe by either end
 
-    # --- who asks -------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------
 
     def request(self, event: e.ProbesRequested) -> Notes:
-        """Have a host measure its links to others."""
+        """Ask the host ``event.source`` to measure its links to the targets. ``event.source`` may be the local host."""
         request = m.ProbeRequest(event.run, event.targets, event.requester, via=event.via)
         if event.source.name == self._out.host:
             yield from self.on_request(request)
@@ -115,7 +117,10 @@ class Prober:
     def measure(
         self, run: RunId, peers: Mapping[str, m.Peer], links: Collection[Link], *, pairs: bool = False
     ) -> Notes:
-        """Ask those of ``peers`` that send over these links to measure them; ``pairs``: both ways are wanted."""
+        """Request measurements of ``links`` from the hosts at their beginnings.
+
+        A link with an end outside ``peers`` is left out. ``pairs``: one probe measures both directions of a link.
+        """
         targets: dict[tuple[str, str], list[m.Peer]] = {}
         for source, target, via in [(*link[:2], Link(*link).via) for link in sorted(links)]:
             if pairs and source > target and Link(target, source, via) in links:
@@ -126,7 +131,7 @@ class Prober:
             yield from self.request(e.ProbesRequested(run, peers[source], tuple(receivers), self._me, via=via))
 
     def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> Notes:
-        """``hosts``: those of the run, if another host asks."""
+        """Answer or queue a request for links from the local host. ``hosts``: the run's hosts, if another host asks."""
         if message.run == BEFORE_RUNS:
             hosts = None
             self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
@@ -170,12 +175,15 @@ class Prober:
             self._out.of(run).send(requester, m.ProbeResult(run, as_message(link, estimate, self._out.now)))
 
     def _report(self, link: Link, estimate: LinkEstimate) -> Notes:
-        """A probe has measured a link; the application, or a run, may wait for it."""
+        """Report a probed link to the application and to the runs. Either may wait for it."""
         self._out.emit(e.Report(*link.hosts, estimate, via=link.via))
         yield LinkMeasured(link, estimate)
 
     def _answer_waiting(self, way: Link, link: Link, estimate: LinkEstimate) -> Notes:
-        """Answer all who wait for ``link``, ``way`` from here or back, except its two ends: both are told anyway."""
+        """Answer every requester that waits for ``link``, except its two ends, which get the result anyway.
+
+        ``way``: the link from the local host, which is ``link`` or the opposite direction.
+        """
         askers = self.waiting.get(way, {})
         for name, asker in list(askers.items()):
             is_forward = link == way
@@ -201,7 +209,7 @@ class Prober:
             self._send(message.run, self._to(sender, via), message.number, self._first, echo=False)
 
     def on_measured(self, measured: e.TransferMeasured, probe: m.Probe) -> Notes:
-        """A message of a train has arrived."""
+        """Handle the arrival of a message of a train: send the next messages, or evaluate the complete train."""
         peer, size_bytes, duration_s = measured.peer, measured.size_bytes, measured.duration_s
         if not isinstance(measured.via, str):  # no probe goes over relays
             return
@@ -213,7 +221,7 @@ class Prober:
             if probe.stage == LAST:
                 yield from self._train_over(way, probe, size_bytes, took_s)
             elif len(took_s) < LAST - LEAD + 1:
-                _keep(self._took_s, train, took_s)  # of one that never comes to its end until it is the oldest
+                _keep(self._took_s, train, took_s)  # an unfinished train stays until it is the oldest
             return
         if probe.stage > 0:
             _keep(self.empty_s, way, min(self.empty_s.get(way, math.inf), duration_s))
@@ -226,7 +234,7 @@ class Prober:
         lead_s, *pieces_s = took_s
         # R1: a piece that is seen late makes the next one quick, so the median counts
         busy_s = statistics.median(pieces_s or took_s)
-        # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
+        # If a receiver sees the lead and all pieces at once, each piece seems quick, but their total time is right.
         share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
         mean_s = share * (self.busy_s(link, lead_s) + plain_sum(pieces_s))
         if busy_s < mean_s / 2:
@@ -241,9 +249,9 @@ class Prober:
         self._over(link, probe)
 
     def busy_s(self, way: Ends, duration_s: float) -> float:
-        """What of a transfer's time its bytes took: without the way there and back of an empty one, where known.
+        """Return the time of a transfer without the time of an empty message, if the latter is known.
 
-        At most half is taken off, as an empty message's way may have become shorter.
+        At most half is subtracted, because an empty message may have become quicker since then.
         """
         return duration_s - min(self.empty_s.get(way, 0.0), duration_s / 2)
 
@@ -266,7 +274,7 @@ class Prober:
             self._next()
 
     def _next(self) -> None:
-        """Begin the next train that somebody still waits for."""
+        """Begin the next queued train that a requester still waits for, unless a train is under way."""
         patience_s = PROBE_PATIENCE_S
         if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
             return  # R3: the train under way still has time
@@ -282,7 +290,7 @@ class Prober:
                 return
 
     def on_timer(self) -> None:
-        """The train under way has had its time."""
+        """Begin the next train, as the time of the train under way is over (R3)."""
         self._next()
 
     def _send(self, run: RunId, way: Link, number: int, stage: int, *, echo: bool) -> None:

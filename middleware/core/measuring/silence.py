@@ -1,28 +1,29 @@
-"""Routes between two hosts that carry no messages, or no partitions, though both hosts hear the client.
+"""Detection of routes between two hosts that carry no messages, or no partitions, while both hosts reach the client.
 
-The host that waits for the other finds it out and tells the client. The client ends the run, or begins it anew.
+The waiting host detects the fault and notifies the client. The client ends the run, or begins the next generation.
 
 Rules:
 
-R1. A host waits for another where it repeats a demand or a claim, or where a transfer to it has failed. One that has
-    not answered a ``Ping`` for ``liveness_s`` is then pinged every ``ping_s``, once for all stripes of a stream.
-    Only its ``Pong`` shows that both directions work.
-R2. The suspicion is over when that comes, or when nothing is waited for there any more, as after a move.
-R3. When it has lasted for ``liveness_s`` times ``patience`` the client is told (``Failed``, as often as the other is
-    pinged), and ends the run with both names. A host that the client itself does not hear, it gives up sooner.
-R4. A route that carries control messages may carry no partitions. Where no byte of a transfer gets through, the other
-    host is pinged as well. Once it has answered, the connection for bulk is made anew. If nothing has got through for
-    ``stall_s`` times ``patience`` although it answers, the route has failed for bulk. Where answers take long, it is
-    given ``ANSWERS_LONG`` times as long as one of them besides, or as ``stall_s`` if that is shorter: a full queue
-    before a slow link delays both. A host to which there are several routes is reached by the others. When all of them
-    have failed, the client is told.
-R5. In a run that outlives its hosts, which begins anew, that is noticed within ``detect_s``. Where answers take long
-    or vary (``response_times``), it is noticed later, and not before twice the longest of the last ones. Who waits is
-    looked after ``PINGS`` times in that time, not with each repetition. A host is asked once as soon as it is waited
-    for, so that it is known how long its answers take. The run's client asks for its part in the run: one that was
-    started again answers as well.
-R6. If this host was late itself, all others are given as much time again. If it did not run for longer (``Woke``), the
-    period of R3 begins anew.
+R1. A host waits for a second host if it has to repeat a demand or a claim, or if a transfer to the second host has
+    failed. If the awaited host has not answered a ``Ping`` for ``liveness_s``, the host is pinged every ``ping_s``,
+    once for the stripes of a stream together. Only its ``Pong`` shows that both directions work.
+R2. The suspicion ends with the ``Pong``, or if no node waits for the host any longer, as after a move.
+R3. If the suspicion lasts for ``liveness_s`` times ``patience``, the client is notified with every further ping
+    (``Failed``). The client ends the run and names both hosts. A host that does not reach the client itself is given up
+    sooner.
+R4. A route that carries control messages may carry no partitions. If no byte of a transfer gets through, the other host
+    is pinged as well. After its answer, the connection for bulk is made anew. If nothing gets through for ``stall_s``
+    times ``patience`` although the host answers, the route has failed for bulk. A slow answer extends this time by
+    ``ANSWERS_LONG`` times the answer time, or by ``ANSWERS_LONG`` times the first limit if that is less. The reason is
+    a full queue before a slow link, which delays both. A host with several routes is reached over the remaining routes.
+    If every route has failed, the client is notified.
+R5. In a run that outlives its hosts, the fault is noticed within ``detect_s``. If answers take long or vary
+    (``response_times``), it is noticed later, and not before twice the longest of the last response times. Awaited
+    hosts are checked ``PINGS`` times in this time, not with each repetition. A host is pinged once as soon as a node
+    waits for it, so that its response time is known. A ping from the run's client names the run, because a restarted
+    host answers as well, but does not know the run.
+R6. If the local host is late with its checks, suspected hosts get as much time again. If it did not run for a longer
+    time (``Woke``), the period of R3 begins anew.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import RunId
 
-PINGS = 3  # while a host does not answer
-STALLED_KNOWN = 4096  # routes
+PINGS = 3  # to a silent host, within its maximum silence
+STALLED_KNOWN = 4096  # maximum number of routes in memory
 ANSWERS_LONG = 3.0
-BLOCKED_LONG = 3.0  # times ``stall_s``: by then every other route there has been tried
+BLOCKED_LONG = 3.0  # times ``stall_s`` and ``patience``: by then every other route to the host has been tried
 
 
 class StallAction(enum.Enum):
-    """What to do about a transfer that does not get through (R4)."""
+    """Reaction to a transfer that does not get through (R4)."""
 
     WAIT = "wait"
     REDIAL = "redial"
@@ -54,10 +55,10 @@ class StallAction(enum.Enum):
 
 
 class _Stalled(msgspec.Struct):
-    """A route for bulk on which nothing gets through (R4).
+    """Route for bulk on which nothing gets through (R4).
 
-    ``asked_s``: when its host was asked; ``took_s``: how long the answer took; ``redialled_s``: when its connection was
-    made anew; ``blocked_s``: when it was said to have failed.
+    ``asked_s``: time of the ping to the host. ``took_s``: duration until its answer. ``redialled_s``: time at which the
+    connection was made anew. ``blocked_s``: time at which the route was reported as failed.
     """
 
     asked_s: float
@@ -67,43 +68,47 @@ class _Stalled(msgspec.Struct):
 
 
 class _Suspicion(msgspec.Struct):
-    """A host that is waited for: since when it is pinged, and whether the run outlives it."""
+    """Suspicion of an awaited host. ``since_s``: beginning of its silence. ``lasts``: the run outlives its hosts."""
 
     since_s: float
     lasts: bool
 
 
 class Suspicions:
-    """The hosts that this one waits for in vain, of all runs."""
+    """Hosts from which the local host awaits an answer in vain, in every run."""
 
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
         self.of: dict[tuple[RunId, str], _Suspicion] = {}  # by run and host
         self._stalled: dict[tuple[RunId, str, str], _Stalled] = {}  # by run, host and network
         self._answered_s: dict[str, float] = {}
-        self._answers: dict[str, ResponseTimes] = {}  # of hosts that are waited for in runs that outlive them
-        self._asked_s: dict[tuple[RunId, str], float] = {}  # by stream, or run, and host
+        self._answers: dict[str, ResponseTimes] = {}  # by host that is awaited in a run that outlives its hosts
+        self._asked_s: dict[tuple[RunId, str], float] = {}  # last ping, by stream (or run) and host
         self._due_s = math.inf
-        self.watching = False  # R5: a host is waited for in a run that outlives its hosts
+        self.watching = False  # R5: a run that outlives its hosts awaits a host
         silent_s = limits.patience * limits.liveness_s
         self._least_s = min(silent_s, limits.patience * limits.detect_s)
         self._pace_s = min(limits.ping_s, self._least_s / PINGS)
 
     def watch(self) -> None:
-        """R5: look after what is waited for, from now on, while there is something."""
+        """Begin regular checks of awaited hosts. They go on while a run that outlives its hosts waits (R5)."""
         self.watching = True
         self._wake(self._pace_s)
 
     def greet(self, run: RunId, host: str, *, leads: bool = False) -> None:
-        """R5: ask a host once, as it is waited for. ``leads``: this host is the run's client."""
+        """Ping an awaited host once, to measure its response time (R5).
+
+        ``leads``: the local host is the run's client.
+        """
         if host not in self._answers and host != self._out.host:
             self._answers[host] = ResponseTimes()
             self._ping(run, host, self._pace_s, leads=leads)
 
     def on_waiting(self, run: RunId, host: str, since_s: float, *, lasts: bool = False, leads: bool = False) -> None:
-        """Ask a host of a run, if it has not answered since something was expected of it, or sent to it (R1).
+        """Suspect and ping a host of a run, if it has been silent for too long since an answer was due (R1).
 
-        ``since_s``: when that was. ``lasts``: the run outlives its hosts. ``leads``: this host is the run's client.
+        ``since_s``: time at which the answer became due. ``lasts``: the run outlives its hosts. ``leads``: the local
+        host is the run's client.
         """
         now, after_s = self._out.now, self._pace_s if lasts else self._limits.liveness_s
         key = run, host
@@ -113,15 +118,15 @@ class Suspicions:
             return
         every_s = self._pace_s if lasts else self._limits.ping_s
         if not (self.of or self.watching):
-            self._due_s = math.inf  # which was to look after others, that have answered
-        self.of[key] = _Suspicion(now - self._pace_s if lasts else now, lasts)  # as if it had answered just before
+            self._due_s = math.inf  # the check was due for hosts that have answered
+        self.of[key] = _Suspicion(now - self._pace_s if lasts else now, lasts)  # as if silent for one check
         self._wake(every_s)
         self._ping(run, host, every_s, leads=lasts and leads)  # R1: only the answer shows that both directions work
 
     def on_stalled(self, run: RunId, host: str, via: str, idle_s: float) -> StallAction:
-        """Return what to do about a transfer of which nothing has got through for ``idle_s`` (R4).
+        """Return what to do about a transfer without progress for ``idle_s`` (R4).
 
-        ``idle_s`` is 0 if something gets through again.
+        ``idle_s`` is 0 if the transfer makes progress again.
         """
         key = run, host, via
         if not idle_s:
@@ -139,7 +144,7 @@ class Suspicions:
         if stalled.took_s == math.inf:
             stalled.took_s = answered_s - stalled.asked_s
         stall_s = self._limits.patience * self._limits.stall_s
-        # R4: no queue delays an answer for longer, so earlier answers were lost
+        # R4: no queue delays an answer for longer than this, so earlier answers were lost
         spare_s = ANSWERS_LONG * min(stalled.took_s, stall_s)
         if idle_s < spare_s:
             return StallAction.WAIT
@@ -148,11 +153,11 @@ class Suspicions:
             return StallAction.REDIAL
         if idle_s < stall_s + spare_s or now - stalled.redialled_s < stall_s / 2 + spare_s:
             return StallAction.WAIT
-        stalled.asked_s = stalled.blocked_s = now  # it has to answer once more before that is said again
+        stalled.asked_s = stalled.blocked_s = now  # the host has to answer again before the next report
         return StallAction.BLOCKED
 
     def is_blocked(self, run: RunId, host: str, via: str) -> bool:
-        """Return whether a route has failed for bulk lately (R4), and nothing has got through since."""
+        """Return whether a route has failed for bulk lately (R4), without any progress since then."""
         stalled = self._stalled.get((run, host, via))
         lately_s = self._out.now - BLOCKED_LONG * self._limits.patience * self._limits.stall_s
         return stalled is not None and stalled.blocked_s >= lately_s
@@ -162,7 +167,7 @@ class Suspicions:
         return host in self._answered_s
 
     def on_pong(self, sender: str) -> None:
-        """Note that both directions to ``sender`` work."""
+        """Record an answer of ``sender``, which shows that both directions work. End suspicions of the host (R2)."""
         self._answered_s[sender] = self._out.now
         if sender in self._answers:
             self._answers[sender].came(self._out.now)
@@ -170,16 +175,17 @@ class Suspicions:
             del self.of[key]  # R2: the host has answered
 
     def begin_checks(self) -> None:
-        """Begin to look after the hosts that are waited for, as it is time."""
+        """Begin a round of checks. If the round is late, extend the time of every suspected host (R6)."""
         late_s, self._due_s = self._out.now - self._due_s, math.inf
         if late_s > self._pace_s:  # R6: this host was late itself
             for suspicion in self.of.values():
                 suspicion.since_s += late_s
 
     def check(self, run: RunId, host: str, client: str, waits: tuple[str, str] | None) -> None:
-        """Ask a suspected host again, and notify the client when its time is over.
+        """Ping a suspected host again, and notify the client when the host's time is over (R3).
 
-        ``waits``: a node here that still needs the route to the host, and what for; None if there is none.
+        ``waits``: a local node that still needs the route to the host, and the purpose. None: there is no such node, so
+        the suspicion ends (R2).
         """
         suspicion = self.of[run, host]
         if waits is None:
@@ -194,24 +200,27 @@ class Suspicions:
             self._out.of(run).send(client, m.Failed(run, node, why, lost=host))
 
     def refresh(self) -> None:
-        """Give all that are suspected a fresh period, as this host did not run (R6)."""
+        """Give every suspected host a fresh period, because the local host did not run (R6)."""
         for suspicion in self.of.values():
             suspicion.since_s = self._out.now
-        self._due_s = max(self._due_s, self._out.now)  # the look that is late by the sleep is not late besides
+        self._due_s = max(self._due_s, self._out.now)  # a check that the sleep has delayed is not late
         for answers in self._answers.values():
             answers.forget_asked()
 
     def _within_s(self, host: str, *, lasts: bool) -> float:
-        """Return for how long a host may not answer (R3, R5)."""
+        """Return the maximum time without an answer of a host (R3, R5)."""
         silent_s = self._limits.patience * self._limits.liveness_s
         answers = self._answers.get(host)
         if not lasts or answers is None:
             return silent_s
         within_s = answers.silence_s(self._pace_s, self._least_s, silent_s)
-        return max(within_s, min(silent_s, self._pace_s + 2 * answers.longest_s))  # few answers say little of the next
+        return max(within_s, min(silent_s, self._pace_s + 2 * answers.longest_s))  # few answers predict little
 
     def go_on(self, *, waiting: bool) -> None:
-        """Set the time of the next look, as all hosts have been checked. ``waiting``: as ``watching``."""
+        """Set the time of the next check at the end of a round of checks.
+
+        ``waiting``: a run that outlives its hosts still waits for a host.
+        """
         self.watching = waiting
         if self.of:
             self._wake(self._pace_s if any(suspicion.lasts for suspicion in self.of.values()) else self._limits.ping_s)

@@ -1,26 +1,26 @@
-"""Over which network goes what this host sends to others of a run, and what becomes of it where a link fails.
+"""Choice of the routes from one host to the other hosts of a run, and the change to another route if one fails.
 
 Rules:
 
-R1. The client says with a proposal over which networks every host is to send to every other, the first choice first.
-    That counts for partitions after the change-over. Of hosts that it does not name the network is the one that all
-    share. Instead of a network it may name hops over relays: hosts that pass on what comes, and hold nothing of it.
-R2. A link is *stuck* when something is under way over it and nothing has come through for ``PATIENT`` times as long as
-    the first of that should take, and for ``LEAST`` times the wait before a demand is repeated. When a consumer then
-    asks again, the link is *down*: what is under way is to be sent again, over the next choice. Where there is no other
-    choice, it is waited for.
-R3. Down is also a link that a transfer has failed on. It is up again when something comes through, be it a probe, or
-    what was stuck, and is tried again when what was known of it has timed out. Where all are down, that is tried whose
-    time ends first.
-R4. That a link is stuck is a sample of it, of ``STUCK`` times as long as was waited: so the client hears, and plans
-    without it. How long the link is waited for next time still goes by what it carried before, or by what the client
-    said that it does. Of hops over relays it is not known here which one is stuck: the client hears that they are.
-R5. A relay passes on what comes from where, and over what, the client's word has it come, now or before the last
-    change: ``passes``. The same word has the host at the last hop take it as what the host at the first one sent.
-R6. Over a relay that is lost nothing goes, as long as there is another choice, until it has joined again.
-R7. What relays say is at the end of the route is not, where it was asked for again so that it is sent again for the
-    ``DROPPED``-th time. The route is left then, the first time as long as a link that a transfer failed on, and twice
-    as long each time, whatever is said to have come over it meanwhile. The client hears.
+R1. With a proposal, the client names the routes from every host to every other host, the first choice first. They count
+    for partitions after the change-over. A host without named routes is reached over the network that all hosts share.
+    A route is a network, or hops over relays. A relay is a host that passes partitions on, and keeps nothing of them.
+R2. A route is *stuck* if a partition is under way over it, and nothing has arrived for ``PATIENT`` times the expected
+    time of the oldest partition. The wait is at least ``LEAST`` times the wait before a demand is repeated. If a
+    consumer then repeats its demand, the route is *down*. The partitions under way are sent again over the next choice.
+    Without another choice, the host keeps waiting for the route.
+R3. After a failed transfer, the route is down as well. It is up again when something arrives over it, such as a probe
+    or a stuck partition. It is tried again after ``max_age_s``. If every choice is down, the choice whose time ends
+    first is tried.
+R4. A stuck network gives its link a sample of ``STUCK`` times the wait. By this sample the client plans without the
+    link. The next wait for the route depends on its rate before, or on the rate that the client has named. Of a route
+    over relays, the stuck hop is unknown here, so the client is notified of the whole route.
+R5. A relay passes partitions on only if the client has named their source with their hops, now or before the last
+    change (``passes``). By the same rule, the host at the last hop accepts partitions as sent by the source.
+R6. A route over a lost relay is avoided as long as there is another choice, until the relay has joined again.
+R7. Relays may report the arrival of a partition that its consumer still demands. If the partition is sent again for the
+    ``DROPPED``-th time, the route is *false*. It is left for ``max_age_s`` at first, and for twice as long each time,
+    even if arrivals over it are reported meanwhile. The client is notified.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from thalweg.middleware.core.measuring.monitor import Monitor
 from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol import messages as m
 
-PATIENT = 4.0  # times what the estimate says: more than any estimate is wrong by for long
+PATIENT = 4.0  # times the expected time: no estimate is wrong by more for long
 LEAST = 4.0  # times CoreConfig.retry_s
 STUCK = 10.0
 DROPPED = 2
-LONGEST = 64.0  # times what a link is left for: a route whose relay says what is not so
-HostRoute = tuple[str, m.Via]  # to which host, over what
+LONGEST = 64.0  # times ``max_age_s``: maximum time for which a false route is left
+HostRoute = tuple[str, m.Via]  # target host, route
 
 
 def route_fields(via: m.Via) -> dict[str, Any]:
-    """How records say over what something goes."""
+    """Return the fields of a record that name a route: the network, and the relays if there are any."""
     if isinstance(via, str):
         return {"via": via}
     return {"via": via[0].via, "relays": [hop.host for hop in via[:-1]]}
@@ -52,7 +52,7 @@ def route_fields(via: m.Via) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Busy:
-    """What is under way over a link, oldest first, and since when nothing has come through."""
+    """Partitions under way over a route, oldest first, and the time since which nothing has arrived."""
 
     since_s: float
     parts: dict[tuple[str, int, str], tuple[m.Partition, int]] = field(default_factory=dict)
@@ -60,34 +60,34 @@ class _Busy:
 
 @dataclass(slots=True)
 class _Landed:
-    """R7: the last partition of an edge that is said to have come over relays, and how often it was sent again."""
+    """Last partition of an edge whose arrival relays have reported, and the number of times it was sent again (R7)."""
 
     index: int
     again: int = 0
 
 
 class RouteChoice:
-    """The networks from this host to others, in one run."""
+    """Routes from the local host to the remaining hosts in one run, with the failures of every route."""
 
     def __init__(self, context: RunContext) -> None:
         self._out, self._client, self.least_s = context.out, context.install.client, LEAST * context.limits.retry_s
         self._again_s = context.limits.monitor.max_age_s
-        self.table: tuple[m.RoutePreference, ...] = ()  # of all hosts, as the client said last
-        self._former: tuple[m.RoutePreference, ...] = ()  # and before that
+        self.table: tuple[m.RoutePreference, ...] = ()  # routes of all hosts, by the last message of the client
+        self._former: tuple[m.RoutePreference, ...] = ()  # routes before the last change
         self._over: dict[str, tuple[m.Via, ...]] = {}
         self._before: dict[str, tuple[m.Via, ...]] = {}
         self._told_bps: dict[HostRoute, int] = {}
-        self._after = -1  # which partition the change was
-        self.gone: set[str] = set()  # hosts that are lost
+        self._after = -1  # last partition before the change
+        self.gone: set[str] = set()  # lost hosts
         self.busy: dict[HostRoute, _Busy] = {}
-        self._down: dict[HostRoute, float] = {}  # until when
-        self._failing_s: dict[HostRoute, float] = {}  # since when all that went that way has failed
-        self._rates_bps: dict[HostRoute, float] = {}  # of those that were left: what they carried
+        self._down: dict[HostRoute, float] = {}  # time until which a route is left
+        self._failing_s: dict[HostRoute, float] = {}  # time since which every transfer has failed
+        self._rates_bps: dict[HostRoute, float] = {}  # rates of left routes, before they were stuck
         self._landed: dict[HostRoute, dict[tuple[str, str], _Landed]] = {}  # R7: by producer and consumer
-        self._false: dict[HostRoute, tuple[float, float]] = {}  # R7: false routes, left until when and for how long
+        self._false: dict[HostRoute, tuple[float, float]] = {}  # R7: false routes: end and length of their time
 
     def change(self, ways: Iterable[m.RoutePreference], after: int) -> None:
-        """R1: other networks, from the partition after that one on."""
+        """Use other routes, from the first partition later than ``after`` on (R1)."""
         self._former, self.table, self._before, self._after = self.table, tuple(ways), self._over, after
         mine = [way for way in self.table if way.source == self._out.host and way.over]
         self._over = {way.target: way.over for way in mine}
@@ -97,7 +97,7 @@ class RouteChoice:
         self._forget()
 
     def _forget(self) -> None:
-        """What was known of ways that the client has named neither now nor before, and nothing is left of."""
+        """Forget routes outside both tables, the present and the former. Routes that are in use or left are kept."""
         named = {(to, via) for over in (self._over, self._before) for to, vias in over.items() for via in vias}
         now = self._out.now
         self._down = {way: until_s for way, until_s in self._down.items() if way in named or now < until_s}
@@ -110,58 +110,63 @@ class RouteChoice:
         self._landed = {way: edges for way, edges in self._landed.items() if way in remembered}
 
     def lose(self, host: str) -> None:
-        """R6: send nothing over a relay on a lost host where there is another network or route."""
+        """Avoid routes over a lost relay, if there is another choice (R6)."""
         self.gone.add(host)
 
     def regain(self, host: str) -> None:
-        """R6: use relays on a host that has joined."""
+        """Use relays on a host that has joined again (R6)."""
         self.gone.discard(host)
 
     def goes_over(self, ways: Iterable[m.RoutePreference]) -> bool:
-        """Whether that is what counts now; what links carry is another with every look, and changes nothing."""
+        """Return whether ``ways`` names the routes that are used now.
+
+        Rates are not compared. They differ with every planning, and change no route.
+        """
         now, then = ([(way.source, way.target, way.over) for way in table] for table in (self.table, ways))
         return now == then
 
     def passes(self, chunk: m.RelayedChunk, more: Iterable[m.RoutePreference] = ()) -> bool:
-        """R5: whether the client has said, or with ``more`` says, that this comes so."""
+        """Return whether the client has named the route of a chunk, in a table or in ``more`` (R5)."""
         return self.names(chunk.source, chunk.hops[-1].host, chunk.hops, more)
 
     def names(self, source: str, target: str, hops: m.Hops, more: Iterable[m.RoutePreference] = ()) -> bool:
-        """Whether the client has said that what goes from the one host to the other may go over these hops."""
+        """Return whether a table of the client, or ``more``, has this route from ``source`` to ``target`` (R5)."""
         tables = itertools.chain(self.table, self._former, more)
         return any((way.source, way.target) == (source, target) and hops in way.over for way in tables)
 
     def via(self, to: str, index: int) -> m.Via:
-        """Over what a partition goes to that host."""
+        """Return the route for a partition to host ``to``: the first choice that is not down."""
         over = self._choices(to, index)
         if not over:
             return NET
         for via in over:
             if not self.is_down(to, via):
                 return via
-        # R3, R6: all are down: a route without a lost relay goes first, then the one whose time ends first
+        # R3, R6: every choice is down: first routes without a lost relay, of these the route whose time ends first
         return min(over, key=lambda via: (self._is_cut(via), self._left_until_s(to, via)))
 
     def _choices(self, to: str, index: int | None) -> tuple[m.Via, ...]:
-        """Return the networks and routes to a host, first choice first; empty if the client has named none (R1).
+        """Return the routes to a host, first choice first; empty if the client has named none (R1).
 
-        ``index``: of the partition that is sent, as a change counts from one partition on. None: for other messages.
+        ``index``: index of the partition to send, as a change counts from one partition on. None: another message is
+        sent.
         """
         before = index is not None and index <= self._after
         return (self._before if before else self._over).get(to, ())
 
     def is_down(self, to: str, via: m.Via) -> bool:
-        """Whether nothing is sent over that link for now, where there is another."""
+        """Return whether a route is avoided now, if there is another choice (R3, R6, R7)."""
         return self._out.now < self._left_until_s(to, via) or self._is_cut(via)  # R6: a relay may be lost
 
     def _left_until_s(self, to: str, via: m.Via) -> float:
-        """R3, R7: until when a link is left after a failure or a false report; 0 if it never was."""
+        """Return until when a route is left after a failure or false reports (R3, R7); 0 if it never was."""
         return max(self._down.get((to, via), 0.0), self._false.get((to, via), (0.0, 0.0))[0])
 
     def others(self, to: str, via: m.Via, index: int | None = None) -> list[m.Via]:
-        """Return the other choices for a partition, or another message, without routes that are down.
+        """Return the other choices for a partition, or for another message, without relay routes that are down.
 
-        A route of an earlier table may be none of the choices. If there are no choices, the network that all share is.
+        ``via`` may be a route of an earlier table. If the client has named no routes, the shared network is the only
+        choice.
         """
         return [
             other
@@ -170,15 +175,15 @@ class RouteChoice:
         ]
 
     def _is_cut(self, via: m.Via) -> bool:
-        """R6: whether a relay on the way is lost."""
+        """Return whether a relay of the route is lost (R6)."""
         return not isinstance(via, str) and any(hop.host in self.gone for hop in via)
 
     def leave(self, to: str, via: m.Via) -> None:
-        """R3: nothing comes through that link."""
+        """Mark a route as down for ``max_age_s``, as nothing arrives over it (R3)."""
         self._down[to, via] = self._out.now + self._again_s
 
     def send(self, to: str, part: m.Partition, size_bytes: int) -> m.Via:
-        """Over what a partition goes to that host, whose transfer begins."""
+        """Choose the route for a partition to host ``to``, whose transfer begins now. Return the route."""
         if self._landed:
             self._count_repeat(to, part)
         via = self.via(to, part.index)
@@ -188,7 +193,7 @@ class RouteChoice:
         return via
 
     def _count_repeat(self, to: str, part: m.Partition) -> None:
-        """R7: a partition is sent that is perhaps said to be there already."""
+        """Count a repeated send of a partition with a reported arrival. Leave the route if it is false (R7)."""
         edge = part.producer, part.consumer
         for (host, via), edges in list(self._landed.items()):
             landed = edges.get(edge)
@@ -205,16 +210,16 @@ class RouteChoice:
                 self._out.record("fault", peer=to, node=part.producer, index=part.index, detail=detail)
 
     def _report_impassable(self, to: str, via: m.Via) -> None:
-        """To the client, which plans without it."""
+        """Notify the client of a route over relays without arrivals, so that plans avoid the route."""
         assert not isinstance(via, str)
         self._out.send(self._client, m.Impassable(self._out.run, to, via))
 
     def failing_s(self, to: str, via: m.Via) -> float:
-        """Return for how long every message that went that way has failed; 0 if none has since one came through."""
+        """Return for how long every transfer over a route has failed; 0 without a failure since the last arrival."""
         return self._out.now - self._failing_s.get((to, via), self._out.now)
 
     def came_through(self, to: str, via: m.Via, message: m.Bulk) -> None:
-        """R3: all of a message is there."""
+        """Record the complete arrival of a message over a route. The route is up again (R3)."""
         self._down.pop((to, via), None)
         self._failing_s.pop((to, via), None)
         self._rates_bps.pop((to, via), None)
@@ -227,14 +232,14 @@ class RouteChoice:
                 edges[edge] = _Landed(message.index)
 
     def failed(self, to: str, via: m.Via, message: m.Bulk) -> None:
-        """R3: nobody knows what became of it."""
+        """Record a failed transfer. The message may have arrived or not. The route of a partition is down (R3)."""
         self._failing_s.setdefault((to, via), self._out.now)
         under_way = self._over_with(to, via, message)
         if under_way and isinstance(message, m.Partition) and self._choices(to, message.index):
             self.leave(to, via)
 
     def _over_with(self, to: str, via: m.Via, message: m.Bulk) -> bool:
-        """Whether it was a partition under way, and has not been given up before."""
+        """Remove a message from the partitions under way over a route. Return whether it was among them."""
         busy = self.busy.get((to, via))
         if busy is None or not isinstance(message, m.Partition):
             return False
@@ -244,7 +249,7 @@ class RouteChoice:
         return part is not None
 
     def stuck(self, demand: m.Demand, monitor: Monitor) -> list[m.Partition]:
-        """R2: what is to be sent again, as this is asked for again."""
+        """Return the partitions of a stuck route to send again, as their consumer has repeated ``demand`` (R2)."""
         for (to, via), busy in list(self.busy.items()):
             asked = any((demand.producer, demand.index) == key[:2] for key in busy.parts)
             if asked and self._give_up(to, via, demand.index, monitor):
@@ -253,7 +258,10 @@ class RouteChoice:
         return []
 
     def _give_up(self, to: str, via: m.Via, index: int, monitor: Monitor) -> bool:
-        """Leave a link that is stuck, if there is another for the partition that is asked for. Return whether it is."""
+        """Leave a route if it is stuck, and the demanded partition has another choice.
+
+        Return whether the route was left.
+        """
         now, busy, link = self._out.now, self.busy[to, via], None
         if isinstance(via, str):
             link = Link(self._out.host, to, via)
@@ -269,7 +277,7 @@ class RouteChoice:
         self.leave(to, via)
         self._rates_bps[to, via] = rate_bps
         if link is not None:
-            # R4: by this sample the client plans without the link
+            # R4: by this sample, the client plans without the link
             monitor.stalled(link, size_bytes, STUCK * waited_s, now)
         else:
             self._report_impassable(to, via)

@@ -1,18 +1,20 @@
-"""What decides for one operator by coordinates while data flows, at its host: the local placement optimiser.
+"""Placement decisions for one operator at its host, by network coordinates: the local placement optimiser.
 
 Rules (Pietzuch et al. 2006, section 3.2):
 
-R1. Every ``period_s`` a host looks at each operator that is there and may move. Where it would be at rest between its
-    neighbours, each pulling by what flows, is compared with where it was when a host was looked for last: only a
-    displacement of more than ``displacement_s`` has one looked for.
-R2. Of all hosts that this one knows of, and that have room, that is chosen where the operator's usage is least, by the
-    distances of their coordinates with heights, and by their load. It is wished for if it saves ``saving`` of what is
-    used here.
-R3. One moves at a time: the client proposes what is wished for at the barrier (``proposer``) unless something is under
-    way. Nobody is told; who still wishes it at the next look says so again.
-R4. Hosts look at different times. Coordinates count from ``SETTLED`` measurements on; without those of this host and of
-    all neighbours' nothing is decided.
-R5. What a guest takes counts as if it were taken at the client: guests have no coordinates.
+R1. Every ``period_s`` a host checks each of its operators that may move. It computes the operator's rest position
+    between its neighbours, which pull with the bytes that flow. The host compares this position with the rest position
+    at the last search that left the operator in place. If the distance is more than ``displacement_s``, it searches for
+    a better host.
+R2. Candidates are the known hosts with enough room. The best candidate has the least network usage for the operator, by
+    the distances of coordinates with heights, and by load. A move is requested if the saving exceeds the share
+    ``saving`` of the present usage.
+R3. One operator moves at a time. The client proposes the requested move at the barrier (``proposer``). If a change is
+    under way, the request is dropped without an answer. The host repeats the request at its next check if the move
+    still saves enough.
+R4. Hosts check at different times. Coordinates count from ``SETTLED`` measurements on. Nothing is decided without
+    coordinates of the local host and of the hosts of all neighbours.
+R5. Subscribers have no coordinates. Their sinks count as if they were at the client.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import SpaceMoves
 
 SETTLED = 30
-Pulls = list[tuple[str, float]]  # hosts of an operator's neighbours, and the bytes of a partition between the two
+Pulls = list[tuple[str, float]]  # host of a neighbour, bytes of a partition between neighbour and operator
 
 
 class CoordinateSteering(Part):
-    """A host's part, for the operators of one run that are here."""
+    """Local placement optimiser of one host, for the operators of one run on the host."""
 
     NEEDED_FOR = Need.COORDINATES
 
@@ -49,10 +51,10 @@ class CoordinateSteering(Part):
         self._out, self._client, moves = context.out, context.install.client, context.install.moves
         self._options = moves if isinstance(moves, SpaceMoves) else None
         self._tree, self._directory, self._flow, self._gossip = tree, directory, flow, gossip
-        self.rested: dict[str, tuple[float, ...]] = {}  # by operator: where it was to rest when a host was looked for
+        self.rested: dict[str, tuple[float, ...]] = {}  # by operator: its rest position at the last search (R1)
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """The run begins here."""
+        """Set the time of the first check, if the run has moves by coordinates (R4)."""
         if self._options is not None:
             hosts = sorted(self._directory.hosts)
             share = (hosts.index(self._out.host) + 1) / len(hosts)
@@ -60,7 +62,7 @@ class CoordinateSteering(Part):
             self._out.wake(Timer.LOOK, self._out.now + self._options.period_s * (1 + share))
 
     def on_timer(self) -> None:
-        """R1: look at all that is here."""
+        """Check every operator on the local host that may move (R1)."""
         if self._options is None:
             return
         figures = self._gossip.nodes()
@@ -76,10 +78,10 @@ class CoordinateSteering(Part):
         self._out.wake(Timer.LOOK, self._out.now + self._options.period_s)
 
     def _pulls(self, name: str, figures: NodeFigures) -> Pulls:
-        """Return the hosts of the neighbours of an operator, with the bytes that they exchange with it."""
+        """Return the hosts of an operator's neighbours, with the bytes of a partition between each and the operator."""
         where, consumers = self._directory.where(self._directory.locations), self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
-        # R5: guests have no coordinates, so their sinks count as at the client
+        # R5: subscribers have no coordinates, so their sinks count as at the client
         guests = [consumer for consumer in consumers if where[consumer] in self._directory.subscribers]
         where |= dict.fromkeys(guests, self._client)
         return [*pulls, *((where[consumer], figures.output_bytes) for consumer in consumers)]

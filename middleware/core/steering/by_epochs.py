@@ -1,13 +1,13 @@
-"""What decides for one operator while the data flows, at its host: the local algorithm.
+"""Placement decisions for one operator at its host, at the end of the operator's epochs: the local algorithm.
 
 Rules:
 
-R1. *Local* (Ranganathan et al., section 2.3): at the end of an operator's epoch (``epochs``) its host decides where it
-    should be (``neighbourhood``), and hands it over if it is to move. While a proposal or a hand-over is under way it
-    leaves the operator alone.
-R2. Nothing here stops the flow. Links that nobody knows are probed meanwhile, and it is decided when they are known or
-    waited for long enough.
-R3. What a guest takes counts as if it were taken at the client: links to guests are not probed.
+R1. *Local* (Ranganathan et al., section 2.3): at the end of an operator's epoch (``epochs``), its host decides where
+    the operator should be (``neighbourhood``). If the operator should move, the host hands it over. While a proposal or
+    a hand-over is under way, the operator stays.
+R2. No decision stops the flow. Unknown links are probed meanwhile. The decision follows when the links are known, or
+    have been awaited long enough.
+R3. Links to subscribers are not probed. A subscriber's sink counts as if it were at the client.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from thalweg.middleware.network.view import Link, Pair
 
 
 class _Choice:
-    """A decision under way that waits for links."""
+    """Decision about one operator, pending until links are measured."""
 
     def __init__(self, verdict: EpochVerdict, hosts: list[str]) -> None:
         self.verdict, self.hosts = verdict, hosts
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
-        self.asked_s = 0.0  # since when these are waited for
+        self.asked_s = 0.0  # time of the first request for these links
         self.tries = 0
 
 
 class EpochSteering(Part):
-    """A host's part of the local algorithm, for the operators of one run that are here."""
+    """Local algorithm of one host, for the operators of one run on the host."""
 
     NEEDED_FOR = Need.EPOCHS
 
@@ -70,11 +70,11 @@ class EpochSteering(Part):
     def _consumers_hosts(self, name: str) -> list[str]:
         hosts = [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
         guests = self._directory.subscribers
-        # R3: the sinks of guests count as at the client, so no links to guests are probed
+        # R3: a subscriber's sink counts as at the client, so no link to a subscriber is probed
         return [self._client if host in guests else host for host in hosts] if guests else hosts
 
     def on_epoch(self, name: str) -> Notes:
-        """R1: an operator's epoch is over."""
+        """Close an epoch of an operator, and decide whether the operator moves (R1)."""
         book = self._books.of.get(name)
         if book is None:
             return
@@ -110,7 +110,7 @@ class EpochSteering(Part):
         return ""
 
     def _rates_bps(self, pairs: Iterable[Pair], now: float) -> dict[Pair, float]:
-        """Return the rates of links with an estimate."""
+        """Return the rates of the links with a valid estimate."""
         estimates = {pair: self._monitor.estimate(pair, now) for pair in pairs}
         return {pair: estimate.rate_bps for pair, estimate in estimates.items() if estimate is not None}
 
@@ -124,7 +124,7 @@ class EpochSteering(Part):
         hosts = [host for host in choice.hosts if host in self._directory.hosts]
         pairs = links_between((here, *hosts), inputs, outputs) | {(here, host) for host in hosts}
         rates_bps = self._rates_bps(pairs, now)
-        if final:  # R2: links that are still unknown count as slow, those in use by what was known last
+        if final:  # R2: a link that is still unknown counts as slow, or with its last estimate if it is in use
             latest = {pair: monitor.latest(pair) for pair in pairs & in_use - rates_bps.keys()}
             known = {pair: estimate.rate_bps for pair, estimate in latest.items() if estimate is not None}
             rates_bps = dict.fromkeys(pairs, too_slow_bps(now - choice.asked_s)) | known | rates_bps
@@ -166,7 +166,7 @@ class EpochSteering(Part):
         return self._prober.measure(self._out.run, self._directory.reachable(), links)
 
     def on_measured(self, note: LinkMeasured) -> Notes:
-        """Decisions that wait for this link, and for no other, go on."""
+        """Continue the decisions for which a measured link was the last missing link."""
         for name, choice in list(self.choices.items()):
             if note.link in choice.waiting:
                 choice.waiting -= {note.link}
@@ -176,7 +176,7 @@ class EpochSteering(Part):
                     yield from self._go_on(name, choice, final=False)
 
     def on_expired(self, name: str) -> Notes:
-        """Links were waited for long enough."""
+        """Request the missing links of a decision again, or decide without them (R2)."""
         choice = self.choices.get(name)
         if choice is None:
             return
@@ -217,7 +217,10 @@ class EpochSteering(Part):
         self._out.record("epoch", node=name, index=verdict.epoch, value=current_s, detail=detail)
 
     def _known(self, choice: _Choice) -> dict[str, list[float]]:
-        """What the decision rested on: the links between its candidates that are known."""
+        """Return the estimates of links between the candidates of a decision, for its record.
+
+        An estimate is a list of rate, number of samples, spread and age.
+        """
         now, known = self._out.now, {}
         for a in choice.hosts:
             for b in choice.hosts:

@@ -1,22 +1,26 @@
-"""What decides for all operators at once while the data flows, at the client: the global algorithm.
+"""Placement decisions for all operators of a run at once, at its client: the global algorithm.
 
 Rules:
 
-R1. Nothing here stops the flow. The planner itself runs elsewhere (``RequestPlan`` … ``PlanReady``); links that it
-    needs and nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
-R2. *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with what the
-    monitor knows and probes, and proposes what came out to the barrier. While a proposal is under way it does not plan.
-R3. Links are waited for as long as two partitions take lately, as a probe may have to wait for those under way at both
-    its ends, but asking twice takes a period at most, or a horizon. What was asked for in vain all the same counts as
-    slow for one horizon, unless it is measured after all; it is no sample.
-R4. Planners know the run's hosts only: what a guest takes counts as if it were taken at the client.
-R5. A plan may name other networks between hosts, which are proposed with its moves, or alone where these are not worth
-    it. Of links over other networks than the shared one a planner that looks ahead is told the estimates as well.
-R6. Before a run that has lost a host begins anew it is asked, once, where the operators of lost hosts go, by what is
-    known: all others stay. It is waited for ``place_s``; where it fails, or says nothing that can be, a rule holds
-    (``recovery``).
-R7. A route over relays over which nothing comes, as its sender says, is not planned with for a period, and for twice as
-    long each time that this is said again soon after: its links may carry what they should (``route_choice``, R7).
+R1. No planning stops the flow. The planner itself runs outside the core (``RequestPlan`` … ``PlanReady``). Unknown
+    links that it needs are probed meanwhile. The planner is called again when the links are known, or have been awaited
+    long enough.
+R2. *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with
+    estimates of the monitor and with probes. The result is proposed to the barrier. While a proposal is under way, the
+    client does not plan.
+R3. A link is awaited for the time of two recent partitions, because a probe may wait for a partition at each end. Two
+    requests take at most one period or one horizon together. A link without a measurement after both counts as slow for
+    one horizon, unless it is measured after all. The assumed rate is no sample.
+R4. Planners know only the hosts of the run. A subscriber's sink counts as if it were at the client.
+R5. A plan may name other networks between hosts. These are proposed with the moves of the plan, or alone if the moves
+    are not worth their cost. A planner that looks ahead also gets the estimates of links over networks other than the
+    shared network.
+R6. If a run has lost a host, the planner is asked once before the next generation begins. It chooses hosts for the
+    operators of lost hosts, by the known figures. The remaining operators stay. The client waits for the planner for
+    ``place_s``. If the planner fails, or its answer is unusable, a fixed rule holds (``recovery``).
+R7. If a host reports that nothing arrives over a route with relays, plans avoid the route for a period (at least
+    ``max_age_s``). If the report is repeated soon afterwards, the time doubles. Links of the route may still carry
+    their full rate (``route_choice``, R7).
 """
 
 from __future__ import annotations
@@ -56,13 +60,13 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
-PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
-LATELY = 8  # partitions
-UNHEARD = Latency(math.inf, 0)  # of a link that answered nobody
+PATIENT = 2.0  # times the interval between partitions: time for which the next measurement is awaited
+LATELY = 8  # number of recent partitions whose interval counts
+UNHEARD = Latency(math.inf, 0)  # latency of a link without an answer
 
 
 class _InVain(msgspec.Struct, frozen=True):
-    """A link that was asked for at ``asked_s`` and not measured by ``given_up_s``, and what it counts as."""
+    """Link that was requested at ``asked_s`` and not measured by ``given_up_s``, with its assumed rate (R3)."""
 
     rate_bps: float
     asked_s: float
@@ -70,35 +74,35 @@ class _InVain(msgspec.Struct, frozen=True):
 
 
 class _Shunned(msgspec.Struct, frozen=True):
-    """R7: a route that is not planned with until then, for so long by now."""
+    """Time until which plans avoid an impassable route, and the length of this period (R7)."""
 
     until_s: float
     for_s: float
 
 
 class _Search:
-    """A planning under way: what it knows, and the links it waits for."""
+    """Planning under way: its knowledge of the network, and the measurements that it waits for."""
 
     def __init__(self, now: float, view: dict[Link, LinkEstimate], places: dict[str, Place]) -> None:
         self.begun_s = now
         self.view, self.places = view, places
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
-        self.latencies: dict[Link, Latency] = {}  # that were asked for
-        self.sounded = 0  # how many of them
-        self.unheard: frozenset[Link] = frozenset()  # links whose latency is waited for
-        self.asked_s = now  # since when these are waited for
+        self.latencies: dict[Link, Latency] = {}  # answers to requests
+        self.sounded = 0  # number of requested latencies
+        self.unheard: frozenset[Link] = frozenset()  # links whose latency is awaited
+        self.asked_s = now  # time of the first request for these links
         self.tries = 0
         self.rounds = 0
 
     @property
     def waits(self) -> bool:
-        """Whether it goes on when something is measured."""
+        """Return whether the planning waits for a measurement."""
         return bool(self.waiting or self.unheard)
 
 
 class CentralSteering(Part):
-    """The client's part: what a run of this host's application does on its own."""
+    """Global algorithm at the client: periodic planning for one run of the local application."""
 
     NEEDED_FOR = Need.PLANNING
 
@@ -129,21 +133,24 @@ class CentralSteering(Part):
         self._tree, self._directory = tree, directory
         self._departures, self._proposer, self._gossip = departures, proposer, gossip
         self._plans, self._options = False, GlobalMoves()
-        self._looks = 0  # that are over
+        self._looks = 0  # number of plannings so far
         self._search: _Search | None = None
-        self._overdue = False  # a period was over while a proposal was under way
-        self._variability: Variability | None = None  # as the planner last read it
-        self._delivered_s: deque[float] = deque(maxlen=LATELY + 1)  # when the last partitions were, or the run began
+        self._overdue = False  # a period has ended while a proposal was under way
+        self._variability: Variability | None = None  # by the last answer of the planner
+        self._delivered_s: deque[float] = deque(maxlen=LATELY + 1)  # times of the last deliveries, or of the start
         self._in_vain: dict[Link, _InVain] = {}
         self._shunned: dict[tuple[Link, ...], _Shunned] = {}
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """This host's application leads the run."""
+        """Prepare planning, if the local application leads the run.
+
+        A planner that looks ahead gets a history of measurements, which begins with the known estimates.
+        """
         event = beginning.request
         if event is None:
             return
         now = self._out.now
-        known, since_s = dict(event.known), -math.inf  # what was measured before that says nothing
+        known, since_s = dict(event.known), -math.inf  # measurements before ``since_s`` do not count
         if event.install.afresh:
             since_s = now
             known = {link: msgspec.structs.replace(estimate, measured_at_s=now) for link, estimate in known.items()}
@@ -155,11 +162,11 @@ class CentralSteering(Part):
             self._monitor.keep_history(self._out.run, history)
 
     def on_run_over(self, _: str) -> None:
-        """The run is over."""
+        """Stop the history of measurements of the run."""
         self._monitor.drop_history(self._out.run)
 
     def on_started(self, _: Started) -> None:
-        """Every host that is needed has installed the run: the first period begins."""
+        """Begin the first period, as every host that is needed has installed the run."""
         if self._plans:
             self._delivered_s.append(self._out.now)
             self._out.wake(Timer.PLAN, self._out.now + self._options.period_s)
@@ -168,11 +175,14 @@ class CentralSteering(Part):
 
     @property
     def _history(self) -> History | None:
-        """What was measured while the run went on, where the planner looks ahead."""
+        """Return the history of measurements since the start of the run; None if the planner does not look ahead."""
         return self._monitor.histories.get(self._out.run)
 
     def on_timer(self) -> Notes:
-        """A period is over, or the links asked for have been waited for long enough."""
+        """Begin a planning at the end of a period.
+
+        If measurements are late, request them again or plan without them.
+        """
         if not self._plans:
             return
         if self._search is not None:
@@ -185,7 +195,7 @@ class CentralSteering(Part):
             self._plan(self._search)
 
     def _wait(self) -> None:
-        """R3: how long links are waited for at a time."""
+        """Set the time until which the requested measurements are awaited (R3)."""
         options, times_s, now = self._options, self._delivered_s, self._out.now
         apart_s = (now - times_s[0]) / max(1, len(times_s) - 1)
         most_s = (options.horizon_s or options.period_s) / TRIES
@@ -193,7 +203,7 @@ class CentralSteering(Part):
         self._out.wake(Timer.PLAN, now + max(least_s, min(most_s, PATIENT * apart_s)))
 
     def _slow(self, history: History) -> dict[Link, LinkEstimate]:
-        """What links count as that were asked for in vain within the horizon, and not measured since they were."""
+        """Return assumed estimates of links requested in vain within the horizon, and not measured since (R3)."""
         horizon_s = self._options.horizon_s
         assert horizon_s is not None
         for link, vain in list(self._in_vain.items()):
@@ -212,7 +222,7 @@ class CentralSteering(Part):
             view = self._slow(history)
             lost = directory.peers.keys() - directory.hosts
             estimates = {**search.view, **self._monitor.view(out.now)}
-            # R5: of links over other networks the planner is told the estimates as well
+            # R5: the planner also gets the estimates of links over other networks
             view |= {link: estimate for link, estimate in estimates.items() if len(link) > 2}
             ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
@@ -235,13 +245,13 @@ class CentralSteering(Part):
         )
 
     def on_impassable(self, sender: str, message: m.Impassable) -> None:
-        """R7: of a route that hosts were told to take."""
+        """Exclude a route from plans for a time, because nothing arrives over it by the report of ``sender`` (R7)."""
         now, route = self._out.now, m.links_over(sender, message.target, message.hops)
         before = self._shunned.get(route)
         named = self._directory.routes.names(sender, message.target, message.hops)
         if not named or (before is not None and now < before.until_s):
             return
-        for_s = max(self._options.period_s, self._monitor.config.max_age_s)  # for which its sender leaves it
+        for_s = max(self._options.period_s, self._monitor.config.max_age_s)  # the sender avoids the route for as long
         if before is not None and now < before.until_s + 2 * before.for_s:
             for_s = min(LONGEST * for_s, 2 * before.for_s)
         self._shunned = {
@@ -253,7 +263,12 @@ class CentralSteering(Part):
         )
 
     def request_recovery_plan(self, install: m.Install, there: Set[str]) -> bool:
-        """R6: ask where the operators go that have lost their host, as a run begins anew so; whether there are any."""
+        """Ask the planner where operators of lost hosts go in the next generation (R6).
+
+        Return whether the planner was asked.
+
+        ``there``: the hosts that take part in the next generation.
+        """
         out, gossip, directory = self._out, self._gossip, self._directory
         flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
         free = [name for name in flow.operators if flow.by_name[name].pinned is None]
@@ -261,7 +276,7 @@ class CentralSteering(Part):
         if not (self._plans and lost):
             return False
         fixed = {name: msgspec.structs.replace(flow.by_name[name], pinned=where[name]) for name in {*free} - lost}
-        away = [name for name in flow.sinks if where[name] != out.host]  # R4: sinks of guests count as at the client
+        away = [name for name in flow.sinks if where[name] != out.host]  # R4: subscribers' sinks count as at the client
         fixed |= {name: msgspec.structs.replace(flow.by_name[name], pinned=out.host) for name in away}
         where |= dict.fromkeys(away, out.host)
         out.emit(
@@ -281,7 +296,7 @@ class CentralSteering(Part):
         return True
 
     def _as_without_guests(self) -> tuple[Dataflow, Placement]:
-        """R4: the graph, and where its nodes are."""
+        """Return the dataflow and the placement with the sinks of subscribers pinned at the client (R4)."""
         flow, here, guests = self._tree.dataflow, self._out.host, self._directory.subscribers
         where = self._directory.where(flow.by_name)
         if away := {name for name, host in where.items() if host in guests}:
@@ -297,7 +312,7 @@ class CentralSteering(Part):
             self._variability = event.variability
         unknown = event.needs - search.view.keys()
         gone = {link for link in unknown if not hosts.issuperset(link[:2])}
-        search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
+        search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a lost host cannot be probed
         unknown -= gone
         unheard = frozenset[Link]() if event.latencies is UNSET else event.latencies - search.latencies.keys()
         silent = {link for link in unheard if not hosts.issuperset(link)}
@@ -325,11 +340,11 @@ class CentralSteering(Part):
         self._out.wake(Timer.PLAN, max(after, self._out.now))
 
     def _propose(self, event: e.PlanReady) -> str:
-        """Propose what was planned; return why it is dropped, empty where it is not."""
+        """Propose a plan to the barrier. Return why the plan is dropped, or an empty text."""
         placement, directory = event.placement or {}, self._directory
         ways = None if event.ways is UNSET else event.ways  # R5: the plan may name other networks
         left = {*placement.values()} - (directory.hosts - directory.vacating)
-        if left:  # one that was lost, or is to leave, may have been planned with
+        if left:  # the planner may not know yet of a host that is lost or leaves
             return f"host {min(left)!r} has no part in the run, or is to leave it"
         if not event.worth:
             dropped = str(event.detail.get("why", "")) or "it is not worth its moves"
@@ -337,7 +352,7 @@ class CentralSteering(Part):
         if event.dataflow is not None:
             return self._proposer.propose(placement, "a better plan", event.dataflow, event.free, ways)
         where = directory.where(directory.locations)
-        # R4: the plan has the sinks of guests at the client, which is no move
+        # R4: the plan has sinks of subscribers at the client, which is no move
         still = directory.senders if directory.subscribers else {}
         moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
         if not moves:
@@ -345,16 +360,16 @@ class CentralSteering(Part):
         return self._proposer.propose(moves, "a better plan", ways=ways)
 
     def _probe(self, links: frozenset[Link]) -> Notes:
-        pairs = self._history is not None  # then both ways are wanted
+        pairs = self._history is not None  # a planner that looks ahead needs both directions
         return self._prober.measure(self._out.run, self._directory.reachable(), links, pairs=pairs)
 
     def _request_measurements(self, search: _Search) -> Notes:
-        """Have what is waited for measured."""
+        """Request the bandwidths and latencies that a planning waits for."""
         yield from self._probe(search.waiting)
         self._latency_prober.measure(self._out.run, self._directory.reachable(), search.unheard)
 
     def on_measured(self, note: LinkMeasured) -> None:
-        """Who waits for a link goes on."""
+        """Add a measured bandwidth to the planning under way, and continue if it was the last missing measurement."""
         search = self._search
         if search is None or not search.waiting:
             return
@@ -364,7 +379,7 @@ class CentralSteering(Part):
             self._go_on(search)
 
     def on_sounded(self, note: LatencyMeasured) -> None:
-        """Who waits for a latency goes on."""
+        """Add a measured latency to the planning under way, and continue if it was the last missing measurement."""
         search = self._search
         heard = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
         if search is not None and heard:
@@ -374,12 +389,12 @@ class CentralSteering(Part):
 
     def _go_on(self, search: _Search) -> None:
         if search.waits:
-            self._wait()  # as long as there is news, the others may follow
+            self._wait()  # after one measurement, more may follow soon
         else:
             self._plan(search)
 
     def on_lost(self, note: HostLost) -> None:
-        """A host is gone; who waits for its links goes on without them."""
+        """Mark the awaited links of a lost host as unusable, and continue the planning if no measurement is missing."""
         search = self._search
         if search is None:
             return
@@ -395,9 +410,10 @@ class CentralSteering(Part):
             self._plan(search)
 
     def _give_up_waiting(self, search: _Search) -> Notes:
-        """R3: links that nobody could measure in time are asked for again, and then taken for slow.
+        """Request missing measurements again. After the last request, plan with assumed slow links (R3).
 
-        Of those in use what was last known counts: whoever is too busy with partitions to probe has just measured them.
+        A link in use counts with its last known estimate. A host that is too busy with partitions for a probe has just
+        measured its link passively.
         """
         if not search.waits:
             return
@@ -419,7 +435,7 @@ class CentralSteering(Part):
         self._plan(search)
 
     def _in_use(self, where: Placement) -> set[Link]:
-        """The links that the dataflow takes where its nodes are there."""
+        """Return the links that the dataflow uses with the placement ``where``."""
         nodes, table = self._tree.dataflow.nodes, self._directory.routes.table
         over = {(way.source, way.target): way for way in table}
         pairs = {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
@@ -448,7 +464,7 @@ class CentralSteering(Part):
         self._out.record("plan", duration_s=now - search.begun_s, detail=detail)
 
     def _decisive(self, search: _Search, here: Placement, there: Placement | None) -> dict[str, object]:
-        """The latencies that were known of the links that the dataflow takes, and would take."""
+        """Return a field of the record: known latencies of links in use with the present placement or the plan."""
         known = {**self._gossip.latencies(), **search.latencies}
         both = {Link(b, a): latency for (a, b), latency in known.items()} | known
         links = sorted((self._in_use(here) | self._in_use(there or here)) & both.keys())
@@ -456,13 +472,13 @@ class CentralSteering(Part):
         return {"latencies": figures} if figures else {}
 
     def on_changed_over(self, _: ChangedOver) -> Notes:
-        """A proposal is over, whatever became of it: what had to wait for its end goes on."""
+        """Begin the planning that was due while a proposal was under way (R2)."""
         if self._overdue:
             self._overdue = False
             yield from self.on_timer()
 
     def on_delivered(self, _: PartitionDelivered) -> None:
-        """How long partitions take lately is how long links are waited for."""
+        """Record the time of a delivery. The intervals between deliveries limit the wait for links (R3)."""
         if self._delivered_s:
             self._delivered_s.append(self._out.now)
 

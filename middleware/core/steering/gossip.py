@@ -1,16 +1,16 @@
-"""What hosts of a run find out and tell each other beside the flow, where its planner asks for it (``Install.news``).
+"""Figures of hosts and nodes that the hosts of a run exchange, if the run's planner needs them (``Install.news``).
 
 Rules:
 
-R1. Every ``sound_interval_s`` a host sounds another (``latency_prober``), and tells it what it knows of itself, of its
-    own links and of the nodes that are there: the client every second time, as it is the client that plans, and all
-    others in turn.
-R2. Hosts begin at different times, so that none is sounded by all at once.
-R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it was
-    elsewhere counts until it is measured anew. Of one that the run does not have any more all is forgotten.
-R4. Where coordinates are wanted it sounds some hosts in turn instead of all (``place.neighbours``), and they tell
-    each other where they and others are (``coordinate_table``).
-R5. The stripes of a stream take turns: with so many of them each sounds as many times less often.
+R1. Every ``sound_interval_s`` a host sounds another host (``latency_prober``). The sounding carries figures of the
+    host, of its links and of its nodes. Every second sounding goes to the client, which plans. The remaining soundings
+    go to the other hosts in turn.
+R2. Hosts begin at different times, so that no host is sounded by all at once.
+R3. Figures of a node are accepted only from the node's host, as far as the receiver knows the location. Figures from a
+    former host count until the node is measured again. When a node leaves the run, its figures are forgotten.
+R4. If coordinates are needed, a host sounds some hosts in turn instead of all (``place.neighbours``), and the hosts
+    exchange coordinates (``coordinate_table``).
+R5. The stripes of a stream take turns. With *n* stripes each stripe sounds 1/*n* as often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class Gossip(Part):
-    """A host's part in one run."""
+    """Exchange of figures between one host and the other hosts of one run."""
 
     NEEDED_FOR = Need.GOSSIP
 
@@ -52,13 +52,13 @@ class Gossip(Part):
         )
         self._tree, self._directory, self._flow = tree, directory, flow
         self._interval_s = shared.monitor.config.sound_interval_s
-        self._told: dict[str, NodeFigures] = {}  # of nodes elsewhere
+        self._told: dict[str, NodeFigures] = {}  # reported figures, of nodes on other hosts
         self._turn = self._first = 0
         self._stream = context.out.run.asked_as
-        self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # of those hosts
+        self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # run's hosts, neighbours among them
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """The run begins here."""
+        """Set the time of the first sounding (R2, R5), and begin to measure nodes, if the planner needs figures."""
         if not self._needs:
             return
         hosts = sorted(self._directory.hosts)
@@ -71,12 +71,12 @@ class Gossip(Part):
             self._meters.keep(self._out.run, set())
 
     def on_run_over(self, _: str) -> None:
-        """The run is over."""
+        """Stop measuring nodes of the run, and leave the soundings to other stripes."""
         self._meters.drop(self._out.run)
         self._latency_prober.drop_turn(self._stream, self._out.run)
 
     def on_timer(self) -> None:
-        """It is time to sound the next one."""
+        """Sound the next host, with figures of the local host and its nodes (R1). Record the figures."""
         out, hosts, situated = self._out, self._others(), "coordinates" in self._needs
         nodes = self._measured()
         # R3: nodes that have left the run are forgotten
@@ -85,7 +85,7 @@ class Gossip(Part):
             turn, self._turn = self._turn, self._turn + 1
             client = self._client != out.host and self._client in self._directory.hosts
             host = hosts[turn // (2 if client else 1) % len(hosts)]
-            if turn % 2 == 0 and client:  # R1: the client plans, so every second message goes there
+            if turn % 2 == 0 and client:  # R1: the client plans, so every second sounding goes there
                 host = self._client
             latencies = self._latency_prober.latest() if "latency" in self._needs else ()
             self._latency_prober.sound(
@@ -103,11 +103,11 @@ class Gossip(Part):
                 "work", node=name, value=figures.rate_hz, size_bytes=size, duration_s=figures.call_s, detail=detail
             )
         turns = self._latency_prober.turns.get(self._stream, ())
-        # R5: with more stripes each sounds less often
+        # R5: with more stripes, each stripe sounds less often
         out.wake(Timer.SOUND, out.now + self._interval_s * max(1, len(turns)))
 
     def _others(self) -> list[str]:
-        """Those that are sounded in turn."""
+        """Return the hosts to sound in turn: the other hosts of the run, or some of them (R4)."""
         hosts = self._directory.hosts
         if "coordinates" not in self._needs:
             return sorted(hosts - {self._out.host})
@@ -116,7 +116,7 @@ class Gossip(Part):
         return self._neighbours[1]
 
     def _measured(self) -> dict[str, NodeFigures]:
-        """Of the nodes that are here."""
+        """Return the figures of nodes on the local host; empty if the planner needs no figures of nodes."""
         if "work" not in self._needs:
             return {}
         run, here = self._out.run, self._flow.nodes
@@ -124,7 +124,7 @@ class Gossip(Part):
         return {name: figures for name in here if (figures := self._meters.of(run, name)) is not None}
 
     def _news(self, nodes: dict[str, NodeFigures]) -> tuple[m.NodeReport, ...]:
-        """What is told of them: of some at a time, where there are many."""
+        """Return figures of nodes in message form. If there are many nodes, each message has the next ones in turn."""
         names = list(nodes)
         first = self._first % len(names) if len(names) > m.MAX_TOLD else 0
         self._first += m.MAX_TOLD
@@ -137,7 +137,7 @@ class Gossip(Part):
         return tuple(reports)
 
     def handle_reports(self, sender: str, nodes: Iterable[m.NodeReport]) -> None:
-        """What another host says of nodes that are there."""
+        """Store figures that ``sender`` reports of nodes on itself (R3)."""
         for report in nodes:
             node, where = self._tree.dataflow.by_name.get(report.node), self._directory.locations.get(report.node)
             if node is None or where is None or where.host != sender:
@@ -146,25 +146,29 @@ class Gossip(Part):
             figures = report.rate_micro_hz / 1e6, float(report.output_bytes), sizes, report.call_us / 1e6, report.count
             self._told[report.node] = NodeFigures(*figures)
 
-    # --- what is known --------------------------------------------------------------------------------
+    # --- known figures --------------------------------------------------------------------------------
 
     def latencies(self) -> dict[Link, Latency]:
-        """Of all links that anything is known of: lately, where a few are asked for again as they are needed."""
+        """Return the known latencies of links.
+
+        If coordinates are needed, only latencies of the last ``HORIZON_S`` count. A planner then requests the few
+        latencies that it lacks.
+        """
         return self._latency_prober.view(HORIZON_S) if "coordinates" in self._needs else self._latency_prober.view()
 
     def places(self) -> dict[str, Place]:
-        """Of the run's hosts, this one among them, where the planner needs them."""
+        """Return the known coordinates of the run's hosts; empty if the planner needs no coordinates."""
         return self._coordinate_table.known(sorted(self._directory.hosts)) if "coordinates" in self._needs else {}
 
     def hosts(self) -> dict[str, HostFigures]:
-        """Of the run's hosts, this one among them, where the planner needs them."""
+        """Return the known figures of the run's hosts; empty if the planner needs no figures of hosts."""
         if "hosts" not in self._needs:
             return {}
         known = {**self._latency_prober.hosts, self._out.host: self._meters.host(self._out.now)}
         return {name: known[name] for name in sorted(self._directory.hosts) if name in known}
 
     def nodes(self) -> dict[str, NodeFigures]:
-        """Of the run's nodes, wherever they are."""
+        """Return the known figures of the run's nodes, on every host."""
         known = {**self._told, **self._measured()}
         return {name: known[name] for name in self._tree.dataflow.by_name if name in known}
 

@@ -1,10 +1,10 @@
-"""Where an operator should be, for a host that knows only its neighbourhood (Ranganathan et al., section 2.3).
+"""Choice of an operator's host by a host that knows only the neighbourhood (Ranganathan et al., section 2.3).
 
 Rules:
 
-R1. Candidates are the operator's host, its producers' hosts, its consumers' hosts, and *k* others at random.
-R2. The candidate with the lowest local cost is chosen; in a tie the operator stays.
-R3. Links that are unknown and decide are asked for first: as long as there are some the decision is open.
+R1. Candidates are the operator's host, its producers' hosts, its consumers' hosts, and *k* further hosts at random.
+R2. The candidate with the lowest local cost is chosen. In a tie the operator stays.
+R3. Unknown links that influence the decision are requested first. The decision is open until they are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.middleware.arithmetic import plain_sum, power
 from thalweg.middleware.network.view import Link, Pair
 from thalweg.middleware.protocol.adaptation import LocalMoves, migration_s, worth_moving
 
-EXPECTED_PERIOD_SHAPE = 4.0  # of the links' variation; the default of planning.expected_period
+EXPECTED_PERIOD_SHAPE = 4.0  # shape of the variation of links; the default of planning.expected_period
 
 
 def candidates(
@@ -31,10 +31,10 @@ def candidates(
     current: str,
     all_hosts: Iterable[str],
 ) -> list[str]:
-    """Where the operator could be: its host first, its producers' hosts, its consumers', and ``k`` others; none twice.
+    """Return the candidate hosts of an operator in the order of R1, without duplicates.
 
-    The others are drawn uniformly from ``all_hosts`` (in whatever order), anew for every operator, epoch and seed, and
-    the same wherever it is worked out.
+    The ``k`` further hosts are drawn uniformly from ``all_hosts``, whose order does not matter. The draw differs for
+    each operator, epoch and seed, and is the same on every host.
     """
     near = dict.fromkeys([current, *producers_hosts, *consumers_hosts])
 
@@ -46,10 +46,10 @@ def candidates(
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Where the operator should be. As long as ``needs`` names links, the decision is open, and ``move`` is False.
+    """Decision about an operator's host. As long as ``needs`` names links, the decision is open, and ``move`` is False.
 
-    ``costs``: seconds on each candidate whose cost is known; ``current_s`` (infinite when unknown) and ``best_s`` are
-    two of them. ``why``: the reason for moving or staying, for the record.
+    ``costs``: seconds on each candidate with a known cost. ``current_s`` (infinite if unknown) and ``best_s`` are two
+    of these costs. ``why``: the reason for the move or the stay, for the record.
     """
 
     best: str
@@ -62,12 +62,12 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Neighbourhood(msgspec.Struct, frozen=True):
-    """What an operator takes and gives, and what moving it there costs.
+    """Inputs and outputs of an operator with their links, and the costs of computing and moving.
 
-    ``inputs``: host of each producer and bytes of its partition; ``outputs``: each consumer's host and bytes.
-    ``rates_bps``: of the links that are known, in bit/s (0: unusable). ``compute_s``: seconds of computing on a host of
-    factor 1. ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at
-    once; ``host_compute_factor``: as in planning.CostParameters.
+    ``inputs``: host of each producer and bytes of its partition. ``outputs``: each consumer's host and bytes.
+    ``rates_bps``: rates of known links, in bit/s (0: unusable). ``compute_s``: seconds of computing on a host of factor
+    1. ``state_bytes``: size of the state, which a move carries. ``startup_s``: start-up cost of a message between two
+    hosts. ``cores``: computations that a host runs at once. ``host_compute_factor``: as in planning.CostParameters.
     """
 
     inputs: Sequence[tuple[str, float]]
@@ -83,7 +83,10 @@ class Neighbourhood(msgspec.Struct, frozen=True):
 def links_between(
     hosts: Iterable[str], inputs: Sequence[tuple[str, float]], outputs: Sequence[tuple[str, float]]
 ) -> set[Pair]:
-    """Return the links on which the costs of an operator on ``hosts`` depend; ``inputs``, ``outputs``: its own."""
+    """Return the links on which the costs of an operator on ``hosts`` depend.
+
+    ``inputs``, ``outputs``: hosts and bytes of the operator's producers and consumers.
+    """
     sources, targets = {source for source, _ in inputs}, {target for target, _ in outputs}
     arriving = {(source, host) for host in hosts for source in sources}
     leaving = {(host, target) for host in hosts for target in targets}
@@ -91,11 +94,12 @@ def links_between(
 
 
 def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: Neighbourhood) -> Decision:
-    """Choose among ``candidates`` by the local cost; ``current`` is where the operator is.
+    """Choose the host of an operator among ``candidates`` by the local cost. ``current``: its present host.
 
-    Links that are unknown and decide are in ``needs``: all of the current host's, and those of candidates that may yet
-    be better than the best known, by a lower bound with unknown links as infinitely fast (branch and bound); lastly,
-    with hysteresis, that which would carry the state. Call again when they are known, or taken for something.
+    If unknown links may change the decision, ``needs`` of the result has them. These are links of the current host, and
+    links of candidates that may still be better than the best known host. In this comparison, unknown links count as
+    infinitely fast (branch and bound). With hysteresis, the link that would carry the state is needed last. Call again
+    when the links are known, or have an assumed rate.
     """
     bounds: dict[str, float] = {}
     unknown: dict[str, frozenset[Link]] = {}
@@ -105,7 +109,7 @@ def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: N
     current_s = costs.get(current, math.inf)
     best = min(costs, key=costs.__getitem__, default=current)  # R2: the current host, then the order, wins a tie
     best_s = costs.get(best, math.inf)
-    order = {host: i for i, host in enumerate(bounds)}  # an earlier one with the same cost would win
+    order = {host: i for i, host in enumerate(bounds)}  # of two hosts with the same cost, the earlier wins
     better = [host for host, bound_s in bounds.items() if (bound_s, order[host]) < (best_s, order[best])]
     open_links = unknown[current].union(*[unknown[host] for host in better])
 
@@ -129,7 +133,7 @@ def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: N
 
 
 def _bound_s(options: LocalMoves, host: str, near: Neighbourhood) -> tuple[float, frozenset[Link]]:
-    """The local cost on ``host`` with unknown links as infinitely fast, and these links."""
+    """Return the local cost on ``host`` with unknown links as infinitely fast, and the unknown links."""
     unknown: set[Link] = set()
     compute_s = near.compute_s * near.host_compute_factor.get(host, 1.0)
 

@@ -1,4 +1,4 @@
-"""Notes of the parts of a striped stream. The events that these parts yield besides are for the runs of its trees."""
+"""Notes of the parts of a striped stream. The parts also yield events, which are for the runs of the stream's trees."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from thalweg.middleware.protocol import messages as m
 
 
 class IndicesAssigned(Note, frozen=True):
-    """A stripe has been given indices, of which the hosts of its run are to be told."""
+    """Assignment of the stream's indices to a stripe: a ``message`` for the hosts of the stripe's run."""
 
     message: m.StripeIndices
 
 
 class TreesReplaced(Note, frozen=True):
-    """Stripes from number ``first`` on have taken over from those before, or with an ``error`` could not."""
+    """Takeover of the stream by the stripes from number ``first`` on, or with an ``error`` the failure to take over."""
 
     first: int
     error: str = ""
 
 
 class PlacesFailed(Note, frozen=True):
-    """Queries that take what is made for these ``places`` cannot go on."""
+    """Failure of the queries that take partitions made for any of the ``places``."""
 
     places: frozenset[int]
     failure: e.Fail
 
 
 class PartitionNeeded(Note, frozen=True):
-    """The run above the trees needs the stream's next partition."""
+    """Demand of the upper graph for the stream's next partition."""
 
 
 class StreamRestarted(Note, frozen=True):
-    """The run above the trees needs partition ``first`` of the stream again, and all after it."""
+    """Demand of the upper graph for a restart of the stream with partition ``first``."""
 
     first: int
 

@@ -6,7 +6,7 @@ R1. A stripe (``protocol.stripes``) counts its own partitions from 0. Its code r
     client assigns. If a node comes to a partition without an index, the node waits for the index.
 R2. An assigned index never changes. Indices of delivered partitions are forgotten.
 R3. Before a waiting node is called, its state is checked again, as the call may be obsolete.
-R4. If an input is past its end, the node passes that on as a partition. A later partition may have a value again.
+R4. If an input is past its end, the node passes the end on as a partition. A later partition may have a value again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class GivenIndices(Indices):
-    """Indices of one stripe on this host, and the nodes that wait for an index."""
+    """Indices of one stripe on a host, and the nodes that wait for an index."""
 
     __slots__ = ("_of", "_waiting")
 
@@ -41,11 +41,11 @@ class GivenIndices(Indices):
 
     def call(self, run: RunId, node: str, action: RunCode) -> e.RunOperator | e.OperatorFinished | None:
         index = self._of.get(action.index)
-        if index is None:  # R1
+        if index is None:  # R1: the node waits for its index
             self._waiting[node] = action
             return None
         past = past_end_of(action.inputs)
-        if past is not None:  # R4
+        if past is not None:  # R4: the node passes the end on, and its code does not run
             return e.OperatorFinished(run, node, action.index, past, past.size_bytes)
         return e.RunOperator(run, node, action.index, action.inputs, index)
 
@@ -58,7 +58,7 @@ class GivenIndices(Indices):
             del self._of[partition]
         for partition, index in enumerate(indices, first):
             if len(self._of) < MOST_GIVEN:
-                self._of.setdefault(partition, index)  # R2: an index that was given once stays
+                self._of.setdefault(partition, index)  # R2: an assigned index never changes
         for node, run in list(self._waiting.items()):
             if run.index in self._of:
                 del self._waiting[node]
@@ -77,11 +77,11 @@ class StripeCode(Part):
     def __init__(self, flow: Flow, *, is_stripe: bool) -> None:
         self._flow = flow
         self._indices = GivenIndices()
-        if is_stripe:  # else a client speaks of indices that its run does not have
+        if is_stripe:  # in any other run, indices from the client have no effect
             flow.calls.use(self._indices)
 
     def on_given(self, _: str, message: m.StripeIndices) -> None:
-        """Take indices of the client, and call the nodes that have waited for them (R1)."""
+        """Store the indices assigned by the client, and call the nodes that wait for an index (R1)."""
         for name, action in self._indices.give(message.first, message.indices):
             self._flow.call_again(name, action)
 

@@ -1,16 +1,17 @@
-"""The streams of this host's application that go over several trees, and the runs that are their stripes.
+"""Striped streams of the local application, and the runs of their stripes and upper graphs.
 
 Rules:
 
-R1. What the run of a stripe says to its application the stream hears (``stripes.striping``), at the end of the event by
-    which it was said; the application hears of the stream alone, but of where operators are, and of plans.
-R2. What the application says of a stream as a whole is said of each of its stripes. A stream is forgotten with the last
-    of these.
-R3. Where some of the graph is above the trees, the application speaks with the run that this is, and that is fed with
-    what the stream gives (``stripes.upper_feed``): its sources' code is run here. It begins and ends with the stripes.
-R4. A query that takes something which the trees do not make begins when others have taken over that do, with the first
-    partition that is theirs alone. One that cannot go on leaves the run above; the application has others take over
-    that do not make what was its.
+R1. Commands of a stripe's run for the application go to the stream (``stripes.striping``), at the end of the event that
+    led to them. The application gets the commands of the stream alone, besides locations of operators and plans.
+R2. An event of the application about a whole stream is passed to the run of each stripe. A stream is forgotten with its
+    last run.
+R3. If a stream has an upper graph, the application deals with the run of the upper graph. This run is fed with the
+    stream's partitions (``stripes.upper_feed``), and the host itself answers the calls of its inlets. It begins and
+    ends with the stripes.
+R4. If a query takes an output that the trees do not make, new stripes take over first. The query begins with the first
+    partition that only the new stripes carry. A query that cannot go on leaves the upper run. Then the application
+    replaces the stripes by stripes without the outputs of the query.
 """
 
 from __future__ import annotations
@@ -40,19 +41,22 @@ OF_STREAMS = frozenset({e.NextRequested, e.RunAbandoned, e.PeerLost, e.PeerJoine
 
 
 class Stripes:
-    """Striped streams that this host leads. The host handles each event that a method yields before it goes on."""
+    """Striped streams that the host leads.
+
+    The methods yield events, and the host handles each event before the method goes on.
+    """
 
     def __init__(
         self, out: Outbox, limits: CoreConfig, runs: Mapping[RunId, RunCore], failover_runs: FailoverRuns
     ) -> None:
         self._out, self._limits, self._runs, self._failover_runs = out, limits, runs, failover_runs
         self.led: dict[RunId, Striping] = {}
-        self.trunks: dict[RunId, UpperFeed] = {}  # R3: by stream, the feed of the run above its trees
-        self._left: dict[RunId, set[RunId]] = {}  # by stream, the runs that are not forgotten
-        self._queries: dict[RunId, e.AttachRequested] = {}  # R4: by stream, the query that waits for other stripes
+        self.trunks: dict[RunId, UpperFeed] = {}  # R3: by stream, the feed of its upper run
+        self._left: dict[RunId, set[RunId]] = {}  # by stream, its runs that are not forgotten
+        self._queries: dict[RunId, e.AttachRequested] = {}  # R4: by stream, the query that waits for new stripes
 
     def begin(self, event: e.StripesRequested) -> None:
-        """The application asks for a stream; its stripes' runs are about to begin."""
+        """Begin a stream that the application requests. The runs of its stripes begin directly after."""
         stream, above = event.run, event.above
         out = self._out.of(stream if above is UNSET else stream.trees)
         self.led[stream] = Striping(out, event, self._limits, self)
@@ -62,7 +66,7 @@ class Stripes:
             self.trunks[stream] = UpperFeed(stream, inlets_of(above.install.dataflow), event.start, self)
 
     def replace(self, event: e.TreesRequested) -> tuple[e.RunRequested, ...]:
-        """R4: the application wants others to take over; their runs, as they begin."""
+        """Prepare stripes that take over a stream (R4). Return the requests for their runs."""
         stream, query = event.run, event.query
         striping, above = self.led.get(stream), self._now(stream)
         if striping is None or above is None:
@@ -78,7 +82,7 @@ class Stripes:
         return tuple(requests)
 
     def _on_trees_replaced(self, stream: RunId, note: n.TreesReplaced) -> Iterator[e.Event]:
-        """R4: others have taken over, or could not."""
+        """Report to the application that new stripes have taken over, or could not. Begin the waiting query (R4)."""
         first, error = note.first, note.error
         query = self._queries.pop(stream, None)
         if query is not None and error:
@@ -88,7 +92,7 @@ class Stripes:
             yield msgspec.structs.replace(query, since=self.led[stream].since)
 
     def _on_places_failed(self, stream: RunId, note: n.PlacesFailed) -> Iterator[e.Event]:
-        """R4: who takes what is made for these places cannot go on."""
+        """Fail the queries that take outputs for the failed places, and remove them from the upper run (R4)."""
         places, failed = note.places, note.failure
         above, waiting = self._now(stream), self._queries.get(stream)
         if above is None:
@@ -112,23 +116,23 @@ class Stripes:
                 queries.failed(number, failed.reason, **about)
 
     def concern(self, event: e.Event) -> bool:
-        """Whether that is said of a stream as a whole."""
+        """Return whether an event is about a stream as a whole, and not about one run."""
         if type(event) is e.TimerFired:
             return event.key.timer == Timer.STRIPES
         stream = getattr(event, "run", NO_RUN)
-        if type(event) is e.DetachRequested:  # R4: a query that still waits has not begun in the run above
+        if type(event) is e.DetachRequested:  # R4: a waiting query has not begun in the upper run
             return self._waits(event)
-        # R3: the application asks the run above the trees
+        # R3: the application asks the upper run
         asks = type(event) is e.NextRequested and stream in self.trunks
         return type(event) in OF_STREAMS and stream in self.led and not asks
 
     def _waits(self, event: e.DetachRequested) -> bool:
-        """Whether that query has not begun above yet."""
+        """Return whether a query has not begun in the upper run yet."""
         waiting = self._queries.get(event.run)
         return waiting is not None and waiting.query == event.query
 
     def handle_event(self, event: Any) -> Iterator[e.Event]:
-        """R2: what is said of a stream, or that something is due in it."""
+        """Handle an event about a whole stream, or the timer of a stream (R2)."""
         if type(event) is e.TimerFired:
             stream = event.key.run.stream_id
             striping = self.led.get(stream)
@@ -144,7 +148,10 @@ class Stripes:
                 yield msgspec.structs.replace(event, run=run)
 
     def go_on(self) -> Iterator[e.Event]:
-        """R3: feed the runs above the trees with what has come. Sources that they waited for may have ended."""
+        """Feed upper runs with arrived partitions (R3).
+
+        An inlet that the feed waited for may have ended in the meantime.
+        """
         for stream, fed in self.trunks.items():
             if fed.waits:
                 yield from self._handle_notes(stream, fed.go_on())
@@ -163,7 +170,7 @@ class Stripes:
     def _on_stream_restarted(self, stream: RunId, note: n.StreamRestarted) -> Iterator[e.Event]:
         return self._handle_notes(stream, self.led[stream].begin_anew(note.first))
 
-    # --- what runs say: what all others hear of it ----------------------------------------------------------
+    # --- commands of runs -----------------------------------------------------------------------------------
 
     def _of_stripe(self, command: Any) -> tuple[Striping, StripeState] | None:
         number = command.run.stripe
@@ -173,12 +180,12 @@ class Stripes:
         return None if striping is None or stripe is None else (striping, stripe)
 
     def _of_trunk(self, command: Any) -> UpperFeed | None:
-        """R3: what is fed by the stream that says that."""
+        """Return the feed of an upper run, if a command comes from the stream that feeds it (R3)."""
         stream = command.run.stream_id
         return self.trunks.get(stream) if command.run == stream.trees else None
 
     def handle_command(self, command: e.Command) -> Iterable[e.Event | e.Command]:
-        """R1: handle a run's command, of a kind in ``HANDLED``. Return events for runs, and commands for the shell."""
+        """Handle a run's command, of a kind in ``HANDLED`` (R1). Return events for runs, and commands for the shell."""
         return self._COMMAND_HANDLERS[type(command)](self, command)
 
     def _on_ready(self, command: e.Ready) -> Iterable[e.Event | e.Command]:
@@ -203,7 +210,11 @@ class Stripes:
         return (command if self._of_trunk(command) is None else msgspec.structs.replace(command, run=stream),)
 
     def _on_forgotten(self, command: e.Forgotten) -> Iterator[e.Event | e.Command]:
-        """Which lines are hung up by, so that all others hear of it, but of what is above trees only at the end."""
+        """Handle the end of a run, or of one generation of it.
+
+        The shell closes connections by ``Forgotten``, so the command is passed on for every run. For an upper run, it
+        is passed on only with the last run of the stream.
+        """
         stream, pair = command.run.stream_id, self._of_stripe(command)
         if pair is None and stream not in self.trunks:
             yield command
@@ -228,7 +239,7 @@ class Stripes:
             yield command
 
     def _on_open(self, command: e.OpenRun) -> Iterable[e.Event | e.Command]:
-        """R3: no code is to be loaded for what is fed here."""
+        """Open an upper run without its inlets, as they have no code to load (R3)."""
         fed = self.trunks.get(command.install.run.first_generation)
         if fed is None:
             return (command,)
@@ -236,7 +247,7 @@ class Stripes:
         return (e.OpenRun(command.install, tuple([name for name in command.nodes if not is_inlet(nodes[name])])),)
 
     def _on_open_node(self, command: e.OpenNode) -> Iterable[e.Event | e.Command]:
-        """R3: nor for what may come to be fed here."""
+        """Report a new inlet as opened, as it has no code to load (R3)."""
         if command.run.first_generation not in self.trunks or not is_inlet(command.node):
             return (command,)
         return (e.NodeOpened(command.run, command.node.name),)
@@ -251,14 +262,14 @@ class Stripes:
             return (command,)
         return self._handle_notes(stream, fed.want(command, inlet_of(node)))
 
-    # --- how runs are reached -------------------------------------------------------------------------------
+    # --- access to runs -------------------------------------------------------------------------------------
 
     def _now(self, run: RunId) -> RunCore | None:
-        """A stripe's run, or the one above them, of whatever generation it is now."""
+        """Return the present generation of a stripe's run, or of an upper run."""
         return self._runs.get(self.current_id(run))
 
     def current_id(self, run: RunId) -> RunId:
-        """Return the id of the generation that a stripe's run is now, or the one above them."""
+        """Return the id of the present generation of a stripe's run, or of an upper run."""
         return self._failover_runs.current_id(run)
 
     def _on_indices_assigned(self, _: RunId, note: n.IndicesAssigned) -> Iterable[e.Event]:
@@ -270,7 +281,7 @@ class Stripes:
         return ()
 
     def _at_fault(self, failed: e.Fail) -> Collection[str]:
-        """Which nodes of a stripe it failed for: one, or those of the host that is lost."""
+        """Return the nodes of a stripe that a failure is about: one node, or the nodes of a lost host."""
         run = self._runs.get(failed.run)
         if run is None or not failed.lost:
             return (failed.node,) if failed.node else ()
@@ -278,18 +289,18 @@ class Stripes:
         return [node for node, host in where.items() if host == failed.host]
 
     def depth(self, run: RunId) -> int:
-        """Return how many partitions a run, as it is now, can have under way."""
+        """Return how many partitions the present generation of a run can have under way."""
         now = self._now(run)
         return 1 if now is None else max(now.tree.dataflow.level.values()) * now.context.install.ahead
 
     def lives(self, run: RunId, source: str) -> bool:
-        """Return whether a source of a run, as it is now, may want more."""
+        """Return whether a source in the present generation of a run may still need partitions."""
         now = self._now(run)
         node = None if now is None else now.flow.nodes.get(source)
         return node is not None and node.state is not ENDED
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         for striping in self.led.values():
             striping.validate()
         for fed in self.trunks.values():
@@ -315,5 +326,5 @@ class Stripes:
 
 
 def _places(nodes: Iterable[Node]) -> set[int]:
-    """What of the stream's partitions feeds the sources among these."""
+    """Return the places of the inlets among ``nodes``."""
     return {inlet_of(node) for node in nodes if is_inlet(node)}

@@ -1,40 +1,46 @@
-"""One stream over several trees at once: which tree carries which partition, at the client.
+"""Striping of one stream over several trees, at the client: which tree carries which partition.
 
 Each tree is a run of its own, a *stripe* (``protocol.stripes``), with its own barrier, epochs, hand-overs, shapes and
-generations; here they are handed out the indices of one stream, whose partitions go to the application in order.
+generations. The client assigns the indices of one stream to the stripes, and delivers the partitions to the application
+in order.
 
 Rules:
 
-R1. A stripe gets indices ahead, at most as many as its tree can have under way: one for each level and partition under
-    way over an edge (``Install.ahead``), and one that is made meanwhile. Of many stripes each gets less, ``FULL``
-    times that together for as many as ``MANY``: none needs to be full, and the earlier an index is given, the later it
-    may come. A stripe is told again what it was given until it delivers.
-R2. The stripe that asks next gets the next index, where all are equally fast. Of others each gets that which is next
-    when it can deliver: as many are left for the others as these will have delivered by then, at most
-    ``MOST_LEFT``, each of which is remembered. So a slow tree gets few, and little waits for it. How long a stripe
-    takes for one is smoothed over those that it was not kept waiting for.
-R3. The sink of a stripe is asked for its next partition if that is the stream's next, or if there is room: of
-    partitions that came before their turn at most ``window`` - 1 wait. What comes when there is none is dropped, and
-    given out again.
-R4. A stripe that delivers nothing for ``STALLED`` times as long as it usually takes, while the stream waits for it, is
-    not waited for alone: the next index is given to another one as well, which would deliver it soonest. Which of them
-    comes first counts; the other is a known duplicate, and dropped. One whose pace is not known is waited for ``LATE``
-    times as long as half of them took for their first one, or ``STALLED`` times as long as any, before half have.
-R5. A stripe that cannot go on, as it has lost a host, leaves what it has open to the others. The stream fails with the
-    last one, or where code does.
-R6. What is past a source's end says so (``parcels``): the stream ends before the first such partition.
-R7. A stripe that begins anew, as its next generation, is told again what it was given from where it begins, as often as
-    R1 says, until it delivers what it was given since: its hosts may hear of it before they have the run.
-R8. Nor is a stripe waited for that has become slow: what it would deliver ``LATE`` times as late as the stream comes to
-    it, and as another one would, is given to that one as well, before the stream waits for it. A stripe that is late is
-    taken to be as late again, one that has not delivered for as long as R4 says to be late for ever.
-R9. Where the stream feeds what runs above its trees (``upper_feed``), each of a partition's parts may be past its
-    end alone; the stream ends with the partition of which all are, which is delivered as well. It begins anew with a
-    partition when it is told to: what was made of it and those after it, and is not here any more, is made again.
-R10. Other stripes may take over, which make more than those before, or less: where all of them are ready, these get no
-    more indices, and end with what they have open. Where one of them fails before that, they are dropped. Until then
-    all goes on as before, also where a stripe fails in what only some queries want (``theirs``): these are told, the
-    others carry what it had open, and where there are none left the stream waits for those that take over.
+R1. A stripe gets indices ahead, at most as many as its tree can have under way, and one for a partition made meanwhile.
+    A tree can have ``Install.ahead`` partitions under way for each level. Up to ``MANY`` stripes share ``FULL`` times
+    this number, but a stripe gets at least ``LEAST``. Trees need not be full, and an index assigned early may be
+    delivered late. The open indices of a stripe are sent again until it delivers.
+R2. If stripes are equally fast, the stripe that asks next gets the next index. Otherwise a stripe gets the index that
+    will be next when the stripe can deliver. It leaves out as many indices as the remaining stripes will deliver until
+    then, at most ``MOST_LEFT``. These indices are remembered. So a slow tree gets few partitions, and few partitions
+    wait for it. The time of a stripe for a partition is smoothed, without partitions for which the stripe was kept
+    waiting.
+R3. The sink of a stripe is asked for its next partition if this is the stream's next partition, or if there is room. At
+    most ``window`` - 1 partitions wait for an earlier partition. A partition without room is dropped, and its index is
+    assigned again.
+R4. A stripe stalls if the stream has waited for it for ``STALLED`` times its usual time. Then the next index is also
+    assigned to the stripe that would deliver soonest. The first delivery counts. The second delivery is a known
+    duplicate, and dropped. If the pace of a stripe is unknown, the limit depends on the first partitions of the
+    stripes. It is ``LATE`` times their median time if at least half of the stripes have delivered, otherwise
+    ``STALLED`` times the longest.
+R5. A stripe that has lost a host cannot go on, and leaves its open indices to the remaining stripes. The stream fails
+    with its last stripe, or if code fails.
+R6. A partition past the end of a source is marked (``parcels``). The stream ends before the first such partition.
+R7. If a stripe begins its next generation, it gets its indices again, from its first partition there on. The message is
+    repeated as in R1 until the stripe delivers a partition that was assigned later. Its hosts may get the first message
+    before the run.
+R8. The stream does not wait for a stripe that has become slow. The delivery by the stripe is compared with the time at
+    which the stream needs the partition, and with the delivery by a second stripe. If it is ``LATE`` times as late as
+    both, the second stripe gets the index as well, before the stream waits. A late stripe is expected to be late by the
+    same time again. A stripe without a delivery for the limit of R4 is expected to be late for ever.
+R9. If the stream feeds an upper graph (``upper_feed``), a part of a partition may be past its end alone. The stream
+    ends with the first partition with all parts past their ends, and delivers this partition as well. On demand, the
+    stream restarts with an earlier partition. From there on, partitions that are no longer here are made again.
+R10. New stripes with more or fewer outputs may take over. When every new stripe is ready, the old stripes get no more
+    indices, and end after their open indices. If a new stripe fails before, the new stripes are dropped. Until the
+    takeover the old stripes go on, even if a stripe fails in nodes for queries only (``theirs``). These queries are
+    notified, and the remaining stripes carry its open indices. Without a remaining stripe, the stream waits for the new
+    stripes.
 """
 
 from __future__ import annotations
@@ -59,32 +65,36 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import RunId
 
-SMOOTHING = 0.3  # weight of the last partition in what a stripe takes for one
-LATE = 2.0  # times what others take
-STALLED = 4.0  # times what a stripe usually takes for a partition
-UNKNOWN = 2  # partitions under way in a stripe of which is not known yet how fast it is
-LEAST = 3  # that are under way in a stripe, however many there are
-FULL, MANY = 3, 9  # trees' worth of partitions that are under way in so many trees; up to three trees are full
-MOST_LEFT = 4096  # indices that a stripe leaves for the others at most, however fast they are
-KEPT = m.MOST_GIVEN // 2  # partitions that were delivered and may have to be made again (R7)
+SMOOTHING = 0.3  # weight of the last partition in the time that a stripe takes for one
+LATE = 2.0  # times the time of other stripes
+STALLED = 4.0  # times the usual time of a stripe for a partition
+UNKNOWN = 2  # partitions under way in a stripe of unknown pace
+LEAST = 3  # partitions under way in a stripe, with any number of stripes
+FULL, MANY = 3, 9  # up to MANY trees have as many partitions under way as FULL full trees
+MOST_LEFT = 4096  # indices that a stripe leaves for the other stripes at most
+KEPT = m.MOST_GIVEN // 2  # delivered partitions that may have to be made again (R7)
 
 
 class OpenPartition(msgspec.Struct, frozen=True):
-    """Partition ``partition`` of a stripe, which is ``index`` of the stream, and has not been delivered."""
+    """Undelivered partition of a stripe: its number in the stripe, and its index in the stream."""
 
     partition: int
     index: int
 
 
 class StripeTakeover(NamedTuple):
-    """R10: what a stripe makes that takes over, and what of it only queries want (``TreesRequested``)."""
+    """Outputs of a stripe that takes over (R10), as in ``TreesRequested``.
+
+    ``places``: by place in the upper graph, the input of the stripe's sink. ``theirs``: by node that only queries need,
+    the places.
+    """
 
     places: dict[int, int] | None
     theirs: dict[str, tuple[int, ...]]
 
 
 class StripeState:
-    """What the stream knows of one of its stripes."""
+    """State of one stripe at the client: indices, pace, takeover and restart."""
 
     __slots__ = (
         "anew", "asked_s", "coming", "delivered_s", "fills_s", "leaving", "number", "open", "over", "past", "period_s",
@@ -99,40 +109,40 @@ class StripeState:
         self.coming = takes_over is not None  # R10: the stripe waits until all that take over are ready
         self.places, self.theirs = takes_over or StripeTakeover(None, {})
         self.open: deque[OpenPartition] = deque()
-        self.past: deque[int] = deque(maxlen=KEPT)  # the stream's indices of its last partitions, delivered
-        self.upto = 0  # its partitions before that have been given
-        self.asked_s: float | None = None  # since when its sink gathers
+        self.past: deque[int] = deque(maxlen=KEPT)  # indices in the stream of its last delivered partitions
+        self.upto = 0  # number of its partitions with an assigned index, delivered ones included
+        self.asked_s: float | None = None  # time since which its sink gathers
         self.delivered_s = -math.inf
         self.period_s: float | None = None
-        self.fills_s: float | None = None  # what its first partition took, through all of its tree
+        self.fills_s: float | None = None  # time of its first partition, through its whole tree
         self.told_s, self.wait_s = 0.0, wait_s
-        # R7: where the stripe begins anew, and how far it was given indices before
+        # R7: first partition of the present generation, and ``upto`` at its beginning
         self.anew: tuple[int, int] | None = None
 
     @property
     def works(self) -> bool:
-        """Whether it may have anything open."""
+        """Return whether the stripe may have open partitions."""
         return self.ready and not (self.over or self.coming)
 
     @property
     def carries(self) -> bool:
-        """Whether it can be given anything more."""
+        """Return whether the stripe can be assigned further indices."""
         return self.works and not self.leaving
 
     def has(self, index: int) -> bool:
-        """Whether it was given that, and has not delivered it."""
+        """Return whether an index is assigned to the stripe, and its partition is not delivered."""
         return any(entry.index == index for entry in self.open)
 
 
 class StripePace(NamedTuple):
-    """When the next partition of a stripe may come, from now on, and what it takes for one; seconds."""
+    """Pace of a stripe: seconds from now to its next partition, and seconds for each partition."""
 
     first_s: float
     period_s: float
 
 
 class Striping:
-    """The stream, at its client."""
+    """State of one striped stream at the client: stripes, partitions in the window, and indices without a stripe."""
 
     def __init__(self, out: Outbox, event: e.StripesRequested, limits: CoreConfig, runs: StreamRuns) -> None:
         self._out, self._limits, self._runs = out, limits, runs
@@ -141,26 +151,26 @@ class Striping:
             StripeState(number, request.install.run, share, limits.retry_s)
             for number, (request, share) in enumerate(zip(event.stripes, event.shares, strict=True))
         ]
-        self.count = len(self.stripes)  # that there have been
+        self.count = len(self.stripes)  # stripes so far, including ended ones
         self.window = event.window
         (self._sink,) = event.stripes[0].install.dataflow.sinks
         self._feeds = event.above is not UNSET
-        self.next = event.start  # the application's
-        self.held: dict[int, e.Deliver] = {}  # that have come before their turn, or before they were asked for
-        self._wanted = False  # the application waits for the next one
+        self.next = event.start  # next partition of the application
+        self.held: dict[int, e.Deliver] = {}  # partitions before their turn, or before the demand
+        self._wanted = False  # the application demands the next partition
         self._begun = self._over = False
-        self._top = event.start  # no stripe has been given this one, or any after it
-        self._free: list[int] = []  # before that: those that no stripe has
+        self._top = event.start  # no stripe has had this index or a later index
+        self._free: list[int] = []  # earlier indices that no stripe has
         self._end = None if event.partitions is None else event.start + event.partitions
         self._uneven = ""
-        self.since = event.start  # R10: only the stripes that took over last carry this index and later ones
+        self.since = event.start  # R10: only stripes of the last takeover carry this index and later indices
         self._waits_for_others = False
-        self._next_s = 0.0  # since when the next one is the next
+        self._next_s = 0.0  # start of the wait for the next partition
 
-    # --- what the stripes' runs say -----------------------------------------------------------------------
+    # --- commands of the stripes' runs --------------------------------------------------------------------
 
     def on_ready(self, stripe: StripeState) -> StreamNotes:
-        """All hosts that a stripe needs have installed its run."""
+        """Begin to use a stripe. Every needed host has installed the run of the stripe."""
         stripe.ready = True
         if stripe.coming:
             yield from self._take_over()
@@ -170,7 +180,7 @@ class Striping:
         yield from self._go_on()
 
     def on_delivered(self, stripe: StripeState, part: e.Deliver) -> StreamNotes:
-        """A stripe has delivered its next partition."""
+        """Handle the delivery of a stripe: update the pace, and hold the partition for its turn."""
         now = self._out.now
         if stripe.over or not stripe.open or stripe.open[0].partition != part.index:
             self._record(stripe, "unexpected", node=part.sink, index=part.index)
@@ -188,7 +198,7 @@ class Striping:
             stripe.anew = None
         values = part.value if len(part.sizes) > 1 else (part.value,)
         past = past_end_of(values)
-        if self._feeds:  # R9: parts of a partition may be past their ends alone
+        if self._feeds:  # R9: each part of a partition may be past its end alone
             if all(map(is_past_end, values)):
                 self._end_before(entry.index + 1)
             self._take(stripe, entry, part)
@@ -214,17 +224,20 @@ class Striping:
         if accepted:
             self.held[index] = msgspec.structs.replace(part, run=self._out.run, index=index, places=stripe.places)
         else:
-            self._give_up(index)  # R3: a partition that finds no room is given out again
+            self._give_up(index)  # R3: the index of a partition without room is assigned again
 
     def _end_before(self, index: int, uneven: str = "") -> None:
-        """The stream ends before that partition."""
+        """Set the end of the stream before partition ``index``, unless the stream ends earlier."""
         if self._end is None or index < self._end:
             self._end, self._uneven = index, uneven
             self._free = [position for position in self._free if position < index]
             self.held = {position: part for position, part in self.held.items() if position < index}
 
     def on_failed(self, stripe: StripeState, failed: e.Fail, nodes: Collection[str] = ()) -> StreamNotes:
-        """R5: the run of a stripe cannot go on; R10: ``nodes`` are at fault."""
+        """Handle the failure of a stripe's run (R5, R10).
+
+        ``nodes``: the nodes that have failed, or were on a lost host.
+        """
         if stripe.over or self._over:
             return
         if stripe.coming:
@@ -250,11 +263,11 @@ class Striping:
         return all(stripe.over for stripe in self.stripes) and not self._waits_for_others
 
     def _record(self, stripe: StripeState, kind: str, **fields: Any) -> None:
-        """A record of a stripe's run: the stream has none."""
+        """Record an event about a stripe with the stripe's run, as the stream has no records."""
         self._out.of(self._runs.current_id(stripe.run)).record(kind, **fields)
 
     def _leave(self, stripe: StripeState) -> None:
-        """A stripe gets nothing more; what it has open is for the others."""
+        """End a stripe, and free its open indices for the remaining stripes."""
         stripe.over, stripe.asked_s = True, None
         left = [entry.index for entry in stripe.open]
         stripe.open.clear()
@@ -262,17 +275,17 @@ class Striping:
             self._give_up(index)
 
     def _give_up(self, index: int) -> None:
-        """Have an index given out again, unless it is not wanted any more, or others have it."""
+        """Free an index for assignment, if the stream still needs the partition and no stripe has the index."""
         if self._is_wanted(index) and not any(stripe.has(index) for stripe in self.stripes):
             insort(self._free, index)
 
     def _is_wanted(self, index: int) -> bool:
-        """Return whether the stream still needs that partition: it is not delivered, not held, and before the end."""
+        """Return whether the stream still needs a partition: not delivered, not held, and before the end."""
         before_end = self._end is None or index < self._end
         return self.next <= index and before_end and index not in self.held
 
     def on_follows(self, stripe: StripeState, first: int) -> StreamNotes:
-        """R7: a stripe begins anew, some of its nodes with partition ``first``."""
+        """Handle the next generation of a stripe, in which some nodes begin with partition ``first`` (R7)."""
         oldest = stripe.upto - len(stripe.open) - len(stripe.past)
         if first < oldest:
             why = f"stripe {stripe.number} would begin anew with its partition {first}, of which nothing is known"
@@ -282,10 +295,10 @@ class Striping:
         yield from self._announce_indices(stripe)
         self._wake()
 
-    # --- R10: others take over ------------------------------------------------------------------------------
+    # --- R10: stripes that take over ------------------------------------------------------------------------
 
     def replace(self, requests: Sequence[e.RunRequested], what: Sequence[StripeTakeover]) -> None:
-        """These are about to begin, and take over when all are ready."""
+        """Add new stripes, which take over when every new stripe is ready (R10)."""
         shares = [stripe.share for stripe in self.stripes if not (stripe.leaving or stripe.coming)]
         for place, (request, takes_over) in enumerate(zip(requests, what, strict=True)):
             share = shares[place] if place < len(shares) else 1 / len(requests)
@@ -293,7 +306,7 @@ class Striping:
             self.count += 1
 
     def forget(self, stripe: StripeState) -> None:
-        """Nothing more will be heard of a stripe; where others have taken over, or it could not, it counts no more."""
+        """Remove a stripe whose run is over, after its replacement or a failed takeover."""
         if stripe.over and (stripe.leaving or stripe.coming):
             self.stripes.remove(stripe)
 
@@ -321,16 +334,16 @@ class Striping:
                 stripe.over = True
                 yield e.RunAbandoned(stripe.run)
 
-    # --- what the application says ------------------------------------------------------------------------
+    # --- events of the application ------------------------------------------------------------------------
 
     def on_next(self) -> StreamNotes:
-        """The application wants the next partition."""
+        """Handle the demand of the application for the next partition."""
         if not self._wanted:
             self._wanted, self._next_s = True, self._out.now
             yield from self._go_on()
 
     def begin_anew(self, first: int) -> StreamNotes:
-        """R9: the application wants partition ``first`` again, and all after it."""
+        """Restart the stream with partition ``first``, as demanded by its upper graph (R9)."""
         again = range(first, self.next)
         self.next = first
         while self._waits() > max(0, self.window - 1):  # R3: the former next partition waits as well now
@@ -342,7 +355,7 @@ class Striping:
         yield from self._go_on()
 
     def on_timer(self) -> StreamNotes:
-        """Something is due: a word to be said again, or a stripe to be waited for no more."""
+        """Repeat messages to stripes without a delivery, and assign indices of stalled stripes again."""
         self._alarm.rung()
         now = self._out.now
         for stripe in self.stripes:
@@ -351,7 +364,7 @@ class Striping:
                 stripe.wait_s = min(2 * stripe.wait_s, self._limits.retry_max_s)
         yield from self._go_on()
 
-    # --- what is to be done -------------------------------------------------------------------------------
+    # --- assignment and delivery --------------------------------------------------------------------------
 
     def _go_on(self) -> StreamNotes:
         if not self._over:
@@ -376,7 +389,7 @@ class Striping:
         self._wake()
 
     def _hand_out(self) -> None:
-        """Give the application the next partition, if it wants it and it is here, or the end."""
+        """Deliver the next partition to the application if it is demanded and here, or report the end."""
         over = self._end is not None and self.next >= self._end
         if self._wanted and over:
             self._over = True
@@ -391,7 +404,7 @@ class Striping:
             self._out.fail(f"no stripe of the stream is left that could carry partition {self.next}")
 
     def _fill(self, stripe: StripeState, paces: Mapping[StripeState, StripePace]) -> bool:
-        """R1: whether a stripe has been given more indices."""
+        """Assign indices to a stripe up to its limit (R1). Return whether the stripe got more indices."""
         before = stripe.upto
         ahead = self._ahead(stripe)
         while len(stripe.open) < ahead and (index := self._choose(stripe, paces)) is not None:
@@ -399,7 +412,7 @@ class Striping:
         return stripe.upto > before
 
     def _ahead(self, stripe: StripeState) -> int:
-        """R1: how many indices a stripe may have."""
+        """Return how many open indices a stripe may have (R1)."""
         if stripe.period_s is None:
             return UNKNOWN
         most = self._runs.depth(stripe.run) + 1
@@ -411,7 +424,10 @@ class Striping:
         stripe.upto += 1
 
     def _choose(self, stripe: StripeState, paces: Mapping[StripeState, StripePace]) -> int | None:
-        """R2: the index for a stripe's next partition, which is taken for given; None where others will have all."""
+        """Choose the index for the next partition of a stripe, and remove it from the free indices (R2).
+
+        None: the remaining stripes will deliver every partition up to the end of the stream before.
+        """
         then_s = paces[stripe].first_s + len(stripe.open) * paces[stripe].period_s
         skip = 0
         for other, (first_s, period_s) in paces.items():
@@ -428,7 +444,11 @@ class Striping:
         return index
 
     def _period_s(self, stripe: StripeState) -> float:
-        """What a stripe takes for a partition; of one that has not delivered any two, as its share of the others'."""
+        """Return the time that a stripe takes for a partition.
+
+        For a stripe of unknown pace, the time follows from its share, and from the mean time of the stripes of known
+        pace.
+        """
         if stripe.period_s is not None:
             late_s = 0.0 if stripe.asked_s is None else self._out.now - max(stripe.asked_s, stripe.delivered_s)
             return max(stripe.period_s, late_s, 1e-9)
@@ -436,17 +456,17 @@ class Striping:
         return max((plain_sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
 
     def _first_s(self, stripe: StripeState) -> float:
-        """When a stripe's next partition may come, from now on."""
+        """Return the time from now to a stripe's next partition."""
         if stripe.delivered_s == -math.inf:
             return self._period_s(stripe)
         return max(0.0, stripe.delivered_s + self._period_s(stripe) - self._out.now)
 
     def _waits(self) -> int:
-        """How many partitions wait for one before them."""
+        """Return how many partitions are held for an earlier partition."""
         return len(self.held) - (self.next in self.held)
 
     def _may_ask(self, stripe: StripeState) -> bool:
-        """R3."""
+        """Return whether the sink of a stripe may be asked for its next partition (R3)."""
         index = stripe.open[0].index
         if index == self.next or stripe.has(self.next):
             return True
@@ -456,7 +476,7 @@ class Striping:
         return self._waits() + len(early) < self.window - 1
 
     def _reassign(self) -> StreamNotes:
-        """R4; what was to be given out again is, where it is the next one."""
+        """Assign the next index to the quickest other stripe, if the index is free or its stripe stalls (R4)."""
         nobodys = self._free[:1] == [self.next]
         candidates = self._without_next()
         if not candidates or not (nobodys or self._stalled_s() <= self._out.now):
@@ -469,7 +489,7 @@ class Striping:
         yield from self._announce_indices(other)
 
     def _assign_ahead(self, paces: Mapping[StripeState, StripePace]) -> StreamNotes:
-        """R8."""
+        """Assign indices of slow stripes to faster stripes as well, before the stream waits for them (R8)."""
         known = {
             stripe: self._waits_s(stripe, pace.first_s) for stripe, pace in paces.items() if stripe.period_s is not None
         }
@@ -494,17 +514,17 @@ class Striping:
                     free_s[other] += paces[other].period_s
 
     def _waits_s(self, stripe: StripeState, first_s: float) -> float:
-        """R8: how long a stripe's next partition may still take."""
+        """Return how long a stripe's next partition may still take. A present delay counts once more (R8)."""
         if stripe.asked_s is None or stripe.period_s is None:
             return first_s
         return max(first_s, self._out.now - max(stripe.asked_s, stripe.delivered_s) - stripe.period_s)
 
     def _without_next(self) -> list[StripeState]:
-        """The stripes that could be given the next partition as well."""
+        """Return the stripes to which the stream's next index could be assigned as well."""
         return [stripe for stripe in self.stripes if stripe.carries and not stripe.has(self.next)]
 
     def _stalled_s(self) -> float:
-        """R4: when the stream has waited for its next partition for long enough; infinity where it does not wait."""
+        """Return when the stream's next partition counts as stalled (R4); infinity if the stream does not wait."""
         over = self._end is not None and self.next >= self._end
         having = [stripe for stripe in self.stripes if stripe.works and stripe.has(self.next)]
         if over or not self._wanted or not having or not self._without_next():
@@ -512,7 +532,7 @@ class Striping:
         return max([self._waited_for_s(stripe) for stripe in having])
 
     def _waited_for_s(self, stripe: StripeState) -> float:
-        """R4: until when a stripe may deliver the next partition, which it has perhaps not begun."""
+        """Return until when a stripe may deliver the next partition, after its earlier open partitions (R4)."""
         before = next((n for n, entry in enumerate(stripe.open) if entry.index == self.next), 0)
         if stripe.period_s is not None:
             since_s = max(self._next_s, stripe.delivered_s)
@@ -520,7 +540,7 @@ class Striping:
         return self._stuck_s(stripe)
 
     def _stuck_s(self, stripe: StripeState) -> float:
-        """R4: when a stripe whose pace is not known has taken for too long."""
+        """Return from when on a stripe of unknown pace takes too long (R4)."""
         fills_s = sorted(sibling.fills_s for sibling in self.stripes if sibling.fills_s is not None)
         if not fills_s or stripe.asked_s is None:
             return math.inf
@@ -529,7 +549,10 @@ class Striping:
         return stripe.asked_s + times * max(one_s, self._limits.retry_s)
 
     def _announce_indices(self, stripe: StripeState) -> StreamNotes:
-        """R1: say what a stripe was given, of what it has not delivered; R7: or from where it begins anew."""
+        """Send the hosts of a stripe its open indices (R1).
+
+        In a new generation, begin with its first partition (R7).
+        """
         begins = stripe.upto - len(stripe.open)
         first = begins if stripe.anew is None else max(min(stripe.anew[0], begins), begins - len(stripe.past))
         past = list(stripe.past)[len(stripe.past) - (begins - first) :] if first < begins else []
@@ -543,7 +566,7 @@ class Striping:
         return max(stripe.told_s, asked_s) + stripe.wait_s
 
     def _wake(self) -> None:
-        """Come back when something is due."""
+        """Set the alarm for the next repetition or reassignment."""
         due = [self._repeat_after_s(stripe) for stripe in self.stripes if stripe.works and stripe.asked_s is not None]
         if self._wanted and self._begun and self.next not in self.held:
             # R8: a stripe may become slow while the stream waits
@@ -553,7 +576,7 @@ class Striping:
             self._alarm.by(at_s)
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         assert len(self.held) <= max(1, self.window), f"{len(self.held)} partitions wait, of {self.window} at most"
         assigned = [index for stripe in self.stripes for index in {entry.index for entry in stripe.open}]
         assert self._free == sorted({*self._free}), self._free

@@ -1,19 +1,20 @@
-"""What runs once above the trees of a stream is fed here, at the client, with what came over the trees.
+"""Feed of a striped stream's upper graph, at the client, with the partitions delivered by the trees.
 
-That run (``protocol.split_graph``) is one as any other. The nodes of the trunk are its sources, which no code makes:
-partition *i* of each is that part of the stream's partition *i* which the node of the trees made. Which part that is
-says the source's place.
+The upper graph (``protocol.split_graph``) is an ordinary run. Its sources without code are inlets, which stand for
+nodes of the trees. Partition *i* of an inlet is a part of the stream's partition *i*: the output of its node in the
+trees. The place of the inlet says which part.
 
 Rules:
 
-R1. The stream is asked for its next partition when a source wants it. What slower sources have not taken is kept, as
-    many partitions at most as can be under way in the run above: the slowest sets the pace. A source that has ended
-    keeps nobody waiting.
-R2. Nothing is kept for the run above to begin anew from, in its next generation: who wants an earlier partition than is
-    here has the stream begin anew with that. Trees have no state, and make the same again. So has a source that is new
-    there, of what came from trees that did not make its part.
-R3. A source ends with the first partition that its node was not given, as some of its own sources had ended
-    (``PAST_END``), and others go on. Where only some had, sinks that end with it are told so.
+R1. When an inlet needs a partition that is not here, the stream is asked for its next partition. Partitions are kept
+    for slower inlets, at most as many as the upper run can have under way. So the slowest inlet sets the pace. An inlet
+    that has ended delays nothing.
+R2. Nothing is kept for the next generation of the upper run. If an inlet needs an earlier partition than the kept ones,
+    the stream restarts with it. Trees have no state, and make the same partitions again. The stream also restarts for a
+    new inlet, if the trees did not make the inlet's part of a partition.
+R3. An inlet ends with the first partition that its node did not make, because sources of the node had ended
+    (``PAST_END``). The remaining inlets go on. If only some of the sources had ended, sinks that end with the inlet
+    report this.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class Inlet(NamedTuple):
-    """What of the stream's partitions feeds a source, and of which run that is."""
+    """Inlet of the upper graph: its name, and the place of its part in the stream's partitions."""
 
     name: str
     place: int
 
     def of(self, part: e.Deliver) -> tuple[Any, int] | None:
-        """That part, and its bytes; None where the trees did not make it."""
+        """Return the inlet's part of a partition with the bytes of the part. None: the trees did not make the part."""
         at = self.place if part.places is None else part.places.get(self.place, -1)
         if at < 0 or at >= max(len(part.sizes), 1):
             return None
@@ -45,19 +46,22 @@ class Inlet(NamedTuple):
 
 
 class UpperFeed:
-    """What came of the stream, and which source wants what. ``names``: the sources that ``run`` has at first."""
+    """Feed of the inlets of one upper run: kept partitions, and the inlets that wait for partitions.
+
+    ``names``: the inlets that ``run`` has at first.
+    """
 
     def __init__(self, run: RunId, names: Iterable[str], first: int, runs: StreamRuns) -> None:
         self._run, self._runs = run, runs
-        self.next = first  # of the stream
-        self.kept: dict[int, e.Deliver] = {}  # before that, for who has not taken them
+        self.next = first  # next partition of the stream
+        self.kept: dict[int, e.Deliver] = {}  # earlier partitions, for slower inlets
         self._wanted: dict[Inlet, e.RunOperator] = {}
-        self._upto = dict.fromkeys(names, first)  # by source, the partition that it takes next
-        self._asked = False  # the stream, for its next one
-        self._uneven: dict[str, int] = {}  # R3: by source, the partition at which only some of its sources had ended
+        self._upto = dict.fromkeys(names, first)  # by inlet, its next partition
+        self._asked = False  # the stream is asked for its next partition
+        self._uneven: dict[str, int] = {}  # R3: by inlet, the partition for which only some of its sources had ended
 
     def want(self, command: e.RunOperator, place: int) -> StreamNotes:
-        """The source at that place wants a partition."""
+        """Handle the call of an inlet's code as its need of a partition. ``place``: the place of the inlet."""
         source, index = Inlet(command.node, place), command.index
         self._wanted[source], self._upto[source.name] = command, index
         part = self.kept.get(index)
@@ -66,21 +70,21 @@ class UpperFeed:
         yield from self.go_on()
 
     def _again(self, index: int) -> StreamNotes:
-        """R2: have the stream begin anew with partition ``index``."""
+        """Restart the stream with partition ``index`` (R2)."""
         self.kept = {position: part for position, part in self.kept.items() if position < index}
         self.next = index
         yield StreamRestarted(index)
 
     def take(self, part: e.Deliver) -> StreamNotes:
-        """The stream's next partition is here, or its end."""
+        """Handle the stream's next partition, or its end."""
         self._asked = False
-        if part.index == self.next:  # else it has begun anew meanwhile
+        if part.index == self.next:  # otherwise the stream has restarted meanwhile
             self.kept[part.index] = part
             self.next += 1
         yield from self.go_on()
 
     def go_on(self) -> StreamNotes:
-        """Give what is here to who wants it, and ask for more."""
+        """Answer waiting inlets from kept partitions. If an inlet needs the stream's next partition, ask for it."""
         for source, command in list(self._wanted.items()):
             part = self.kept.get(command.index)
             if not self._lives(source.name):
@@ -95,14 +99,17 @@ class UpperFeed:
         for index in [index for index in self.kept if index < min(living, default=self.next)]:
             del self.kept[index]
         wanted = any(command.index >= self.next for command in self._wanted.values())
-        # R1: the slowest source sets the pace
+        # R1: the slowest inlet sets the pace
         if wanted and not self._asked and len(self.kept) < self._runs.depth(self._run):
             self._asked = True
             yield PartitionNeeded()
 
     @property
     def waits(self) -> bool:
-        """Whether somebody waits for who may have ended meanwhile (R1)."""
+        """Return whether an inlet waits although the stream is not asked.
+
+        A slower inlet may have ended meanwhile (R1).
+        """
         return bool(self._wanted) and not self._asked
 
     def _lives(self, source: str) -> bool:
@@ -112,24 +119,27 @@ class UpperFeed:
         name, index = command.node, command.index
         extract = None if part.end else source.of(part)
         if extract is None or is_past_end(extract[0]):
-            # R3: the source ends with the first partition that its node was not given
+            # R3: the inlet ends with the first partition that its node did not make
             if extract is not None and extract[0].body != PAST_END.body:
                 self._uneven[name] = index
             return e.OperatorFinished(command.run, name, index, end=True)
         return e.OperatorFinished(command.run, name, index, *extract)
 
     def mark_uneven(self, end: e.Deliver, below: set[str]) -> e.Deliver:
-        """R3: the end of a sink that is made of ``below``, with what is to be said of it."""
+        """Return the end of a sink, with a remark if only some sources of an inlet below the sink had ended (R3).
+
+        ``below``: names of the nodes below the sink.
+        """
         if end.uneven or not any(self._uneven.get(name) == end.index for name in below):
             return end
         return msgspec.structs.replace(end, uneven=unevenly(end.index))
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError for one that does not hold."""
         assert len(self.kept) <= self._runs.depth(self._run), f"{len(self.kept)} partitions are kept"
         assert sorted(self.kept) == list(range(self.next - len(self.kept), self.next)), (self.next, sorted(self.kept))
 
 
 def unevenly(index: int) -> str:
-    """What is told of a stream over several trees that ends where some of its sources do."""
+    """Return the remark for a striped stream that ends at ``index``, where only some of its sources have ended."""
     return f"sources do not end together: partition {index} is missing from some"
