@@ -1,23 +1,25 @@
-"""What a client writes down of its runs, so that another can go on with them: a folder with an SQLite file and a mark.
+"""Journal of a client's runs, from which a later client resumes them: a folder with an SQLite file and a mark.
 
 Rules:
 
-R1. Every entry has a checksum of its own, and several of each kind are kept: of what is damaged the last entry before
-    counts that is whole, which is said.
+R1. Every entry has a checksum of its own, and several entries of each kind are kept. If an entry is damaged, the last
+    whole entry before it counts, and the damage is reported.
 R2. One client at a time has the folder.
-R3. A partition counts as had when the application takes the next one, or, where it says of a sink itself what it is
-    done with, when it says so.
-R4. Of a run of which nothing is left to be had there is that alone, and of the newest ``MOST_OVER`` of these.
-R5. A file that cannot be used as it is now, as the disk is full, is left as it is.
+R3. A partition counts as had when the application takes the next partition. If the application commits partitions of a
+    sink, a partition of the sink counts as had when it is committed.
+R4. If nothing is left to be had of a run, only this fact is kept, for the newest ``MOST_OVER`` such runs.
+R5. A file that cannot be used at present, for example because the disk is full, is left as it is.
 R6. The mark (``mark``) says which entries the file needs of every run that is not over. An entry is in the file before
-    the mark says so. If the file lacks one of them, or the mark is missing, the run has a gap, which is said to whoever
-    resumes it.
-R7. An entry is on the disk before its writing returns. New entries about replicas alone are an exception: an older one
-    of them is as right.
-R8. An entry that cannot be written waits, and is tried again every ``RETRY_S``; the mark counts it meanwhile. When it
-    is written, the file also says which partitions had no entries of their own (kind ``gap``).
-R9. What can be written neither to the file nor to the mark, as the folder was removed, is an error of who commits.
-R10. The files are their owner's alone. No link is followed, and no file is truncated that another may have made.
+    the mark says so. If the file lacks a needed entry, or the mark is missing, the run has a gap. The gap is reported
+    when the run is resumed.
+R7. An entry is on the disk before the write returns. New entries about replicas alone are an exception, because an
+    older entry about replicas is as right.
+R8. An entry that cannot be written waits. The write is tried again every ``RETRY_S``, and the mark counts the entry
+    meanwhile. With the entry, the file also gets the partitions that had no entries of their own (kind ``gap``).
+R9. If neither the file nor the mark can be written, for example because the folder was removed, the commit raises an
+    error.
+R10. Only the owner has rights to the files. No link is followed, and no file is truncated that another user may have
+    made.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ from thalweg.middleware.protocol import messages as m
 
 VERSION = 2
 FILE, LOCK, MARK = "journal.sqlite", "lock", "mark"
-LAST = 8  # entries of a run and kind that are kept
-PRUNE = 64  # of them, before that is seen to
-MOST_OVER = 256  # runs of which it is known that they are over
-RETRY_S = 1.0  # between two tries to write what could not be written
-OPEN_S, BUSY_S = 1.0, 0.05  # how long another process that has locked the file is waited for
-HOLDER = "process "  # how the lock's content begins
-SOUND = {  # errors that say nothing of what is in the file
+LAST = 8  # entries of each run and kind that are kept
+PRUNE = 64  # entries of a run and kind before older entries are removed
+MOST_OVER = 256  # finished runs that are remembered
+RETRY_S = 1.0  # time between two tries to write waiting entries
+OPEN_S, BUSY_S = 1.0, 0.05  # greatest wait for another process's lock of the file
+HOLDER = "process "  # beginning of the lock file's content
+SOUND = {  # errors that say nothing about the content of the file
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
 }  # fmt: skip
@@ -76,10 +78,10 @@ _DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
 
 
 class ResumableStream(msgspec.Struct, frozen=True):
-    """What a client has to know to go on with a stream over several trees that another has begun.
+    """State from which a client resumes a stream over several trees that an earlier client has begun.
 
-    ``trees``: as they are now; ``start``: the first partition, ``end``: the one after the last, if that was said. The
-    others are as for ``Client.run``.
+    ``trees``: the present trees. ``start``: the first partition. ``end``: the partition after the last, if it is known.
+    The remaining fields are as for ``Client.run``.
     """
 
     client: str
@@ -94,9 +96,9 @@ class ResumableStream(msgspec.Struct, frozen=True):
 
 
 class JournaledQuery(msgspec.Struct, frozen=True):
-    """A query that was attached to a run and has begun: its graph, and what its nodes are called in the run.
+    """Query that was attached to a run and has begun: its graph, and the names of its nodes in the run.
 
-    ``shared``: nodes that the run had before; ``first``: its first partition.
+    ``shared``: nodes that the run had before. ``first``: the query's first partition.
     """
 
     dataflow: Dataflow
@@ -106,12 +108,12 @@ class JournaledQuery(msgspec.Struct, frozen=True):
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        """By their names in the run."""
+        """Names of the query's sinks in the run."""
         return tuple([self.names[name] for name in self.dataflow.sinks])
 
 
 class RequestedNetworks(msgspec.Struct, frozen=True):
-    """The further networks with which a run was begun, as for ``Client.run``."""
+    """Further networks with which a run was begun, as for ``Client.run``."""
 
     networks: dict[str, Network]
     wanted_hz: float | None
@@ -119,13 +121,14 @@ class RequestedNetworks(msgspec.Struct, frozen=True):
 
 
 class JournaledRun(msgspec.Struct, frozen=True):
-    """What the journal has of a run: what is needed to go on, and of every sink the last partition that was had.
+    """Entries of a run in the journal: the state to resume from, and the last partition of every sink that was had.
 
-    ``said``: what was damaged; ``by``: the name of the placement with which it was begun, if that had one; ``asked``:
-    the networks with which it was. ``queries``: by number those that go on of the attached ones; ``left``: numbers of
-    those that are over, 0 for what the run began with. ``missing``: by sink the partitions that were had, of which the
-    file has no entries (R6), as [first, until); ``had`` counts them. ``lost``: kinds of other entries that are missing;
-    ``doubt``: why there may be more. ``term``: the latest term of the run that the mark or the file has.
+    ``said``: the damage, if there is damage. ``by``: the name of the placement with which the run was begun, if it had
+    a name. ``asked``: the networks with which the run was begun. ``queries``: by number, attached queries that go on.
+    ``left``: numbers of queries that are over, with 0 for the query that the run began with. ``missing``: by sink, the
+    partitions [first, until) that were had, but have no entries in the file (R6). ``had`` counts these partitions.
+    ``lost``: kinds of further entries that are missing. ``doubt``: reason why more entries may be missing. ``term``:
+    the run's latest term in the mark.
     """
 
     kept: e.ResumableRun | ResumableStream
@@ -141,7 +144,7 @@ class JournaledRun(msgspec.Struct, frozen=True):
     term: int = 0
 
     def next_of(self, sink: str) -> int:
-        """The partition with which a sink goes on."""
+        """Return the partition with which a sink goes on."""
         if isinstance(self.kept, ResumableStream):
             return max(self.kept.start, self.had.get(sink, -1) + 1)
         bases = [self.kept.bases.get(name, 0) for name in self.kept.install.dataflow.below(sink)]
@@ -156,23 +159,23 @@ _Entry = TypeVar("_Entry")
 
 
 class Journal:
-    """The journal in a folder, which is made if it is not there. Raises UsageError for one that cannot be used.
+    """Journal in a folder. A missing folder is created. Raises UsageError if the journal cannot be used.
 
-    ``said``: what is to be said of it, as it is damaged.
+    ``said``: the damage of the journal, or empty.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.logbook = Logbook("")  # that of the client, once it has one
+        self.logbook = Logbook("")  # the client's logbook, once the client has it
         self._news = threading.Condition()
         self._counts: dict[tuple[str, str], int] = {}
-        self._over: dict[str, None] = {}  # R4: of this client's, in order
-        self._shapes: dict[str, bytes] = {}  # R7: by run, what has to be known of it beside replicas
-        self._later: dict[str, tuple[bytes, bytes]] = {}  # R7: entries about replicas, by run, for who has the lock
-        self._behind: dict[tuple[str, str], Row] = {}  # R8: entries that wait, the last of each kind
-        self._behind_from: dict[str, dict[str, int]] = {}  # R8: what had been had before
+        self._over: dict[str, None] = {}  # R4: finished runs of this client, in order
+        self._shapes: dict[str, bytes] = {}  # R7: by run, the state apart from replicas
+        self._later: dict[str, tuple[bytes, bytes]] = {}  # R7: by run, entries about replicas that wait for the lock
+        self._behind: dict[tuple[str, str], Row] = {}  # R8: waiting entries, the last of each kind
+        self._behind_from: dict[str, dict[str, int]] = {}  # R8: partitions that were had before the first wait
         self._retries = self._markless = False
-        self._trouble = self._unsafe = ""  # why nothing can be written to the file; nor to the mark (R9)
+        self._trouble = self._unsafe = ""  # reasons why the file, and also the mark (R9), cannot be written
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _close_to_others(folder)
@@ -197,7 +200,7 @@ class Journal:
             raise UsageError(f"the journal {folder} cannot be used: {one_line(error)}") from None
 
     def _take_lock(self) -> bytes:
-        """R2: have the folder, and return what the lock said before."""
+        """Lock the folder for this client, and return the previous content of the lock file (R2)."""
         try:
             lock(self._held.fileno())
         except OSError:
@@ -207,7 +210,7 @@ class Journal:
         before = self._held.read(64)
         if before and not before.startswith(HOLDER.encode()):  # R10: another program's file
             raise UsageError(f"the journal {self.folder} cannot be used: its file {LOCK} is not that of a journal")
-        with contextlib.suppress(OSError):  # R5: it is for who comes meanwhile
+        with contextlib.suppress(OSError):  # R5: only a second client would read the text
             self._held.seek(0)
             self._held.write(f"{HOLDER}{os.getpid()}".ljust(24).encode())
         return before
@@ -235,7 +238,7 @@ class Journal:
             # R5: the file may be sound, and is left as it is
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in SOUND:
                 raise UsageError(f"the journal {path} cannot be used: {one_line(error)}") from None
-            if not again and salvage(path):  # R1: the entries that are whole count
+            if not again and salvage(path):  # R1: the whole entries count
                 self.said = _DAMAGED.format(path)
                 return self._open(path, again=True)
             why = f"is damaged, and nothing of it can be read ({one_line(error)}); use another folder"
@@ -243,8 +246,8 @@ class Journal:
         raise UsageError(f"the journal {path} {why}")
 
     def _make_room(self, path: Path) -> None:
-        """R10: have a file that is the owner's alone, from which SQLite takes the rights of its other files."""
-        if path.is_dir():  # which SQLite says in its own words
+        """Create a file with rights for the owner alone (R10). SQLite takes over the rights for its further files."""
+        if path.is_dir():  # SQLite reports a folder itself
             return
         descriptor, _ = open_private(path)
         empty = not os.fstat(descriptor).st_size
@@ -253,11 +256,11 @@ class Journal:
             beside = path.with_name(path.name + tail)
             if beside.is_symlink():
                 raise OSError(f"{beside.name} is a symbolic link")
-            if empty and tail == "-wal" and beside.exists() and beside.stat().st_size:  # SQLite would remove it
+            if empty and tail == "-wal" and beside.exists() and beside.stat().st_size:  # SQLite would remove the log
                 beside.replace(sibling(path, f"damaged{tail}"))
 
     def _begin(self, *, fresh: bool) -> None:
-        """R6: read the mark, and count what the file has beyond it."""
+        """Read the mark, and count the entries of the file beyond the mark (R6)."""
         has_mark = (self.folder / MARK).exists()
         self._mark = Mark(self.folder / MARK)
         sync(self.folder)
@@ -283,9 +286,10 @@ class Journal:
     # --- writing --------------------------------------------------------------------------------------
 
     def keep(self, run: str, kept: e.ResumableRun | ResumableStream) -> None:
-        """Write what is needed to go on with a run.
+        """Write the state from which a later client resumes a run.
 
-        If a commit is being synced, an entry about replicas alone is left to it: sockets are not to wait for a disk.
+        While a commit is being synced, the commit writes an entry about replicas alone, because sockets are not to wait
+        for a disk.
         """
         if isinstance(kept, ResumableStream):
             self._write(run, "stream", msgspec.msgpack.encode(kept))
@@ -304,22 +308,22 @@ class Journal:
             self._later[run] = body, shape
 
     def begun(self, run: str, by: str, asked: RequestedNetworks | None = None) -> None:
-        """Write down that a run was begun with the placement of that name, if it has one, and these networks."""
+        """Write the name of the placement with which a run was begun, if it has a name, and the requested networks."""
         if by:
             self._write(run, "by", by.encode())
         if asked is not None and asked.networks:
             self._write(run, "asked", msgspec.msgpack.encode(asked))
 
     def had(self, run: str, sink: str, index: int) -> None:
-        """R3: write down that the application has had a partition, and all before. The last entry of a sink counts."""
+        """Write that the application has had a partition and all before (R3). The last entry of a sink counts."""
         self._write(run, f"had {sink}", str(index).encode())
 
     def query(self, run: str, number: int, query: JournaledQuery | None) -> None:
-        """Write down that a query of the run has begun, or, if it is None, that nothing is left of it to be had."""
+        """Write that a query of the run has begun, or, if ``query`` is None, that nothing is left to be had of it."""
         self._write(run, f"query {number}", msgspec.msgpack.encode(query))
 
     def over(self, run: str) -> None:
-        """R4: write down that nothing is left of a run to be had."""
+        """Write that nothing is left to be had of a run (R4)."""
         self._write(run, "over", b"")
         for key in [key for key in self._counts if key[0] == run]:
             del self._counts[key]
@@ -329,7 +333,7 @@ class Journal:
             del self._over[next(iter(self._over))]
 
     def check(self) -> None:
-        """R9: raise JournalError if what was written last is known to this process alone."""
+        """Raise JournalError if the latest entry is known to this process alone (R9)."""
         if self._unsafe:
             raise JournalError(
                 f"the journal {self.folder} cannot be written: {self._unsafe};"
@@ -363,7 +367,7 @@ class Journal:
                 self._write(other, "kept", *about)
 
     def _note(self, number: int, run: str, kind: str, body: bytes, term: int = 0) -> int:
-        """R6: count an entry as needed, and return the last partition of its sink that was had before; else -1."""
+        """Count an entry as needed (R6). Return the last partition of the sink that was had before, or -1."""
         if kind == "over":
             self._count.live.pop(run, None)
             return -1
@@ -377,10 +381,10 @@ class Journal:
         return before
 
     def _insert(self, rows: Sequence[Row], *, full: bool = True) -> bool:
-        """Write entries, all or none; False with the reason in ``_trouble``.
+        """Write entries, all or none. Return False with the reason in ``_trouble`` if the write fails.
 
         Args:
-            full: wait until they are on the disk.
+            full: wait until the entries are on the disk.
         """
         file = self._file
         try:
@@ -407,7 +411,7 @@ class Journal:
         return True
 
     def _check_there(self) -> None:
-        """R9: raise OSError if the file is not in the folder any more, where SQLite would go on to write to it."""
+        """Raise OSError if the file has left the folder (R9). SQLite would go on and write to the removed file."""
         try:
             status = os.stat(self.folder / FILE)
         except OSError:
@@ -416,7 +420,7 @@ class Journal:
             raise OSError(f"{FILE} was replaced")
 
     def _mark_it(self) -> None:
-        """R6, R8: have the mark say what was counted."""
+        """Write the counted entries to the mark (R6, R8)."""
         unsafe = ""
         try:
             if not self._mark.is_there:
@@ -436,7 +440,7 @@ class Journal:
         self._unsafe = unsafe if self._behind else ""
 
     def _try_again(self) -> None:
-        """R8: have a thread write what waits as soon as that can be done."""
+        """Start the thread that writes waiting entries as soon as possible, if it does not run (R8)."""
         if self._retries:
             return
         then = f"it is tried again every {RETRY_S:g} s, and its file {MARK} counts meanwhile"
@@ -452,7 +456,10 @@ class Journal:
             self._retries = False
 
     def _catch_up(self) -> None:
-        """R8: write what waits, and which partitions had no entries of their own; under the lock."""
+        """Write the waiting entries, and the partitions that had no entries of their own (R8).
+
+        The caller holds the lock.
+        """
         if not self._behind or self._held.closed:
             return
         rows, number = list(self._behind.values()), self._count.number
@@ -476,7 +483,7 @@ class Journal:
     # --- reading --------------------------------------------------------------------------------------
 
     def runs(self) -> Mapping[str, JournaledRun | None]:
-        """R1: return the runs in the order in which they were begun; None for a run that is over."""
+        """Return the runs in the order in which the runs were begun, with None for a run that is over (R1)."""
         rows, damaged = self._read()
         records: dict[str, JournaledRun | None] = {}
         for run in dict.fromkeys(row[1] for row in rows):
@@ -489,23 +496,23 @@ class Journal:
         return records
 
     def gone(self) -> dict[str, LiveRun]:
-        """R6: return the mark's entries of runs that are not over, and of which nothing is left to go on with."""
+        """Return the mark's entries of runs that are not over, but that cannot be resumed from the file (R6)."""
         known = self.runs()
         return {run: live for run, live in self._count.live.items() if run not in known}
 
     @property
     def doubt(self) -> str:
-        """R6: the reason why there may be runs that the journal does not know; empty if there are none."""
+        """Reason why there may be runs that the journal does not know. Empty: there are none (R6)."""
         return self._count.doubt
 
     def accept_doubt(self) -> None:
-        """R6: stop asking for runs that the journal may not know."""
+        """Accept that there may be runs that the journal does not know (R6)."""
         with self._news:
             self._count.doubt = ""
             self._mark_it()
 
     def accept(self, run: str) -> None:
-        """R6: stop asking for the entries that are missing of a run."""
+        """Accept that entries of a run are missing, and need only the present entries (R6)."""
         rows, _ = self._read()
         with self._news:
             live = self._count.live[run]
@@ -516,7 +523,7 @@ class Journal:
             self.had(run, sink, index)
 
     def _read(self) -> tuple[list[Row], str]:
-        """Return all entries that are whole, also those that wait, and the warning about the others."""
+        """Return all whole entries, including waiting entries, and the warning about damage."""
         with self._news:
             rows, odd = whole_rows(self._file)
             rows += self._behind.values()
@@ -525,13 +532,13 @@ class Journal:
         return rows, self.said
 
     def forked(self) -> None:
-        """Let go of the folder in a fork of the process that has it, which may end before this one."""
+        """Release the folder in a fork of the client's process. The client may end before its fork."""
         self._news = threading.Condition()
         self._mark.close()
         self._held.close()
 
     def close(self) -> None:
-        """Let another client have the folder."""
+        """Write the waiting entries, and release the folder for another client."""
         with self._news:
             if self._held.closed:
                 return
@@ -545,7 +552,7 @@ class Journal:
 
 
 def _close_to_others(folder: Path) -> None:
-    """R10: close a folder of the owner's to others, unless there are other files in it. Raises OSError."""
+    """Remove the rights of other users to the owner's folder, unless it has foreign files (R10). Raises OSError."""
     status = folder.stat()
     names = {path.name.partition(".damaged")[0].removesuffix("-wal").removesuffix("-shm") for path in folder.iterdir()}
     if status.st_uid == owner() and others_may(status, 0o077) and names <= {FILE, Path(FILE).stem, LOCK, MARK}:
@@ -553,13 +560,13 @@ def _close_to_others(folder: Path) -> None:
 
 
 def _kept_of(own: Iterable[Row]) -> e.ResumableRun | ResumableStream | None:
-    """Return what is needed to go on with a run; None if there is nothing."""
+    """Return the state from which a client resumes a run, or None if no entry has the state."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     return _last(entries, "stream", _stream) or _last(entries, "kept", _kept)
 
 
 def _found(kept: e.ResumableRun | ResumableStream, own: Sequence[Row], live: LiveRun, damaged: str) -> JournaledRun:
-    """Return what the entries of a run say, and R6: what is missing of them."""
+    """Return the run with these entries (R1), and the entries that are missing (R6)."""
     entries = [(kind, body) for _, _, kind, body, _ in own]
     committed = {kind[4:]: int(body) for kind, body in entries if kind.startswith("had ")}
     newest = {kind: number for number, _, kind, _, _ in own}
@@ -575,7 +582,7 @@ def _found(kept: e.ResumableRun | ResumableStream, own: Sequence[Row], live: Liv
 
 
 def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, JournaledQuery], frozenset[int]]:
-    """Those that go on, and the numbers of those that are over."""
+    """Return the attached queries that go on, and the numbers of queries that are over."""
     going, left = dict[int, JournaledQuery](), set[int]()
     for kind in dict.fromkeys(kind for kind, _ in entries if kind.startswith("query ")):
         number, last = int(kind.removeprefix("query ")), _last(entries, kind, _query)
@@ -587,7 +594,7 @@ def _queries(entries: list[tuple[str, bytes]]) -> tuple[dict[int, JournaledQuery
 
 
 def _last(entries: Iterable[tuple[str, bytes]], kind: str, decoder: msgspec.msgpack.Decoder[_Entry]) -> _Entry | None:
-    """R1: the last entry of that kind that can be read."""
+    """Return the last readable entry of a kind, or None (R1)."""
     last = None
     for known, body in entries:
         if known == kind:

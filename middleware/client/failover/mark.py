@@ -1,11 +1,12 @@
-"""The mark of a journal: a small file beside it that knows which entries the journal has to have.
+"""Mark of a journal: a small file beside the journal that says which entries the journal must have.
 
 Rules:
 
-R1. The mark is overwritten in place. It has its room from the beginning, so a full disk does not stop it.
-R2. A slot that is written is never the slot that was synced last, so that a power failure leaves one that is whole.
-R3. A slot with a wrong checksum does not count. Of the others the slot with the highest serial number counts.
-R4. A file that is no mark is kept beside (``mark.damaged``), and not overwritten.
+R1. The mark is overwritten in place. The file has its whole length from the beginning, so a full disk does not stop a
+    write.
+R2. The slot that was synced last is never the next to be written, so a power failure leaves one slot whole.
+R3. A slot with a wrong checksum does not count. Of the remaining slots, the slot with the highest serial number counts.
+R4. A file that is no mark is renamed (``mark.damaged``), and not overwritten.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from thalweg.middleware.platform.files import allocate, open_private, write_at
 
 MAGIC = b"thalweg mark 1\n"
 SLOTS, SLOT_BYTES = 3, 1 << 16
-START = 4096  # of the first slot
+START = 4096  # offset of the first slot
 DIGEST = 16
-SYNC_S = 1.0  # so old may the mark be after a power failure
+SYNC_S = 1.0  # greatest age of the mark after a power failure
 
 
 class LiveRun(msgspec.Struct):
-    """Entries of one run that is not over.
+    """Entries that the journal must have of one run that is not over.
 
     Args:
-        last: by kind the number of the last entry that is needed.
-        had: by sink the last partition that the application is done with.
-        doubt: why the journal cannot show that it has all entries of the run; empty if it can.
-        term: the latest term of the run (``protocol.run_id``), also if the entry that had it is lost.
+        last: by kind, the number of the last entry that is needed.
+        had: by sink, the last partition that the application is done with.
+        doubt: reason why the journal cannot show that it has every entry of the run, or empty.
+        term: the latest term of the run (``protocol.run_id``), even if the entry with the term is lost.
     """
 
     last: dict[str, int] = {}
@@ -45,10 +46,10 @@ class LiveRun(msgspec.Struct):
 
 
 class MarkedEntries(msgspec.Struct):
-    """All that a mark says: the number of the journal's last entry, and the runs that are not over.
+    """Content of a mark: the number of the journal's last entry, and the runs that are not over.
 
     Args:
-        doubt: why there may be runs of which the mark knows nothing.
+        doubt: reason why there may be runs that the mark does not know.
     """
 
     serial: int = 0
@@ -61,9 +62,9 @@ _count = msgspec.msgpack.Decoder(MarkedEntries)
 
 
 class Mark:
-    """The mark at a path. The file is made if it is missing. Raises OSError.
+    """Mark at a path. A missing file is created. Raises OSError.
 
-    ``found``: what the mark says, None if it is new or damaged; ``made``: whether it is new.
+    ``found``: the content of the file, None if the file is new or damaged. ``made``: whether the file is new.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,8 +81,8 @@ class Mark:
             raise
 
     def _make(self) -> None:
-        """Write an empty mark, at its whole length (R1)."""
-        if not self.made:  # R4: a damaged mark, or no mark: keep it beside
+        """Write an empty mark of the whole length (R1)."""
+        if not self.made:  # R4: keep a damaged mark, or a file that is no mark
             self.close()
             self.path.replace(self.path.with_name(f"{self.path.name}.damaged"))
             self._file, _ = open_private(self.path)
@@ -91,7 +92,7 @@ class Mark:
             os.fsync(self._file)
         except OSError:
             with contextlib.suppress(OSError):
-                self.path.unlink()  # half of a mark would count as a damaged one
+                self.path.unlink()  # half a mark would count as damaged
             raise
 
     def _read(self) -> MarkedEntries | None:
@@ -109,17 +110,17 @@ class Mark:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file is still what the path names."""
+        """Return whether the path still names the open file."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._file))
         except OSError:
             return False
 
     def write(self, count: MarkedEntries, *, sync: bool) -> None:
-        """Write what is counted. Raises OSError.
+        """Write the content of the mark. Raises OSError.
 
         Args:
-            sync: wait until it is on the disk; otherwise that happens once in ``SYNC_S``.
+            sync: wait until the content is on the disk. Otherwise the file is synced once in ``SYNC_S``.
         """
         self._serial += 1
         body = _encoded(msgspec.structs.replace(count, serial=self._serial))
@@ -137,7 +138,7 @@ class Mark:
             self._synced, self._synced_s = slot, now
 
     def close(self) -> None:
-        """Close the file; idempotent. Its descriptor may be another file's afterwards."""
+        """Close the file. A second call does nothing, because the descriptor may then belong to another file."""
         descriptor, self._file = self._file, -1
         if descriptor >= 0:
             with contextlib.suppress(OSError):
@@ -145,7 +146,7 @@ class Mark:
 
 
 def _encoded(count: MarkedEntries) -> bytes:
-    """Return the body of a slot; without the oldest runs, and with a doubt, if they are too many for it."""
+    """Return the body of a slot. If the runs do not fit, leave out the oldest runs, and add a doubt."""
     most = SLOT_BYTES - 4 - DIGEST
     body = msgspec.msgpack.encode(count)
     while len(body) > most:
@@ -158,7 +159,7 @@ def _encoded(count: MarkedEntries) -> bytes:
 
 
 def _counted(slot: bytes) -> MarkedEntries | None:
-    """Return what a slot says; None if it is damaged, or was never written."""
+    """Return the content of a slot. None: the slot is damaged, or was never written."""
     size, digest = int.from_bytes(slot[:4], "big"), slot[4 : 4 + DIGEST]
     body = slot[4 + DIGEST : 4 + DIGEST + size]
     if not body or len(body) < size or hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:

@@ -1,4 +1,4 @@
-"""Rows of a journal's file: reading those that are whole, and writing a damaged file anew with them."""
+"""Rows of a journal's file: reading of the whole rows, and replacement of a damaged file by a file with these rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.platform.files import open_private, open_regular, sync
 
-MOST_ODD = 10_000  # entries that cannot be read, one after the other
-MOST_BYTES = 1 << 30  # of a file whose header says that it was longer
+MOST_ODD = 10_000  # unreadable entries in a row that end the reading
+MOST_BYTES = 1 << 30  # greatest length to which a shortened file is filled up
 CREATE_ENTRIES = (
     "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, run TEXT, kind TEXT, body BLOB, checksum INTEGER)"
 )
@@ -20,12 +20,12 @@ Row = tuple[int, str, str, bytes, int]  # number, run, kind, body, checksum
 
 
 def checksum_of(run: str, kind: str, body: bytes) -> int:
-    """Return the checksum of an entry."""
+    """Return the checksum of an entry: of its run, kind and body."""
     return zlib.crc32(f"{run} {kind} ".encode() + body)
 
 
 def whole_rows(file: sqlite3.Connection) -> tuple[list[Row], int]:
-    """Return the entries that are whole, and the number of those that are not."""
+    """Return the whole entries of a journal's file, and the number of damaged entries."""
     rows: list[Row] = []
     odd = in_a_row = number = 0
     select = "SELECT number, run, kind, body, checksum FROM entries WHERE number > ? ORDER BY number LIMIT 1"
@@ -37,7 +37,7 @@ def whole_rows(file: sqlite3.Connection) -> tuple[list[Row], int]:
             continue
         if row is None:
             break
-        if row[0] <= number:  # pages contradict each other: SQLite would go round in a circle
+        if row[0] <= number:  # pages contradict each other, and SQLite would go round in a circle
             odd, in_a_row, number = odd + 1, in_a_row + 1, number + 1
             continue
         number, run, kind, body, checksum = row
@@ -51,16 +51,16 @@ def whole_rows(file: sqlite3.Connection) -> tuple[list[Row], int]:
 
 
 def sibling(path: Path, ending: str) -> Path:
-    """Return the path beside a journal's file that has this ending instead. A file there is removed."""
+    """Return the path of a journal's file with another ending. A file at this path is removed."""
     copy = path.with_suffix(f".{ending}")
     copy.unlink(missing_ok=True)
     return copy
 
 
 def salvage(path: Path) -> bool:
-    """Write a damaged file anew with the entries that are whole. Return False if there are none.
+    """Replace a damaged file by a file with its whole entries. Return False if there are none.
 
-    The damaged file is kept beside (``.damaged``). Raises UsageError if nothing can be written.
+    The damaged file is kept (``.damaged``). Raises UsageError if nothing can be written.
     """
     try:
         return _write_anew(path)
@@ -87,7 +87,7 @@ def _write_anew(path: Path) -> bool:
     copy, rebuilt = sibling(path, "damaged"), sibling(path, "new")
     _write_private(
         data + bytes(max(0, min(size, MOST_BYTES) - len(data))), copy
-    )  # SQLite reads a page that was cut off as empty
+    )  # SQLite reads a missing page as empty
     if tail.exists():  # the newest entries are in the write-ahead log
         copy.with_name(f"{copy.name}-wal").unlink(missing_ok=True)
         _write_private(_whole(tail), copy.with_name(f"{copy.name}-wal"))
@@ -106,7 +106,7 @@ def _write_anew(path: Path) -> bool:
         file.close()
         new.close()
     sync(rebuilt)
-    for ending in ("-wal", "-shm"):  # before the file is replaced: SQLite would apply them to the new one
+    for ending in ("-wal", "-shm"):  # before the replacement, or SQLite would apply the old logs to the new file
         path.with_name(path.name + ending).unlink(missing_ok=True)
     rebuilt.replace(path)
     return bool(rows)

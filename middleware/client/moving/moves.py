@@ -1,4 +1,4 @@
-"""Handles of the moves that an application asks for: what becomes of them, and when."""
+"""Handles of the moves that an application requests, with the outcome of each move."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """A move that was carried out.
+    """Outcome of a move that was carried out.
 
-    From partition ``index`` on, the operators of ``placement`` are on these hosts. If everything was there already,
+    From partition ``index`` on, the operators of ``placement`` are on these hosts. If every operator was there already,
     ``index`` is None and ``placement`` is empty.
     """
 
@@ -28,33 +28,33 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class MoveHandle:
-    """A move that was asked for, by ``Run.move`` or ``Run.reshape``. It goes on whether anybody keeps this or not.
+    """Handle of a move that was requested by ``Run.move`` or ``Run.reshape``. A dropped handle does not end the move.
 
-    ``what`` says it in words. ``await handle`` is ``handle.result()`` for tasks. Any thread may call the methods.
+    ``what`` describes the move. ``await handle`` is ``handle.result()`` for tasks. Any thread may call the methods.
     """
 
     def __init__(self, what: str, parts: int = 1) -> None:
         self.what = what
-        self.names: Mapping[str, str] = {}  # what the application calls operators of the run
+        self.names: Mapping[str, str] = {}  # by name in the run, the application's name of an operator
         self._parts, self._ended = parts, list[e.MoveEnded]()
         self._lock = threading.Lock()
         self._future: Future[list[e.MoveEnded]] = Future()
-        self._future.set_running_or_notify_cancel()  # who awaits it may be cancelled, and the move is not
+        self._future.set_running_or_notify_cancel()  # cancellation of a waiting task does not cancel the move
 
     def __repr__(self) -> str:
         return f"<{self.what}: {'over' if self.done() else 'under way'}>"
 
     def done(self) -> bool:
-        """Return whether it is known what has become of it."""
+        """Return whether the outcome of the move is known."""
         return self._future.done()
 
     def result(self, timeout_s: float | None = None) -> Moved:
-        """Wait until the operators have moved, and return from which partition on they are there.
+        """Wait until the operators have moved, and return their hosts and the first partition there.
 
-        Take partitions meanwhile, in another thread or before: an operator moves between two of them.
+        Take partitions meanwhile, in another thread or before, because an operator moves between two partitions.
 
-        Raises MoveRefused if an operator stays, with the reason, and TimeoutError if nothing is known after so many
-        wall-clock seconds; the move goes on then.
+        Raises MoveRefused with the reason if an operator stays. Raises TimeoutError if the outcome is unknown after
+        ``timeout_s`` wall-clock seconds. The move goes on then.
         """
         try:
             return self._result(self._future.result(timeout_s))
@@ -67,7 +67,7 @@ class MoveHandle:
         return self._result(ended)
 
     def ended(self, command: e.MoveEnded) -> None:
-        """Take what has become of one of its parts."""
+        """Note the outcome of one part of the move. The last part completes the handle."""
         with self._lock:
             self._ended.append(command)
             if len(self._ended) == self._parts:
@@ -87,19 +87,18 @@ class MoveHandle:
 
 
 class Moves:
-    """The moves that the runs of a client have asked for, until it is known what has become of them.
+    """Moves that the runs of a client have requested, and that have no outcome yet.
 
-    The core answers each of them, also when its run is over; only of a run that has failed, and of a client that is
-    closed, nothing more is heard.
+    The core answers every request, even if the run is over. Only a failed run and a closed client get no answer.
     """
 
     def __init__(self, tell: Callable[[e.Event], None]) -> None:
         self._tell, self._numbers, self._lock = tell, itertools.count(), threading.Lock()
-        self._asked: dict[int, tuple[str, MoveHandle]] = {}  # by number the stream, and the handle
-        self._over = ""  # why nothing is heard of any
+        self._asked: dict[int, tuple[str, MoveHandle]] = {}  # by number, the stream and the handle
+        self._over = ""  # reason why there are no more outcomes
 
     def request(self, handle: MoveHandle, event: e.PlacementProposed) -> None:
-        """Ask the core for a move, or for another tree, of which the handle will tell; any thread."""
+        """Request a move or another tree from the core. The handle gets the outcome. Any thread may call this."""
         with self._lock:
             number, over = next(self._numbers), self._over
             if not over:
@@ -110,7 +109,7 @@ class Moves:
             self._tell(msgspec.structs.replace(event, number=number))
 
     def ended(self, command: e.MoveEnded) -> None:
-        """Tell a handle what has become of its move, as the core says."""
+        """Pass the outcome of a move from the core to the handle."""
         with self._lock:
             _, handle = self._asked.pop(command.number, ("", None))
         if handle is not None:
@@ -124,7 +123,7 @@ class Moves:
             self.ended(e.MoveEnded(RunId(run), number, why=why))
 
     def close(self, why: str) -> None:
-        """End all moves, as the client is closed."""
+        """End all moves, because the client is closed."""
         with self._lock:
             self._over = self._over or why
             numbers = [*self._asked]
@@ -132,7 +131,7 @@ class Moves:
             self.ended(e.MoveEnded(NO_RUN, number, why=why))
 
     def forked(self, why: str) -> None:
-        """End all moves in a fork of the process that asked. Locks may be held by threads of that process."""
+        """End all moves in a fork of the client's process. Threads of that process may hold the old locks."""
         self._lock = threading.Lock()
         for _, handle in self._asked.values():
             handle._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What an application takes of another client's run: the partitions of one node, by ``Client.subscribe``."""
+"""Subscription of an application to a node of another client's run (``Client.subscribe``), and tickets of runs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from thalweg.middleware.errors import UsageError, shown
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-_numbers = itertools.count(1 + secrets.randbelow(2**40))  # not those of a process that had this client's name before
+_numbers = itertools.count(1 + secrets.randbelow(2**40))  # an earlier process of this client's name had other numbers
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """What names a run wherever it is said: its id, and the client that began it."""
+    """Reference to a run: the run's id, and the client that began the run."""
 
     run: m.Name
     owner: m.Peer
 
 
 def ticket_of(run: str, owner: m.Peer) -> str:
-    """A ticket as a word that can be copied, and stands in a URL."""
+    """Return the ticket of a run as a text that can be copied and can stand in a URL."""
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(Ticket(run, owner))).decode().rstrip("=")
 
 
 def read_ticket(text: object) -> Ticket:
-    """The ticket that a word is; UsageError for one that is none."""
+    """Return the ticket that a text encodes. Raise UsageError if the text is no ticket."""
     try:
         word = str(text).strip()
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)), type=Ticket)
@@ -40,11 +40,12 @@ def read_ticket(text: object) -> Ticket:
 
 
 class Subscription(Stream[T]):
-    """The partitions of ``node`` of another client's run, to iterate over as over a run: each once, in order.
+    """Partitions of ``node`` of another client's run, to iterate over as over a run: each partition once, in order.
 
-    They begin with ``first_index``; ``detach`` or ``close`` leaves. It ends with the node's stream; where it ends
-    before that, as the run's client ends the run, or is gone, or does not let this one subscribe any more, that is a
-    RunError. One that nobody takes from holds up the run for ``guest_s`` of its hosts, and is dismissed then.
+    The first partition is ``first_index``. ``detach`` or ``close`` leaves. The subscription ends with the node's
+    stream. If the run's client ends the run before, is lost, or withdraws the permission, iteration raises RunError. If
+    the application takes no partitions, the subscription holds up the run for ``guest_s`` of the run's hosts, and is
+    dismissed then.
     """
 
     _first = -1
@@ -54,11 +55,11 @@ class Subscription(Stream[T]):
     ) -> None:
         super().__init__(home, ticket.run, (node,), strict=strict, nothing=nothing)
         self.node, self.number, self._owner = node, next(_numbers), ticket.owner.name
-        self._sink = ""  # as it is called in the run
-        self._came = False  # anything
+        self._sink = ""  # the name in the run
+        self._came = False  # whether a partition has come
 
     def begin(self, owner: m.Peer) -> None:
-        """Ask for it, now that what comes of that can be heard."""
+        """Request the partitions from the run's client at ``owner``, once this client can receive the answers."""
         self._home.tell(e.SubscribeRequested(self._run_id, self.number, self.node, owner))
 
     @property
@@ -71,12 +72,12 @@ class Subscription(Stream[T]):
         return f"does client {self._owner!r}, which began the run, take from it meanwhile? Nothing comes before"
 
     def take(self, command: e.Command) -> None:
-        """A command about the run; any thread."""
+        """Handle a command of the core about the run, in any thread."""
         with self._news:
             match command:
                 case e.QueryStarted(query=number, first_index=first, names=names) if number == self.number:
                     self._first, self._sink = first, names[self.node]
-                    self._demand(command)  # at once: nobody waits for it to be taken
+                    self._demand(command)  # at once, before the application takes a partition
                     self._wake()
                 case e.Deliver(sink=sink) if sink == self._sink:
                     delivery = msgspec.structs.replace(command, sink=self.node)

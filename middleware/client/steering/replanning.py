@@ -1,4 +1,4 @@
-"""What planning goes by that a network view does not tell, and the look for a better placement while data flows."""
+"""Replanning while data flows: inputs of the planner beside the network view, and the judgement of its plan."""
 
 from __future__ import annotations
 
@@ -35,45 +35,45 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
 from thalweg.middleware.protocol.messages import LinkEnd, RoutePreference
 
-MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
-MOST_BPS = 1e15  # that hosts are told
-REFILL = 1.0  # partitions, of the present tree's time: what it costs to have both trees and to fill the new one
-LEAST_HORIZON = 20.0  # partitions that another tree is for at least: slow flows would else never get one
-TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
+MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # without costs that no probe measures
+MOST_BPS = 1e15  # greatest rate that is sent to hosts
+REFILL = 1.0  # partitions of the present tree: cost of having both trees and of filling the new tree
+LEAST_HORIZON = 20.0  # partitions: shortest horizon of a new tree, or slow flows would never get a new tree
+TYPICAL_BYTES = 131_072.0  # mean image size of the paper (section 4), if a source cannot be asked
 
 
 def hints_of_code(dataflow: Dataflow, allow: Allow = DEFAULT_ALLOW) -> Hints:
-    """Sizes and compute times as the nodes' own code tells them, where this process can load it."""
+    """Return sizes and compute times from the nodes' own code, as far as this process can load the code."""
     sizes: dict[str, float] = {}
     for name in dataflow.sources:
         code = dataflow.by_name[name].code
         assert code is not None
         try:
             sizes[name] = float(load_code(code, allow).size_bytes())
-        except (OperatorError, AttributeError):  # its data lies on another host, or it gives no hint
+        except (OperatorError, AttributeError):  # the data is on another host, or the code gives no hint
             sizes[name] = TYPICAL_BYTES
 
     def operator_of(node: Node) -> SupportsHints:
         assert node.code is not None
         code = load_code(node.code, allow)
-        return code if isinstance(code, SupportsHints) else Answers(max)  # like the largest input, in no time
+        return code if isinstance(code, SupportsHints) else Answers(max)  # an output like the largest input, in no time
 
     return propagate_hints(dataflow, sizes, operator_of)
 
 
 def _needing(command: e.RequestPlan, needed: LinksNeeded) -> e.PlanReady:
-    """The answer of a planner that asks for links, or for latencies."""
+    """Return the answer that asks for the links or latencies that a planner needs."""
     if isinstance(needed, LatenciesNeeded):
         return e.PlanReady(command.run, latencies=needed.links)
     return e.PlanReady(command.run, needs=needed.links)
 
 
 class Replanner(msgspec.Struct, frozen=True):
-    """What a run's planner goes by, besides what is known of the network, and where operators are.
+    """Inputs of a run's planner beside the view of the network and the present placement.
 
-    ``task``: as the run begins. ``knows``: tells what is known instead, where an emulator can: an ``Outlook`` for a
-    planner that looks ahead. ``stripes``: where a stream goes over several trees, all of them by name, as far as those
-    who plan them know, who share the mapping; ``stripe``: which is this one.
+    ``task``: the task at the start of the run. ``knows``: function of an emulator that returns the view instead, or an
+    ``Outlook`` for a planner that looks ahead. ``stripes``: for a striped stream, the planned trees by name. The
+    replanners of the trees share this mapping. ``stripe``: name of this replanner's tree.
     """
 
     task: Task
@@ -86,7 +86,10 @@ class Replanner(msgspec.Struct, frozen=True):
     stripe: str = ""
 
     def answer(self, command: e.RequestPlan) -> e.PlanReady:
-        """The plan, or the links it needs, or why there is neither: planner and cost model may be a user's own."""
+        """Return the plan, the links that the planner needs, or the reason of a failure.
+
+        Planner and cost model may be a user's own code.
+        """
         try:
             if isinstance(command, e.RequestRecoveryPlan):
                 return self._anew(command)
@@ -99,7 +102,7 @@ class Replanner(msgspec.Struct, frozen=True):
             return kind(command.run, detail={"planner": self.label, "why": why}, failed=why)
 
     def _anew(self, command: e.RequestRecoveryPlan) -> e.RecoveryPlanReady:
-        """Where the operators of lost hosts go by what is known; what is not counts as unusable."""
+        """Return hosts for the operators of lost hosts, from present knowledge. Unknown links count as unusable."""
         task = self.of(command.dataflow).task
         hints = msgspec.structs.replace(task.hints.measured(command.nodes, command.hosts), reorderable={})
         view = NetworkView(command.view, command.latencies, command.places)
@@ -118,19 +121,19 @@ class Replanner(msgspec.Struct, frozen=True):
         )
 
     def among(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> Replanner:
-        """The same on these hosts, which are joined to these networks."""
+        """Return a copy of the replanner for these hosts and networks."""
         return msgspec.structs.replace(self, task=self.task.but(hosts=hosts, networks=networks))
 
     def of(self, dataflow: Dataflow | None) -> Replanner:
-        """The same for another tree of the same sources, whose operators are like those of this one."""
+        """Return a replanner for another tree of the same sources, with hints of operators of the same code."""
         task = self.task
         old, old_hints = task.dataflow, task.hints
         if dataflow is None or dataflow == old:
             return self
         sizes = {name: old_hints.output_bytes.get(name, TYPICAL_BYTES) for name in dataflow.sources}
 
-        def told(name: str) -> SupportsHints:  # when the run began, of an operator that keeps its inputs
-            if name not in old_hints.output_bytes:  # a query's, of which nothing was said
+        def told(name: str) -> SupportsHints:  # hints at the start, for an operator that keeps its inputs
+            if name not in old_hints.output_bytes:  # a node of a query without hints
                 return Answers(max)
             return Answers(lambda _: old_hints.output_bytes[name], lambda _: old_hints.compute_s.get(name, 0.0))
 
@@ -142,7 +145,7 @@ class Replanner(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, task=task.but(dataflows=(dataflow,), hints=hints))
 
     def with_hints(self, hints: Hints, names: Mapping[str, str]) -> Replanner:
-        """The same with what a query's nodes mean, which have these names in the run."""
+        """Return a copy with the hints of a query. ``names``: the run's names of the query's nodes."""
         old_hints = self.task.hints
 
         def both(known: dict[str, float], more: dict[str, float]) -> dict[str, float]:
@@ -166,7 +169,7 @@ class Replanner(msgspec.Struct, frozen=True):
             return self.of(command.dataflow)._plan(command, view)
         past = command.past
         variability = past.variability
-        if not past.rounds:  # once a look
+        if not past.rounds:  # only in the first round of a replanning
             variability = read_variability(past.samples, variability)
         if variability is None:
             nothing = {"planner": self.label, "why": "nothing was measured yet"}
@@ -184,9 +187,9 @@ class Replanner(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(answer, variability=variability, detail=detail)
 
     def _decisive(self, command: e.RequestPlan, answer: e.PlanReady, view: Outlook) -> dict[str, list[float | None]]:
-        """The forecasts that a decision rested on: of the links of both trees, and of those asked for.
+        """Return the forecasts behind a decision: of the links of both trees, and of the links that were asked for.
 
-        Of each the rate, how many samples it was made from, its spread and the age of the latest one, and the doubt.
+        Each forecast has the rate, the number of samples, the spread, the age of the latest sample, and the doubt.
         """
         assert command.past is not None
         links = set(command.past.asked)
@@ -236,7 +239,7 @@ class Replanner(msgspec.Struct, frozen=True):
         return e.PlanReady(command.run, placement, worth=worth, detail=detail, dataflow=tree, free=free, ways=ways)
 
     def _task_of(self, command: e.RequestPlan, view: NetworkView) -> Task:
-        """The planner's task at present, with all that the core tells of nodes, hosts and routes."""
+        """Return the planner's present task, with the core's figures of nodes, hosts and routes."""
         task = self.task.but(view=view, current=command.placement)
         if command.nodes or command.hosts:
             task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
@@ -256,7 +259,7 @@ class Replanner(msgspec.Struct, frozen=True):
         return task
 
     def _moving_s(self, command: e.RequestPlan, task: Task, target: Replanner, placement: Placement) -> float:
-        """How long states travel to where their operators would be, one after the other."""
+        """Return the time in which states travel to the operators' new hosts, one after the other."""
         moving_s = 0.0
         for node, host in placement.items():
             was = command.placement.get(node, host)
@@ -266,9 +269,10 @@ class Replanner(msgspec.Struct, frozen=True):
         return moving_s
 
     def _judge(self, costs: tuple[float, float], moving_s: float, *, other_tree: bool) -> tuple[bool, str]:
-        """Whether a plan is worth its moves, and why. ``costs``: of the present placement and of the plan's, seconds.
+        """Return whether a plan is worth its moves, and the reason.
 
-        A tree is refilled when it changes, and a change of it has to pay for longer.
+        ``costs``: seconds of the present placement and of the plan. A new tree has to be filled, so a change of the
+        tree has a further cost and a longer horizon.
         """
         options, (before_s, after_s) = self.options, costs
         horizon_s = options.horizon_s or options.period_s
@@ -277,7 +281,7 @@ class Replanner(msgspec.Struct, frozen=True):
             horizon_s = max(horizon_s, LEAST_HORIZON * before_s)
         if worth_moving(before_s, after_s, horizon_s, moving_s, options.hysteresis, options.gain):
             return True, "a better plan"
-        cheaper = after_s < before_s  # no figure is cheaper where one is not a number
+        cheaper = after_s < before_s  # false if a figure is not a number
         if not cheaper:
             return False, "no better plan"
         if after_s >= before_s * (1 - options.gain):
@@ -287,7 +291,7 @@ class Replanner(msgspec.Struct, frozen=True):
     def _ways_of(
         self, task: Task, command: e.RequestPlan, result: Plan, placement: Placement, *, worth: bool
     ) -> tuple[RoutePreference, ...] | UnsetType:
-        """Over which networks partitions go: for the plan if it is worth its moves, else where operators are now."""
+        """Return the networks for the placement of a plan that is worth its moves, or for the present placement."""
         if not task.networks:
             return UNSET
         if not worth:
@@ -304,10 +308,11 @@ class Replanner(msgspec.Struct, frozen=True):
         return past.now_s - known.measured_at_s > self.options.period_s / 2
 
     def _as_measured(self, task: Task, command: e.RequestPlan, dataflow: Dataflow, placement: Placement) -> Task:
-        """The same task where the shared network carries what it does now, between hosts that have another one.
+        """Return the task with present rates of the shared network between hosts that have a further network.
 
-        Networks change at next to no cost, so that what comes in a horizon does not matter. A link that nothing goes
-        over is not measured in passing: it is asked for once a look, otherwise no edge would return to it.
+        A change of networks costs next to nothing, so the forecast for a horizon does not matter. A link without
+        traffic is not measured in passing. The link is asked for once in each replanning, or no edge would return to
+        the link.
         """
         past = command.past
         if past is None or self.knows is not None:
@@ -333,7 +338,7 @@ class Replanner(msgspec.Struct, frozen=True):
 
 
 def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[RoutePreference, ...], NetworkView]:
-    """Over which networks a placement's partitions go at first, and what was measured to tell."""
+    """Return the first networks of a placement's partitions, and the view with the measurements for the choice."""
     while True:
         try:
             return ways_of(choose(task, task.dataflow, placement), task), task.view
@@ -344,7 +349,10 @@ def first_ways(task: Task, placement: Placement, probe: Probe) -> tuple[tuple[Ro
 
 
 def ways_of(choice: Choice, task: Task) -> tuple[RoutePreference, ...]:
-    """What hosts are told of networks and relays: of links for which there is more than the network that all share."""
+    """Return the networks and relays that hosts are to use on each link, best first.
+
+    A link is left out if there is only the network that all hosts share.
+    """
     agreed, known = links_of(task.networks), task.view.estimates
     ways = []
 

@@ -1,11 +1,11 @@
-"""A query that begins in a stream over several trees: what of it these are to make, and what begins above them.
+"""Splitting of a query that joins a striped stream into nodes for every tree and nodes that run once above the trees.
 
 Rules:
 
-R1. What the trees make already for what is above them, in whatever shape, is a source above, known by its place. So is
-    what they are to make from now on.
-R2. Above is what has state, and all that is made of it, the sinks, and what can be made of what comes from the trees.
-    The rest goes over each of the trees: what one of them has already is done once there.
+R1. A node that the trees make for the upper graph is an inlet there, whatever shape the trees have. An inlet is known
+    by its place, a number. A node that the trees are to make for the query is an inlet too.
+R2. The upper graph has the operators with state, every node above them, the sinks, and operators whose inputs the trees
+    make already. The remaining nodes go over every tree. A node that a tree has already runs once in the tree.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ from thalweg.middleware.core.queries.sharing import join, shared
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
 from thalweg.middleware.protocol.split_graph import PlacedGraph, feeding, inlet_of, inlet_source, is_inlet
 
-ENDS = "\0"  # the name of a sink, which no node has
+ENDS = "\0"  # name of a sink that no node has
 
 
 class LowerTree(NamedTuple):
-    """What goes over one tree; ``places``: by place, which inputs of its sink feed which sources above."""
+    """Graph of one tree, below the upper graph.
+
+    ``places``: for the place of every inlet that the tree feeds, the number of an input of the tree's sink.
+    """
 
     lower: PlacedGraph
     places: dict[int, int]
 
     @classmethod
     def first(cls, below: PlacedGraph) -> LowerTree:
-        """A tree as a stream begins, each input of whose sink feeds the source of its own place."""
+        """Return a tree as a stream begins: each input of the sink feeds the inlet of the same number."""
         return cls(below, {place: place for place in feeding(below.dataflow)})
 
     @property
     def feeding(self) -> dict[int, str]:
-        """By place the nodes that feed sources above."""
+        """Nodes that feed inlets, by place."""
         return feeding(self.lower.dataflow, self.places)
 
     def pruned(self, places: Collection[int]) -> LowerTree:
-        """Without what is made for other places alone."""
+        """Return the tree without nodes that serve only places outside ``places``."""
         fed = {place: name for place, name in self.feeding.items() if place in places}
         return self._ending(self.lower.dataflow.nodes, self.lower.placement, fed)
 
     def theirs(self, own: Collection[int]) -> dict[str, tuple[int, ...]]:
-        """The nodes of which none of these places is made, and of which some others are."""
+        """Return the nodes that serve only places outside ``own``, with the places."""
         flow, places_by_name = self.lower.dataflow, dict[str, list[int]]()
         used = {name for place, top in self.feeding.items() if place in own for name in flow.below(top)}
         for place, top in self.feeding.items():
@@ -55,9 +58,9 @@ class LowerTree(NamedTuple):
     def with_query(
         self, query: Dataflow, rises: SplitQuery, placement: Placement, number: int
     ) -> tuple[LowerTree, dict[str, str]]:
-        """With what the tree is to make for a query, and what its nodes are called there.
+        """Return the tree with the nodes that a query needs of it, and the names of the query's nodes in the tree.
 
-        ``placement``: where nodes of the query are to be that are not there.
+        ``placement``: hosts of the query's nodes that the tree does not have yet.
         """
         flow, fed = self.lower.dataflow, self.feeding
         known = {name: fed[place] for name, place in rises.known.items() if place in fed}
@@ -73,7 +76,7 @@ class LowerTree(NamedTuple):
         return self._ending(nodes, where, fed), names
 
     def _ending(self, nodes: Iterable[Node], placement: Mapping[str, str], fed: Mapping[int, str]) -> LowerTree:
-        """A tree of some of these nodes, which feeds those places."""
+        """Return a tree of the needed nodes among ``nodes``. The sink of the tree feeds the places of ``fed``."""
         (sink,) = self.lower.dataflow.sinks
         inputs = tuple(dict.fromkeys(fed.values()))
         flow = Dataflow(tuple([node if node.name != sink else _with(node, inputs) for node in nodes]))
@@ -88,9 +91,10 @@ def _with(node: Node, inputs: tuple[str, ...]) -> Node:
 
 
 class SplitQuery(NamedTuple):
-    """A query in two: ``above``, with what comes from the trees as its sources, and what these are to make.
+    """Query in two parts: an upper graph with inlets, and nodes that the trees are to make.
 
-    ``known``: what they make already, and ``made``: what they do not, by their names in the query; and their places.
+    ``known``: nodes that the trees make already. ``made``: nodes that the trees do not make yet. Both map names of the
+    query to places.
     """
 
     upper: Dataflow
@@ -99,18 +103,21 @@ class SplitQuery(NamedTuple):
 
     @property
     def places(self) -> frozenset[int]:
-        """Those of all that it takes above."""
+        """Places of the inlets in the query's upper graph."""
         return frozenset(inlet_of(node) for node in self.upper.nodes if is_inlet(node))
 
     def without(self, there: Collection[int]) -> SplitQuery:
-        """The same where only these places are made: what it takes of others is to be made."""
+        """Return the query for trees that make only the places ``there``: missing places are to be made."""
         gone = {name: place for name, place in self.known.items() if place in self.places and place not in there}
         known = {name: place for name, place in self.known.items() if name not in gone}
         return self._replace(known=known, made={**self.made, **gone})
 
 
 def known_in(query: Dataflow, graph: Dataflow, fed: Mapping[int, str]) -> dict[str, int]:
-    """The nodes of a query that one tree makes for what is above it, by place; ``graph``: the tree and that."""
+    """Return the nodes of a query that a tree makes for the upper graph, with their places.
+
+    ``graph``: the tree with the upper graph. ``fed``: the tree's nodes that feed inlets, by place.
+    """
     place_by_name = {name: place for place, name in fed.items()}
     return {
         name: place_by_name[tree_name] for name, tree_name in shared(graph, query).items() if tree_name in place_by_name
@@ -124,9 +131,10 @@ def in_two(
     client: str,
     fresh: int,
 ) -> SplitQuery:
-    """A query, whose operators ``remembering`` have state, in two.
+    """Split a query, whose operators ``remembering`` have state, into an upper graph and nodes for the trees.
 
-    ``known``: what trees make of it, by place; ``fresh``: no place from that one on was ever used.
+    ``known``: nodes of the query that trees make already, with their places. ``fresh``: the first of the places that
+    were never used.
     """
     from_trees, nodes, new_places = set(known), dict[str, Node](), dict[str, int]()
     for name in query.upward:
@@ -152,7 +160,10 @@ def in_two(
 
 
 def _lowered(query: Dataflow, made: Iterable[str], given: Collection[str]) -> Dataflow:
-    """What of a query is ``made``, with a sink; of what is ``given`` not what that is made of."""
+    """Return the part of a query that makes the nodes ``made``, with a sink.
+
+    Nodes in ``given`` are there already, so their inputs are left out.
+    """
     needed, waiting = set[str](), [*made]
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""A stream over several trees, as its application has it: one run for all of them, in which queries begin."""
+"""Stream over several trees, as one run of the application in which queries can begin."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.run_id import NO_RUN, TREES, RunId
 from thalweg.middleware.protocol.split_graph import PlacedGraph, inlet_of, is_inlet, renamed, whole
 
-ABOVE = "/"  # ends the name of a query's node above the trees, so that no node of a tree is called the same
+ABOVE = "/"  # end of a query's names above the trees, so that no node of a tree has such a name
 
 
 class StripedQuery(NamedTuple):
-    """A query that is to begin in a stream: in two parts, where its nodes are to be in each tree, and what there was.
+    """Query that is to begin in a stream, in two parts (``split``), with a placement for each tree (``wheres``).
 
-    ``names``: by tree, what its nodes are called there.
+    ``before``: nodes of the stream before the query. ``names``: for each tree, the tree's names of the query's nodes.
     """
 
     wanted: PreparedQuery
@@ -51,19 +51,20 @@ class StripedQuery(NamedTuple):
 
 
 class StripedRun(Run[T]):
-    """A stream over several trees: iterated over as any run, with the partitions of all of them in order.
+    """Stream over several trees, to iterate over as over a run. The partitions of all trees come in order.
 
-    ``trees`` are what it goes over, and where their nodes are now, each with what runs once above them: operators with
-    state, what is made of theirs, and the sinks. ``move`` and ``reshape`` change one, named by its number; above there
-    is one for all. ``dataflow`` and ``placement`` are those of the first. Others can subscribe to what is above, and to
-    what that takes of the trees.
+    ``trees``: the trees with the present hosts of the nodes. Every tree is joined with the upper graph, which runs
+    once: operators with state, nodes above these operators, and the sinks. ``move`` and ``reshape`` change one tree, by
+    its number. The upper graph is the same for every number. ``dataflow`` and ``placement`` describe the first tree.
+    Other clients can subscribe to nodes of the upper graph, and to tree nodes that feed the upper graph.
 
     Rules:
 
-    - R1: Of trees and of plans each stripe is heard by its own number; partitions, the end, and failures are the
-      stream's. So is what is heard of nodes above.
-    - R2: A query that takes of the trees what they make already begins above them. For another one new trees take over
-      (``stripes.striping``), which make that as well, and so they do when it has left. There is one change at a time.
+    - R1: News of trees and plans goes to the stripe of its number. Partitions, the end, failures and news of the upper
+      graph go to the stream.
+    - R2: If the trees already make every node that a query takes from trees, the query begins in the upper graph.
+      Otherwise new trees with the missing nodes take over (``stripes.striping``). When a query has left, new trees
+      without its nodes take over. There is one change at a time.
     """
 
     def __init__(
@@ -84,20 +85,23 @@ class StripedRun(Run[T]):
         self._searches, self._search = searches_of(search, going.trees), search
         self._shares = [tree.share for tree in going.trees]
         self._kept: ResumableStream | None = None
-        self._like: e.RunRequested | None = None  # R2: how the run of a tree begins
-        # R2: the first of the trees' numbers; those that are to take over
+        self._like: e.RunRequested | None = None  # R2: request from which the run of a tree is made
+        # R2: number of the first tree, and trees that are to take over
         self._base, self._coming = 0, list[LowerTree]()
         self._shares_coming = self._shares
-        self._requested = len(self._trees)  # trees that were ever asked for
-        self._fresh = len(self._trees[0].places)  # no place from that one on was ever used
+        self._requested = len(self._trees)  # number of trees that were ever requested
+        self._fresh = len(self._trees[0].places)  # first place that was never used
         self._own = frozenset(self._trees[0].places)  # places that the stream itself takes
-        self._changes: deque[int | None] = deque()  # R2: queries that are to begin; None: one has left
+        self._changes: deque[int | None] = deque()  # R2: queries that are to begin; None: a query has left
         self._beginning: dict[int, StripedQuery] = {}
-        self._told: dict[int, StripedQuery] = {}  # queries of which is said what their nodes mean for planning
+        self._told: dict[int, StripedQuery] = {}  # begun queries, with hints for the planners
 
     @property
     def _there(self) -> list[int]:
-        """The trees that carry the stream: where it does not outlive its hosts, those of which none is lost."""
+        """Numbers of the trees that carry the stream.
+
+        Without failover, a tree with a lost host is left out if there is an intact tree.
+        """
         known, like = {*self._home.hosts()}, self._like
         lasts = like is not None and like.install.failover is not None
         intact = [number for number, tree in enumerate(self._trees) if {*tree.lower.placement.values()} <= known]
@@ -109,17 +113,17 @@ class StripedRun(Run[T]):
 
     @property
     def trees(self) -> tuple[tuple[Dataflow, Placement], ...]:
-        """Every stripe's graph, and where its nodes are, as far as the client has heard."""
+        """Graph and placement of every stripe, as far as the client knows."""
         with self._news:
             return tuple([(*self._whole(number),) for number in range(len(self._trees))])
 
     def began(self, request: e.RunRequested) -> None:
-        """The run of a tree begins as this one, but for its name, graph and hosts."""
+        """Note the request from which runs of later trees are made, with a different name, graph and hosts."""
         install = msgspec.structs.replace(request.install, partitions=None, afresh=False)
         self._like = msgspec.structs.replace(request, install=install, known=())
 
     def keep(self, stream: ResumableStream) -> None:
-        """Have the journal keep what another client needs to go on, now and as the trees change."""
+        """Write to the journal the state from which a client resumes the stream, now and when trees change."""
         assert self._journal is not None
         self._kept = stream
         self._journal.keep(self.id, stream)
@@ -141,7 +145,7 @@ class StripedRun(Run[T]):
             if isinstance(command, e.Fail) and command.query:
                 self._leaves(command.query)
             return
-        with self._news:  # R1: news of a stripe, by its number, or of the nodes above
+        with self._news:  # R1: news of a stripe, by its number, or of the upper graph
             if isinstance(command, e.TreesChanged):
                 self._taken_over(command)
                 return
@@ -169,7 +173,10 @@ class StripedRun(Run[T]):
             self._show()
 
     def _numbered(self, number: int | None) -> tuple[list[LowerTree], int | None]:
-        """Among which trees that one is, and as the how manieth; None: it is what is above them."""
+        """Return the list of trees that contains stripe ``number``, and its position there.
+
+        The position is None for the upper graph.
+        """
         if number is None:
             return self._trees, None
         first = self._requested - len(self._coming)
@@ -213,7 +220,7 @@ class StripedRun(Run[T]):
         def begin(number: int) -> None:
             with self._news:
                 places = {*self._trees[0].places}.intersection(*[tree.places for tree in self._coming])
-                rises = beginning.split.without(places)  # some may have left since
+                rises = beginning.split.without(places)  # some places may have left since
                 self._beginning[number] = asked = beginning._replace(split=rises)
                 if rises.made:
                     self._change(number)
@@ -223,7 +230,7 @@ class StripedRun(Run[T]):
         return wanted, begin
 
     def _query_request(self, number: int, beginning: StripedQuery) -> e.AttachRequested:
-        """What is to begin above, where no node of a tree is called the same."""
+        """Return the request to begin the upper graph of a query, with names that no node of a tree has."""
         above, where = beginning.split.upper, beginning.wanted.placement
         placement = {
             f"{node.name}{ABOVE}": self._home.name if is_inlet(node) else where[node.name] for node in above.nodes
@@ -232,7 +239,7 @@ class StripedRun(Run[T]):
         return e.AttachRequested(self._run_id, number, renamed(above, names), placement)
 
     def _change(self, number: int | None) -> None:
-        """A query is to begin; None: one may have left."""
+        """Queue the start of a query, or with None the removal of nodes that no query takes."""
         self._changes.append(number)
         self._go_on()
 
@@ -249,7 +256,10 @@ class StripedRun(Run[T]):
                 self._announce_change(query)
 
     def _changed(self, query: int | None) -> list[LowerTree]:
-        """The trees with what a query takes, and without what nobody does; none where these are what there is."""
+        """Return new trees with the nodes that a query takes, and without nodes that no query takes.
+
+        The result is empty if the present trees need no change.
+        """
         needed = {inlet_of(node) for node in self._above.dataflow.nodes if is_inlet(node)}
         for pending in self._beginning.values():
             needed |= pending.split.places
@@ -269,7 +279,7 @@ class StripedRun(Run[T]):
         return [tree for tree, _ in grown]
 
     def _announce_change(self, query: int | None) -> None:
-        """Have the trees that are to come take over."""
+        """Request the new trees, and with the trees the start of the query."""
         like, requests = self._like, []
         assert like is not None
         for tree in self._coming:
@@ -284,7 +294,7 @@ class StripedRun(Run[T]):
         self._home.tell(e.TreesRequested(self._run_id, tuple(requests), fed, foreign, asked))
 
     def _taken_over(self, command: e.TreesChanged) -> None:
-        """Other trees have taken over, or could not."""
+        """Replace the trees by the new trees, or drop the new trees after an error."""
         coming, self._coming = self._coming, []
         if not command.error:
             self._base, self._trees, self._shares = command.first, coming, self._shares_coming
@@ -295,7 +305,7 @@ class StripedRun(Run[T]):
         self._go_on()
 
     def _replan(self) -> None:
-        """Have each tree's planner look at it as it is now."""
+        """Create a replanner for each present tree, with the hints of the queries."""
         placed = zip(self._trees, self._shares, strict=True)
         self._searches = searches_of(self._search, [Stripe(*tree.lower, share) for tree, share in placed])
         for query in (*self._told.values(), *self._beginning.values()):
@@ -324,7 +334,7 @@ class StripedRun(Run[T]):
         super()._left(query)
         with self._news:
             begins = query in self._beginning and query not in self._changes
-        if not begins:  # else it will be said what has become of it
+        if not begins:  # a query that is about to begin leaves later
             self._leaves(query)
 
     def _leaves(self, query: int) -> None:
@@ -339,8 +349,10 @@ class StripedRun(Run[T]):
             self._search = self._search and self._search.among(hosts, networks)
 
     def move(self, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
-        """Have operators of one stripe change hosts, as ``Run.move``, and those above the trees, at a partition of
-        their own."""
+        """Move operators of one stripe to other hosts, as ``Run.move`` does.
+
+        Operators of the upper graph move at a partition of their own.
+        """
         run = self._named(stripe)
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         with self._news:
@@ -357,12 +369,12 @@ class StripedRun(Run[T]):
         return self._request_moves(placement, parts)
 
     def _is_above(self, name: str) -> bool:
-        """Whether there is a node of that name above the trees."""
+        """Return whether the upper graph has a node of this name that is no inlet."""
         node = self._above.dataflow.by_name.get(name)
         return node is not None and not is_inlet(node)
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
-        """Have one stripe go on as another tree of the same sources, as ``Run.reshape``; what is above stays."""
+        """Replace the tree of one stripe by a different tree, as ``Run.reshape`` does. The upper graph stays."""
         run = self._named(stripe)
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         with self._news:
@@ -390,7 +402,7 @@ class StripedRun(Run[T]):
 def run_of(
     going: StripedGraph, home: ClientServices, run_id: str, search: Replanner | None, *, strict: bool, nothing: bool
 ) -> Run[Any]:
-    """What the application has of a run over these trees."""
+    """Return the application's run over one or several trees."""
     if len(going.trees) > 1:
         return StripedRun(home, run_id, going, search, strict=strict, nothing=nothing)
     (tree,) = going.trees

@@ -1,4 +1,4 @@
-"""A stream over several trees, as its application asks for it: what there may be, and what of its graph goes where."""
+"""Preparation of a stream over several trees: checks of the request, and the split of its graph."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def check_stripes(
     allow: Allow,
     others: Mapping[str, object],
 ) -> SplitGraph:
-    """What of a stream's graph goes over several trees; UsageError, in one line, where it cannot go over so many.
+    """Return the split of a stream's graph. Raise UsageError, in one line, if the stream cannot go over so many trees.
 
-    ``window``: how many partitions wait. ``others``: what there is not with several trees, if it is wanted.
+    ``window``: how many partitions may wait. ``others``: options that several trees do not support, with their values.
     """
     expect(1 if window is None else window, int, "the window is a number of partitions")
     if window is not None and window < 1:
@@ -69,17 +69,17 @@ def check_stripes(
 
 
 def client_of(dataflow: Dataflow) -> str:
-    """Where a dataflow's sinks are."""
+    """Return the host of a dataflow's sinks."""
     return dataflow.by_name[dataflow.sinks[0]].pinned or ""
 
 
 def check_sources(dataflow: Dataflow, allow: Allow) -> None:
-    """UsageError, in one line, for sources that do not give any partition that they are asked for."""
+    """Raise UsageError, in one line, for a source that does not give every partition on request."""
     for node in (dataflow.by_name[name] for name in dataflow.sources):
         if node.rate is not None:
             raise UsageError(f"source {node.name!r} has a rate, and stripes take what asks next; {HINT}")
         assert node.code is not None
-        with contextlib.suppress(OperatorError):  # its data lies on another host
+        with contextlib.suppress(OperatorError):  # the data is on another host
             if not getattr(load_code(node.code, allow), "replayable", True):
                 raise UsageError(
                     f"source {node.name!r} ({node.code.use}) gives each partition once, in order, and stripes ask for"
@@ -88,7 +88,7 @@ def check_sources(dataflow: Dataflow, allow: Allow) -> None:
 
 
 def with_state(dataflow: Dataflow, allow: Allow) -> list[str]:
-    """The operators that have state; UsageError, in one line, where one does not tell."""
+    """Return the operators with state. Raise UsageError, in one line, if the code of an operator cannot be loaded."""
     stateful = []
     for node in (dataflow.by_name[name] for name in dataflow.operators):
         assert node.code is not None
@@ -101,7 +101,10 @@ def with_state(dataflow: Dataflow, allow: Allow) -> list[str]:
 
 
 def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stripes | None = None) -> Planner:
-    """What plans a dataflow that is to go over several trees, by the planner's own word if ``stripes`` is None."""
+    """Return the planner of a dataflow that is to go over several trees.
+
+    If ``stripes`` is None, the planner's own number of trees counts.
+    """
     count = getattr(planner, "stripes", 1) if stripes is None else stripes
     if not isinstance(count, int | str) or count == 1:
         return planner
@@ -112,7 +115,7 @@ def over_trees(planner: Planner, dataflow: Dataflow, allow: Allow, stripes: Stri
 
 
 def strategy_of(placement: str, stripes: Stripes) -> Strategy:
-    """What plans and moves the trees of a stream; UsageError where it cannot say how many."""
+    """Return the strategy for the trees of a stream. Raise UsageError if the strategy cannot choose their number."""
     strategy = get_strategy(placement)
     if stripes != 1 and isinstance(stripes, int | str):
         if hasattr(strategy.initial, "stripes"):
@@ -123,14 +126,14 @@ def strategy_of(placement: str, stripes: Stripes) -> Strategy:
 
 
 def trees_of(plan: Plan) -> tuple[Stripe, ...]:
-    """The trees of a plan."""
+    """Return the trees of a plan, as stripes."""
     return tuple(Stripe(tree.dataflow, tree.placement, tree.share) for tree in (plan, *plan.beside))
 
 
 def all_of(stripes: Stripes, first: Stripe, beside: Sequence[Stripe]) -> tuple[Stripe, ...]:
-    """The trees of a stream: those that were given or planned, or so many times the same.
+    """Return the trees of a stream: the given trees, the planned trees, or several copies of one tree.
 
-    Where they are the same, that many partitions are under way over each edge.
+    With copies, as many partitions are under way over each edge as there are copies.
     """
     if not isinstance(stripes, int | str):
         return (msgspec.structs.replace(first, share=stripes[0].share), *stripes[1:])
@@ -140,7 +143,7 @@ def all_of(stripes: Stripes, first: Stripe, beside: Sequence[Stripe]) -> tuple[S
 
 
 def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: Allow) -> None:
-    """DataflowError where a further tree has an operator with state that is none of those above, ``upper``."""
+    """Raise DataflowError if an operator of a further tree has state and is not in ``upper``, the upper graph."""
     known = [first.by_name[name].code for name in first.operators if name not in upper]
     operators = [tree.by_name[name] for name in tree.operators if name not in upper]
     if stateful := with_state(Dataflow(tuple([node for node in operators if node.code not in known])), allow):
@@ -150,7 +153,7 @@ def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: 
 
 
 def alike(trees: Sequence[Stripe], upper: Collection[str]) -> tuple[Stripe, ...]:
-    """The trees with what is above where it is in the first, if they do not say."""
+    """Return the trees, with operators ``upper`` on the hosts of the first tree unless a tree names a host."""
     stripes = []
     for tree in trees:
         over = {name: trees[0].placement[name] for name in upper if name in tree.dataflow.by_name}
@@ -159,14 +162,14 @@ def alike(trees: Sequence[Stripe], upper: Collection[str]) -> tuple[Stripe, ...]
 
 
 class StripedGraph(NamedTuple):
-    """A stream over several trees: what of its graph goes over each, and what is once above them; of one all is its."""
+    """Stream over several trees, with the upper graph above the trees. A single tree is the whole graph."""
 
     trees: tuple[Stripe, ...]
     upper: PlacedGraph | None = None
 
     @property
     def whole(self) -> tuple[Stripe, ...]:
-        """Each tree with what is above."""
+        """Each tree, joined with the upper graph."""
         if (above := self.upper) is None:
             return self.trees
         placed = [(PlacedGraph(tree.dataflow, tree.placement), tree.share) for tree in self.trees]
@@ -174,10 +177,10 @@ class StripedGraph(NamedTuple):
 
 
 def divided(trees: Sequence[Stripe], upper: Collection[str]) -> StripedGraph:
-    """Whole graphs as what goes over several trees, and what is above, which is the same of all of them.
+    """Split whole graphs into trees and their common upper graph.
 
-    ``upper``: operators above, at least all that have state. Raises DataflowError where a tree has something else above
-    than the first, or elsewhere.
+    ``upper``: operators of the upper graph, at least all with state. Raises DataflowError if the upper graph of a tree
+    differs from that of the first tree in a node or a host.
     """
     if len(trees) == 1:
         return StripedGraph(tuple(trees))
@@ -195,13 +198,13 @@ def divided(trees: Sequence[Stripe], upper: Collection[str]) -> StripedGraph:
 
 
 def in_parts(tree: Stripe, upper: Collection[str]) -> tuple[PlacedGraph, PlacedGraph]:
-    """A tree as what is below, and above: the operators ``upper`` and the sinks."""
+    """Split a tree into a lower graph and an upper graph, which has the operators ``upper`` and the sinks."""
     client = client_of(tree.dataflow)
     return parted(PlacedGraph(tree.dataflow, tree.placement), split_graph(tree.dataflow, upper, client), client)
 
 
 def same_of(below: PlacedGraph, above: PlacedGraph) -> tuple[list[set[str]], dict[str, Node], Placement]:
-    """What is the same in all trees: the sources that each part is made of, and what is above, wherever that is."""
+    """Return what every tree must share: the sources of each part, the nodes of the upper graph, and their hosts."""
     flow, fed = below.dataflow, inlets_of(above.dataflow)
     over = renamed(above.dataflow, {name: str(inlet_of(above.dataflow.by_name[name])) for name in fed})
     origins = [flow.below(name).intersection(flow.sources) for name in feeding(flow).values()]
@@ -212,9 +215,9 @@ def same_of(below: PlacedGraph, above: PlacedGraph) -> tuple[list[set[str]], dic
 def request_of(
     request: e.RunRequested, going: StripedGraph, window: int | None, start: int, above: m.Install | None
 ) -> e.RunRequested | e.StripesRequested:
-    """What the core is asked for: a run like ``request`` for each tree, where there are several.
+    """Return the request to the core: ``request`` for a single tree, or a run like ``request`` for each tree.
 
-    ``above``: what runs once above them, installed.
+    ``above``: the installation of the upper graph.
     """
     trees = going.trees
     if len(trees) == 1:
@@ -238,12 +241,12 @@ def request_of(
 
 
 def located(placement: Placement) -> tuple[m.Location, ...]:
-    """Where nodes are, as a run begins."""
+    """Return the locations of nodes as a run begins."""
     return tuple([m.Location(node, host, 1) for node, host in placement.items()])
 
 
 def searches_of(search: Replanner | None, trees: Sequence[Stripe]) -> list[Replanner]:
-    """What looks for better trees, one at a time, each beside the others; none where nothing does."""
+    """Return a replanner for each tree, which knows the remaining trees. Empty: there is no ``search``."""
     known = {str(number): tree for number, tree in enumerate(trees)}
     return [] if search is None else [
         msgspec.structs.replace(search.of(tree.dataflow), stripes=known, stripe=name) for name, tree in known.items()

@@ -1,15 +1,17 @@
-"""The queries of a run, at its client: who uses which nodes, and what goes when one leaves.
+"""Queries of a run, at the run's client: the nodes that every query uses, and the nodes that leave with a query.
 
 Rules:
 
-R1. A query is its sinks; it uses all that leads to them. The one that the run began with is number 0.
-R2. What no other query uses goes with one that leaves. All hosts are told (``query_attachment``), again and again until
-    they have answered: only then is another query proposed, or another shape.
-R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile. The last of this application's own stay,
-    and keep nobody waiting, while there are guests, or others to be proposed, which are to share what is there.
-R4. Code that fails, and hosts that are lost, end the queries that use them, and no others. Where all of this
-    application's own do, it is the run.
-R5. Queries of other clients (``subscribers``) have numbers below 0. Who has none any more has no part in the run.
+R1. A query is a set of sinks. The query uses the sinks and every node below them. The query that the run began with has
+    number 0.
+R2. When a query leaves, the nodes that no remaining query uses leave too. The client sends the names of these nodes to
+    every host until the host answers (``query_attachment``). Until then no query and no shape is proposed.
+R3. While a query is proposed, no query leaves, because some hosts do not know the proposed query yet. While there are
+    guests, or queries to be proposed, the application's last queries stay, so that their nodes can be shared. Queries
+    that stay hold up no change.
+R4. If code fails or a host is lost, only the queries that use the code or the host end. If every query of this
+    application uses them, the run fails.
+R5. A query of another client (``subscribers``) has a number below 0. A client without a query has no part in the run.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ from thalweg.middleware.core.parts.part import GenerationChange, Part, RunParts
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-REMEMBERED = 1024  # queries of guests that are over
+REMEMBERED = 1024  # ended subscriptions whose reasons are remembered
 
 
 class Subscriber(msgspec.Struct, frozen=True):
-    """Another client that wants the partitions of ``node``, by its subscription ``number``; its sink in the run."""
+    """Subscription of another client to ``node``, with the client's ``number``.
+
+    ``sink``: the subscription's sink in the run.
+    """
 
     peer: m.Peer
     number: int
@@ -41,7 +46,7 @@ class Subscriber(msgspec.Struct, frozen=True):
 
 
 class Queries(Part):
-    """The client's list of one run's queries."""
+    """Queries of one run, at the run's client: their sinks, the subscribers, and the queries that are to leave."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Queries:
@@ -51,18 +56,18 @@ class Queries(Part):
         self._out, self._limits = context.out, context.limits
         self._tree, self._directory = tree, directory
         self.sinks: dict[int, tuple[str, ...]] = {0: tree.dataflow.sinks}
-        self.joining = False  # R3: no query leaves while another is proposed
+        self.joining = False  # R3: while a query is proposed, no query leaves
         self.expected: set[int] = set()  # queries that are to be proposed
-        self.subscribers: dict[int, Subscriber] = {}  # R5: by number, below 0
-        self.why: dict[int, str] = {}  # those of guests leave
-        self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
+        self.subscribers: dict[int, Subscriber] = {}  # R5: by query number, which is below 0
+        self.why: dict[int, str] = {}  # reasons why queries of guests leave
+        self.over: dict[tuple[str, int], str] = {}  # reasons of ended subscriptions by guest and number, in order
         self._leaving: list[int] = []
-        self._words: dict[str, m.Message] = {}  # by host: what it has not answered
-        self._strangers: list[tuple[str, m.Peer]] = []  # guests of whom hosts that have joined are to be told
-        self.told_s = 0.0  # when that was said first
+        self._words: dict[str, m.Message] = {}  # by host, the message that the host has not answered
+        self._strangers: list[tuple[str, m.Peer]] = []  # joined hosts, with guests to introduce
+        self.told_s = 0.0  # time at which the messages were sent first
 
     def continue_from(self, before: Queries, change: GenerationChange) -> None:
-        """Go on as the next generation of the run, with the guests whose queries have begun; others ask again."""
+        """Continue as the next generation, with the guests whose queries have begun. The remaining guests ask again."""
         nodes = self._tree.dataflow.by_name
         self.subscribers = {query: guest for query, guest in before.subscribers.items() if guest.sink in nodes}
         own = {query: sinks for query, sinks in before.sinks.items() if query not in before.subscribers}
@@ -72,78 +77,78 @@ class Queries(Part):
         self._leaving = [query for query in before._leaving if query in self.sinks]
 
     def go_on(self) -> None:
-        """Have those leave that were to leave in the generation before."""
+        """Let the queries leave that were to leave in the previous generation."""
         self._go_on()
 
     @property
     def peers(self) -> tuple[m.Peer, ...]:
-        """R5: where the guests listen whose sinks are in the graph."""
+        """Endpoints of the guests whose sinks are in the graph (R5)."""
         nodes = self._tree.dataflow.by_name
         begun = [guest.peer for guest in self.subscribers.values() if guest.sink in nodes]
         return tuple({peer.name: peer for peer in begun}.values())
 
     @property
     def busy(self) -> bool:
-        """Whether some hosts may not know yet that a query has left."""
+        """Return whether queries have still to leave, or hosts have still to answer a message."""
         return bool(self._words or self._ready)
 
     @property
     def awaited(self) -> Collection[str]:
-        """Who has not answered what all were told at ``told_s``."""
+        """Hosts and guests that have not answered the message of ``told_s``."""
         return self._words.keys()
 
     @property
     def _ready(self) -> list[int]:
-        """Those that leave now, in order."""
+        """Queries that may leave now, in order."""
         own = self.sinks.keys() - self.subscribers.keys()
         if (self.expected or self.subscribers) and own <= set(self._leaving):
-            # R3: the last own queries stay, as guests or queries to come share their nodes
+            # R3: the last own queries stay, because guests or later queries share their nodes
             return [query for query in self._leaving if query in self.subscribers]
         return self._leaving
 
     def nodes_of(self, queries: Collection[int]) -> set[str]:
-        """R1: what these queries use."""
+        """Return the nodes that these queries use (R1)."""
         below = self._tree.dataflow.below
         return {name for query in queries for sink in self.sinks[query] for name in below(sink)}
 
     def leave(self, query: int) -> None:
-        """A query is to leave."""
+        """Let ``query`` leave as soon as no proposal is open and no answer is missing (R2, R3)."""
         if query in self.sinks and query not in self._leaving:
             self._leaving.append(query)
             self._go_on()
 
     def adopt(self, sinks: Mapping[int, tuple[str, ...]]) -> None:
-        """Go on with the queries that another client has begun, by number with their sinks, if it has begun any."""
+        """Continue with the queries that an earlier client has begun, by number with their sinks, if there are any."""
         self.sinks = dict(sinks) or self.sinks
 
     def invite(self, query: int, guest: Subscriber) -> None:
-        """R5: add a query of another client, which is still to be proposed."""
+        """Add a query of another client, which is still to be proposed (R5)."""
         self.subscribers[query] = guest
         self.sinks[query] = ()
 
     def expect(self, query: int) -> None:
-        """R3: have the last own queries stay for a query that is to be proposed."""
+        """Keep the application's last queries until ``query`` is proposed (R3)."""
         self.expected.add(query)
 
     def expect_no_more(self, query: int) -> None:
-        """R3: keep no own query for one that is proposed now, or has left before."""
+        """Keep no query for ``query``, which is proposed now or has left before (R3)."""
         self.expected.discard(query)
 
     def begin_joining(self) -> None:
-        """R3: let no query leave until the one that is proposed has ``joined``."""
+        """Let no query leave until ``joined`` is called, because a query is proposed (R3)."""
         self.joining = True
 
     def begin(self, query: int, sinks: tuple[str, ...]) -> None:
-        """R1: note the sinks of a query that all hosts have agreed to."""
+        """Note the sinks of a query on which all hosts have agreed (R1)."""
         self.sinks[query] = sinks
 
     def joined(self) -> None:
-        """Nothing is being proposed any more."""
+        """Note that no query is proposed any longer, and let waiting queries leave (R3)."""
         self.joining = False
         self._go_on()
 
     def _go_on(self) -> None:
-        """R2: tell everyone, if somebody leaves and nothing else is told."""
+        """Remove the queries that may leave now, and send every host the nodes to remove (R2)."""
         ready = self._ready
         if self._words or self.joining or not ready:
             return
@@ -161,13 +166,13 @@ class Queries(Part):
             self._out.emit(e.Unwatch(self._out.run, name))
         gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
         if not self.sinks or not (gone or guests):
-            return  # who is the last ends the run
+            return  # the last query ends the run
         self._directory.dismiss_guests(guests)
         word = m.Detach(self._out.run, self._directory.new_number(), gone, guests)
         self.send_until_answered(dict.fromkeys(self._directory.everyone, word))
 
     def _dismiss(self, query: int) -> Subscriber:
-        """R5: tell a guest that its query is over."""
+        """Notify a guest of the end of its query, remember the reason, and return the guest (R5)."""
         guest, why = self.subscribers[query], self.why.get(query, "")
         self.over[guest.peer.name, guest.number] = why
         if len(self.over) > REMEMBERED:
@@ -176,14 +181,17 @@ class Queries(Part):
         return guest
 
     def send_until_answered(self, words: dict[str, m.Message]) -> None:
-        """Tell every one of these hosts, again and again until it has answered."""
+        """Send each host its message, and repeat the message until the host answers."""
         self._words, self.told_s = words, self._out.now
         self.on_timer()
 
     def record(
         self, query: int, outcome: str, why: str, names: dict[str, str], apart: dict[str, float] | None = None
     ) -> None:
-        """What has become of a query; ``names``: of its nodes in the run; ``apart``: what was there, and too far."""
+        """Record the outcome of a query, with the run's ``names`` of its nodes.
+
+        ``apart``: nodes that the run has, but too far away, with the distance in seconds.
+        """
         begins = min([self._tree.first.get(name, 0) for name in self.sinks.get(query, ())], default=None)
         detail = {"query": query, "outcome": outcome, "why": why or self.why.get(query, ""), "names": names}
         if query in self.subscribers:
@@ -193,12 +201,12 @@ class Queries(Part):
         self._out.record("query", index=begins if outcome == "begun" else None, detail=detail)
 
     def introduce(self, host: str) -> None:
-        """R5: a host that has joined is to be told of all guests, when all others have answered."""
+        """Queue the introduction of every guest to a host that has joined (R5)."""
         peers = {guest.peer.name: guest.peer for guest in self.subscribers.values()}
         self._strangers += [(host, peer) for name, peer in peers.items() if name in self._directory.subscribers]
 
     def on_timer(self) -> None:
-        """Tell those that have not answered."""
+        """Repeat the messages that hosts have not answered."""
         for host in sorted(self._words):
             self._out.send(host, self._words[host])
         if self._words:
@@ -211,12 +219,12 @@ class Queries(Part):
             yield from self.answered(sender)
 
     def notify_instead(self, host: str, word: m.Message) -> None:
-        """Have a host that has not answered hear this in place of what it was told."""
+        """Replace the message that ``host`` has not answered by ``word``."""
         if host in self._words:
             self._words[host] = word
 
     def answered(self, host: str) -> Notes:
-        """Nothing more is to be told to ``host``."""
+        """Stop repeating the message to ``host``. After the last answer, go on with waiting guests and queries."""
         if self._words.pop(host, None) is not None and not self._words:
             while self._strangers:
                 newcomer, peer = self._strangers.pop(0)
@@ -227,11 +235,11 @@ class Queries(Part):
             yield Left()
 
     def give_reason(self, query: int, why: str) -> None:
-        """R5: keep why the query of a guest leaves; the first reason counts."""
+        """Remember why the query of a guest leaves. The first reason counts (R5)."""
         self.why.setdefault(query, why)
 
     def failed(self, query: int, reason: str, **fields: Any) -> None:
-        """A query cannot go on, or begin: who wants it is told, and it leaves."""
+        """Let a query leave that cannot begin or go on, and notify the application or the guest of the reason."""
         if query in self.subscribers:
             self.give_reason(query, reason)
         else:
@@ -239,7 +247,11 @@ class Queries(Part):
         self.leave(query)
 
     def fail(self, nodes: Collection[str], reason: str, **fields: Any) -> bool:
-        """R4: these nodes cannot go on; False where all queries use one of them, or none as it is of an old tree."""
+        """End the queries that use nodes that cannot go on, and return True (R4).
+
+        Return False if every query of this application uses such a node, or if no query does, as the nodes are of an
+        old tree.
+        """
         users = {query for query in self.sinks if not self.nodes_of((query,)).isdisjoint(nodes)}
         own = self.sinks.keys() - self._leaving - self.subscribers.keys()
         if not users or (users.issuperset(own) and not users <= self.subscribers.keys()):

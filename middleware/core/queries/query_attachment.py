@@ -1,28 +1,29 @@
-"""Another query in a run that goes on, from one partition on, and one that leaves: a host's part in it.
+"""Start and end of queries on one host, while the run goes on.
 
 Rules:
 
-R1. A query that begins is proposed as another shape is (``proposal``, R6): its nodes that the run does not have appear,
-    and take their inputs from each other or from what is there, which stays as it is. Hosts with sources, and those on
-    which nodes appear, vote; the latter load their code before.
-R2. Committed, all of these nodes begin with the partition after the change-over iteration: no node can have dispatched
-    that yet, and nobody works on it without knowing of the commit, which rides on it. So there are never two graphs,
-    nothing has to be drained, and an operator may be on its way meanwhile. One that has dispatched that elsewhere may
-    come to a host that has not heard of the commit, if the query takes nothing of it: else its state names who does,
-    of whom that host does not know yet (``arrivals``).
-R3. A node whose code has state begins with none, as on a machine on which the query begins there.
-R4. Nodes that no query uses any more go when the client says so, wherever a host is: what leaves may be what holds up
-    all others, and they would wait for ever for an iteration on which to agree. Their names are never used again, so
-    what comes late of them is of nobody.
+R1. A query is proposed like another shape (``proposal``, R6). Nodes of the query that the run lacks appear. Their
+    inputs are new nodes or nodes of the run, which stay as they are. Hosts with sources, and hosts on which nodes
+    appear, vote. The latter load the nodes' code before they vote.
+R2. When a query is committed, its nodes begin with the partition after the change-over iteration. No node can have
+    dispatched that partition. The commit is piggybacked on it, so no host works on the partition without the commit. So
+    there are never two graphs, nothing has to be drained, and operators may move meanwhile. An operator that has
+    dispatched the partition elsewhere may come to a host without the commit, if the query takes nothing from the
+    operator. Otherwise the operator's state names consumers that the host does not know yet (``arrivals``).
+R3. A node whose code has state begins without state, as on a machine on which the query begins there.
+R4. Nodes that no query uses are removed when the client says so, whatever partition a host is at. Hosts do not agree on
+    an iteration first. If the leaving nodes hold up the rest, the hosts would wait for ever. Names are never used
+    again, so a late message about a removed node concerns no node.
 
-R5. A sink may be another client's, a *guest*, which the client has let in (``AddMember``). It has nothing else. A guest
-    is forgotten with what it used; of what the client says of guests the later counts.
-R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on,
-    unless it begins where the run's streams end, and so wants nothing of it either. A node that had ended while there
-    was one sink, and told nobody that it wants nothing more, says so once there are others: what it took its inputs
-    from may go on for these.
+R5. A sink may belong to another client, a *guest*, that the client has let in (``AddMember``). A guest has only sinks,
+    and is forgotten together with the nodes that it used. Of the client's messages about guests the later counts.
+R6. A node that has ended because no consumer wanted more does not begin again. A query that shares the node fails,
+    unless the query begins at the end of the run's streams. A node that ended while the run had one sink has not
+    renounced its inputs. When the run has several sinks, the node renounces them, because the producers may go on for
+    the remaining sinks.
 
-What a query shares with the run, and which nodes go with it, the client decides: ``queries``, and ``subscribers``.
+The client decides which nodes a query shares with the run, and which nodes leave with a query (``queries``,
+``subscribers``).
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from thalweg.middleware.protocol import messages as m
 
 
 def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
-    """The graph with the nodes of another query.
+    """Return the graph with the nodes of another query.
 
-    Raises DataflowError when that is none, or something that is there would change.
+    Raises DataflowError if a graft is no node of a query, or if a present node would change.
     """
     new = []
     for graft in grafts:
@@ -62,11 +63,11 @@ def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
     return Dataflow((*old.nodes, *new)).validate(connected=False)
 
 
-REMEMBERED = 4096  # nodes of queries that have left: far more than commits that are still on their way
+REMEMBERED = 4096  # removed nodes: far more than late commits can name
 
 
 class QueryAttachment(Part):
-    """What a host does about queries that begin and leave, told by the barrier and by the client."""
+    """Host's side of queries that begin and leave. The barrier and the client start every step."""
 
     @classmethod
     def of(cls, parts: RunParts) -> QueryAttachment:
@@ -78,13 +79,13 @@ class QueryAttachment(Part):
     ) -> None:
         self._out, self._install, self._max_nodes = context.out, context.install, context.limits.max_nodes
         self._leads, self._visit = context.leads, visit
-        self._told = context.install.number  # of what the client said of guests last
-        self._gone: dict[str, None] = {}  # nodes that have left, the latest last: a name is given once
+        self._told = context.install.number  # number of the latest ``AddMember`` or ``Detach``
+        self._gone: dict[str, None] = {}  # removed nodes, the latest last: no name is used twice
         self._tree, self._directory, self._books, self._flow = nodes.tree, nodes.directory, nodes.books, nodes.flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
 
     def prepare(self, message: m.Propose) -> str:
-        """R1: load the code of what would appear here; why this host is against it, or empty."""
+        """Load the code of nodes that would appear here (R1). Return the reason to vote against them, or ""."""
         assert message.shape is not None
         grafts, directory = message.shape.grafts, self._directory
         nodes = len(self._tree.dataflow.nodes) + len(grafts)
@@ -108,22 +109,27 @@ class QueryAttachment(Part):
         return self._arrivals.invite_new(mine, message.number, near)
 
     def _coded(self, shape: m.Shape) -> list[str]:
-        """What appears here and has code."""
+        """Return the names of nodes that appear here and have code."""
         here = [graft for graft in shape.grafts if graft.host == self._out.host]
         return [graft.node for graft in here if isinstance(graft.like, Node) and graft.like.kind != "sink"]
 
     def is_past(self, commit: m.Commit) -> bool:
-        """Return whether a query's nodes have left again: its commit rides on partitions, which may be late.
+        """Return whether the nodes of a committed query have left again.
 
-        A host that joined when the nodes were there has not had the commit before.
+        A commit is piggybacked on partitions, so it may be late. A host that joined while the nodes existed has not had
+        the commit before.
         """
         return commit.shape is not None and any(graft.node in self._gone for graft in commit.shape.grafts)
 
     def can_begin(self, commit: m.Commit) -> bool:
-        """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
+        """Return whether this host is as far as the client knows. Any host may have passed the commit on.
+
+        The host has one tree and the code of the query's nodes. No input is past the query's first partition.
+        """
         assert commit.shape is not None
         inputs = {name for graft in commit.shape.grafts for name in graft.inputs} & self._flow.nodes.keys()
-        nodes = [self._flow.nodes[name] for name in inputs]  # R2: an operator that came since may be further
+        # R2: an operator that came since may be further, if it is no input
+        nodes = [self._flow.nodes[name] for name in inputs]
         furthest = max((node.index for node in nodes if node.state is not NodeState.ENDED), default=0)
         if self._tree.former is not None or furthest > commit.iteration + 1:
             return False
@@ -134,7 +140,7 @@ class QueryAttachment(Part):
         return self._arrivals.prepared(commit.number) == set(self._coded(commit.shape))
 
     def begin(self, commit: m.Commit) -> Notes:
-        """R2: have the query's nodes from now on."""
+        """Add the nodes of a committed query to the graph, the locations and the flow (R2)."""
         assert commit.shape is not None
         grafts, first, here = commit.shape.grafts, commit.iteration + 1, self._out.host
         new = extended(self._tree.dataflow, grafts)
@@ -150,7 +156,7 @@ class QueryAttachment(Part):
             self._visit.begun(names, first, new, self._directory.where(new.by_name))
 
     def _extend(self, names: Collection[str], here: Iterable[str], first: int) -> Notes:
-        """Add nodes ``names`` from partition ``first`` on. Those in ``here`` are on this host."""
+        """Add nodes ``names`` from partition ``first`` on. The nodes in ``here`` are on this host."""
         tree, flow, limit = self._tree, self._flow, self._install.partitions
         many = len(tree.dataflow.sinks) > 1
         todo: list[tuple[NodeCore, list[Action]]] = []
@@ -158,14 +164,14 @@ class QueryAttachment(Part):
             new = [consumer for consumer in tree.consumers[name] if consumer in names]
             if new:
                 todo.append((node, node.join(new, first)))
-            # R6: a node has ended because no consumer wanted more, and cannot serve a query that wants something
+            # R6: the node ended because no consumer wanted more, and cannot serve a query that wants a partition
             for consumer in new if node.renounced and (limit is None or first < limit) else ():
                 why = (
                     f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
                 )
                 flow.failed(e.OperatorFailed(self._out.run, consumer, why))
             if many and node.state is NodeState.ENDED and node.node.inputs:
-                # R6: the node told its producers nothing while there was one sink; they may go on for others
+                # R6: with one sink the node renounced nothing; its producers may go on for more sinks
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:
             begins = dict.fromkeys(tree.consumers[name], first)
@@ -175,7 +181,7 @@ class QueryAttachment(Part):
             yield from flow.perform(node, actions)
 
     def _cut(self, gone: AbstractSet[str]) -> Notes:
-        """Remove nodes that no query uses any longer, as ``Tree`` and ``Directory`` know (R4)."""
+        """Remove nodes from the flow that no query uses, and that ``Tree`` and ``Directory`` have removed (R4)."""
         flow = self._flow
         for name in flow.forget(gone):
             self._out.emit(e.CloseNode(self._out.run, name))
@@ -185,17 +191,20 @@ class QueryAttachment(Part):
             if not gone.isdisjoint(node.window.consumers):
                 yield from flow.perform(node, node.part(gone))
                 yield from flow.recall(node, node.leave_heard())
-                if node.state is NodeState.ENDED:  # nobody who is left wants anything of it, so it waits for nothing
+                if node.state is NodeState.ENDED:  # no consumer wants more, so no input is awaited
                     flow.demands.ended(node.node.name)
 
     def enrolled(self, sink: str) -> None:
-        """Whose a sink is has been said, perhaps after it is here: a late answer of this host counted for this one."""
+        """Report a subscription as begun if its sink is here already.
+
+        A late answer of this host may have counted as the answer to a later ``InstallSubscriber``.
+        """
         flow = self._tree.dataflow
         if self._visit is not None and sink in flow.by_name:
             self._visit.begun((sink,), self._tree.first.get(sink, 0), flow, self._directory.where(flow.by_name))
 
     def on_admit(self, sender: str, message: m.AddMember) -> None:
-        """R5: a guest is let in, or a host joins (``membership``)."""
+        """Admit a guest (R5), or a host that joins (``membership``), and answer with ``Detached``."""
         out, peer, error = self._out, message.peer, ""
         if message.host:
             if message.number > self._told:
@@ -208,25 +217,25 @@ class QueryAttachment(Part):
         elif message.number > self._told:
             self._told = message.number
             out.emit(e.Meet(out.run, (peer,)))
-            if not self._leads:  # else once it has taken its part
+            if not self._leads:  # the client does so after the guest's answer
                 self._directory.admit_guest(peer.name)
                 self._flow.laggards.watch()
         out.send(sender, m.Detached(out.run, message.number, error))
 
     def on_detach(self, sender: str, message: m.Detach) -> Notes:
-        """R4: what no query uses any more."""
+        """Remove nodes that no query uses, dismiss guests that have left, and answer with ``Detached`` (R4, R5)."""
         tree = self._tree
         gone = frozenset(message.nodes) & tree.dataflow.by_name.keys()
         left = [node for node in tree.dataflow.nodes if node.name not in gone]
         used = {name for node in left for name in node.inputs}
-        vain = any(node.kind == "operator" and node.name not in used for node in left)  # no client leaves those
+        vain = any(node.kind == "operator" and node.name not in used for node in left)  # an honest client leaves none
         if tree.former is not None or vain or not gone.isdisjoint(used):
             self._out.record("unexpected", peer=sender, detail={"message": "Detach", "number": message.number})
             return
         self._gone.update(dict.fromkeys(message.nodes))
         while len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
-        if message.number > self._told:  # R5: the later message about guests counts
+        if message.number > self._told:  # R5: of two messages about guests the later counts
             self._told = message.number
             self._directory.dismiss_guests(message.guests)
         if gone:

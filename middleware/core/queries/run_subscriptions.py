@@ -1,24 +1,23 @@
-"""What this host's application takes of another client's run: its subscriptions to that.
+"""Subscriptions of this host's application to one run of another client.
 
 Rules:
 
-R1. ``Subscribe`` is sent to the run's client until that answers, and goes on being sent, more seldom, as long as the
-    subscription lasts: who has forgotten it says so (``SubscriptionEnded``).
-R2. The run is opened here by ``InstallSubscriber`` alone, of the client that was asked, for a subscription that this
-    application has asked for. Nothing comes here with it but sinks: no code (``arrivals``, ``query_attachment``),
-    nothing to measure, and nothing to decide.
-    Which of the sinks that are here is whose is told with it, before the sink is here or after.
-R3. A client that has not answered for ``liveness_s``, times ``patience``, is given up. Once the run is open here,
-    its lease counts (``host``).
-R4. The client is told of a subscription that is wanted no more (``Unsubscribe``) until it answers: it may be about to
-    begin. Where no other is wanted, ``TRIES`` times at most: who does not hear it hears with its next ping that the run
-    is over here.
+R1. ``Subscribe`` is repeated until the run's client answers, and less often afterwards, as long as the subscription
+    lasts. A client that has forgotten the subscription answers with ``SubscriptionEnded``.
+R2. Only ``InstallSubscriber`` opens the run here, from the client that was asked, for a subscription that this
+    application has requested. Only sinks come here: no code (``arrivals``, ``query_attachment``), no measurements, and
+    no decisions. The message names the sink of the subscription, before or after the sink appears here.
+R3. If the client has not answered for ``liveness_s`` times ``patience``, the subscriptions end. Once the run is open
+    here, the lease of the run counts instead (``host``).
+R4. ``Unsubscribe`` is repeated until the client answers, because the subscription may be about to begin. If no
+    subscription is wanted, it is repeated ``TRIES`` times at most. Then a client that has missed ``Unsubscribe`` learns
+    from its next ping that the run is over here.
 
-R5. A run that begins anew has another ``InstallSubscriber`` for its next generation. The sinks that are here go on in
-    it with the partition that each wants next. If the run begins after that one, what lies between is lost, and the
-    subscription ends with an error.
+R5. If the run begins anew, another ``InstallSubscriber`` comes for the next generation. Every sink here goes on with
+    the next partition that it wants. If the run begins after that partition, partitions are lost, and the subscription
+    ends with an error.
 
-What the run's client does about it is in ``subscribers``.
+The part of the run's client is ``subscribers``.
 """
 
 from __future__ import annotations
@@ -38,8 +37,11 @@ TRIES = 5
 
 
 class _Wanted(msgspec.Struct):
-    """A subscription: the run's node, what the sink is called there once that is known, whether the application knows
-    that it has begun, and how often it was left."""
+    """State of a subscription to ``node``.
+
+    ``sink``: the sink's name in the run, once it is known. ``begun``: whether the application was notified of the
+    start. ``left``: how often ``Unsubscribe`` was sent.
+    """
 
     node: str
     sink: str = ""
@@ -48,17 +50,17 @@ class _Wanted(msgspec.Struct):
 
 
 class RunSubscriptions:
-    """The subscriptions to one run, which the client at ``owner`` leads."""
+    """Subscriptions to one run of the client ``owner``."""
 
     def __init__(self, out: Outbox, me: m.Peer, owner: m.Peer, limits: CoreConfig) -> None:
         self._out, self._me, self._limits = out, me, limits
         self.owner = owner
         self.wanted: dict[int, _Wanted] = {}
-        self.heard_s = out.now  # from the client
+        self.heard_s = out.now  # time of the client's last sign of life
         out.emit(e.Meet(out.run, (owner,)))
 
     def handle_sign_of_life(self, now: float) -> None:
-        """R3: note that the client is there, or that it has a fresh period."""
+        """Note that the client is alive, or has a fresh period of silence (R3)."""
         self.heard_s = now
 
     @property
@@ -68,13 +70,13 @@ class RunSubscriptions:
     # --- what the application wants -------------------------------------------------------------------
 
     def request(self, number: int, node: str) -> None:
-        """It wants the partitions of ``node``."""
+        """Ask the run's client for the partitions of ``node``, as subscription ``number`` of the application."""
         self.wanted[number] = _Wanted(node)
         self._send(number, self.wanted[number])
         self._out.wake(Timer.VISIT, self._out.now + self._limits.retry_s)
 
     def leave(self, number: int) -> None:
-        """It wants them no more."""
+        """End a subscription, and notify the run's client (R4)."""
         wanted = self.wanted.get(number)
         if wanted is not None and not wanted.left:
             wanted.left = 1
@@ -88,13 +90,13 @@ class RunSubscriptions:
         self._out.send(self.owner.name, word)
 
     def on_timer(self, open_here: bool) -> None:
-        """Say again what was not answered. ``open_here``: whether the client has let this host in."""
+        """Repeat due messages, and give up a silent client. ``open_here``: whether the run is open on this host."""
         limits, now = self._limits, self._out.now
         silent_s = limits.patience * limits.liveness_s
-        if not open_here and now - self.heard_s > silent_s:  # R3: once the run is open here its lease counts instead
+        if not open_here and now - self.heard_s > silent_s:  # R3: an open run has a lease instead
             self.end(f"client {self.owner.name!r}, which began it, has not answered for {silent_s:g} s")
         if all(wanted.left > TRIES for wanted in self.wanted.values()):
-            # R4: a client that has not heard learns with its next ping that the run is over here
+            # R4: a client that has missed the messages learns from its next ping that the run is over here
             self.wanted.clear()
         for number, wanted in self.wanted.items():
             wanted.left += wanted.left > 0
@@ -106,7 +108,7 @@ class RunSubscriptions:
     # --- what becomes of it ---------------------------------------------------------------------------
 
     def enrols(self, sender: str, message: m.InstallSubscriber) -> bool:
-        """R2: whether that was asked for; its sink has that name from now on."""
+        """Return whether a message belongs to a wanted subscription (R2). If so, note the name of the sink."""
         wanted = self.wanted.get(message.number)
         if wanted is None or wanted.left or sender != self.owner.name:
             return False
@@ -115,11 +117,11 @@ class RunSubscriptions:
 
     @property
     def sinks(self) -> set[str]:
-        """The names in the run of the sinks of these subscriptions, as far as they are known."""
+        """Known names of the subscriptions' sinks in the run."""
         return {wanted.sink for wanted in self.wanted.values() if wanted.sink}
 
     def lose(self, sink: str, why: str) -> None:
-        """R5: the subscription that has this sink cannot go on; the client is told so until it answers."""
+        """End the subscription with this sink, and report the reason to the application (R5)."""
         for number, wanted in self.wanted.items():
             if wanted.sink == sink and not wanted.left:
                 reason = f"subscription to {wanted.node!r} of run {self._out.run}: {why}"
@@ -127,7 +129,10 @@ class RunSubscriptions:
                 self.leave(number)
 
     def begun(self, names: Collection[str], first: int, dataflow: Dataflow, where: Placement) -> None:
-        """These nodes are in the run from partition ``first`` on."""
+        """Notify the application of subscriptions that begin, because the run has their sinks now.
+
+        ``names``: nodes that the run has from partition ``first`` on.
+        """
         for number, wanted in self.wanted.items():
             if wanted.sink in names and not wanted.begun:
                 wanted.begun = True
@@ -135,12 +140,15 @@ class RunSubscriptions:
                 self._out.emit(e.QueryStarted(self._out.run, number, first, node_names, dataflow, where))
 
     def cut(self, gone: Collection[str]) -> None:
-        """These nodes are not in the run any more."""
+        """End the subscriptions whose sinks have left the run."""
         for number in [number for number, wanted in self.wanted.items() if wanted.sink in gone]:
             self.dismiss(number, f"client {self.owner.name!r} has ended it")
 
     def dismiss(self, number: int, why: str) -> None:
-        """A subscription is over, or with 0 all are; the application is told why, unless it has left."""
+        """End a subscription, or with 0 all subscriptions.
+
+        Report the reason to the application, unless the application has left the subscription.
+        """
         for query in [number] if number else list(self.wanted):
             wanted = self.wanted.pop(query, None)
             if wanted is not None and not wanted.left:
@@ -148,15 +156,15 @@ class RunSubscriptions:
                 self._out.fail(one_line(reason), node=wanted.node, host=self.owner.name, query=query)
 
     def end(self, why: str) -> None:
-        """All are over."""
+        """End all subscriptions, and report the reason to the application."""
         self.dismiss(0, why)
 
 
 def check_visit(message: m.InstallSubscriber, host: str) -> str:
     """Return the reason against a run to which ``host`` has subscribed. Empty: there is none.
 
-    Sinks on this host are allowed. A later generation has those of its subscriptions. The run may also have a sink of a
-    subscription that this host has left.
+    Sinks on this host are allowed: a later generation has the sinks of the host's subscriptions. The run may also have
+    a sink of a subscription that this host has left.
     """
     install = message.install
     if install.run != message.run:

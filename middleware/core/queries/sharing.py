@@ -1,16 +1,19 @@
-"""What another query has in common with a run, and what its other nodes are called there.
+"""Nodes that a query shares with a run, and names of the query's remaining nodes in the run.
 
 Rules:
 
-R1. A node is shared that is the same: the same code, parameters and rate, the same inputs in the same order, and the
-    same host where it is pinned, as sources are. Then it makes the same. Where operators that are not pinned are does
-    not count, nor ``ahead``: a shared node stays as it is.
-R2. One node of the run stands for one of the query: two that are the same are two there as well.
-R3. Names that are made up (``op3``, ``source@h1``) mean nothing. One that somebody chose means that node, so it is
+R1. A node of the query is shared if the run has the same node: equal code, parameters and rate, and equal inputs in the
+    same order. Pinned nodes, such as sources, also need the same host. The same nodes give the same partitions. Hosts
+    of operators that are not pinned do not count, and ``ahead`` does not count. A shared node stays as it is.
+R2. One node of the run stands for one node of the query. Two nodes of the query that are the same are two nodes in the
+    run.
+R3. A generated name (``op3``, ``source@h1``) means nothing. A chosen name means the node of the run, so the name is
     refused for other code.
-R4. All other nodes get names that the run has never had, so no late message can be about one of them.
-R5. What is to be ``apart`` is not shared, though it is the same; nor is then what takes from it.
-R6. A source that is on a stand-in, or missing (``protocol.absent_sources``), is still the one that it was where it was.
+R4. Every node that is not shared gets a name that the run has never had, so no late message can name the node.
+R5. A node that is to be ``apart`` is not shared, even if the run has the same node. Nodes that take from the node are
+    not shared either.
+R6. A source that runs on a stand-in, or is missing (``protocol.absent_sources``), is still the same source as on its
+    own host.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ MADE_UP = re.compile(r"(op\d+|source@.*)(\.\d+)?(~[\d.]+)?\Z")
 def shared(
     present: Dataflow, query: Dataflow, apart: Collection[str] = (), given: Mapping[str, str] = {}
 ) -> dict[str, str]:
-    """The nodes of ``query`` that the run has already, but for those ``apart``, and what they are called there.
+    """Return the nodes of ``query`` that the run has already, with their names in the run.
 
-    ``given``: what some are called there, whatever they are made of. Raises DataflowError where there are none, or a
-    name of the run's means something else in the query.
+    Nodes in ``apart`` are left out. ``given``: names in the run of nodes of the query, whatever their code is. Raises
+    DataflowError if no node is shared, or if a name of the run means a different node in the query.
     """
     existing: dict[object, list[str]] = {}
     for node in present.nodes:
@@ -49,7 +52,7 @@ def shared(
             continue
         same = []
         if name not in apart and all(producer in names for producer in node.inputs):
-            # R5: a node that takes from one that is apart is not shared either
+            # R5: a node that takes from an apart node is not shared either
             candidates = existing.get(_key(node, tuple([names[producer] for producer in node.inputs]), node.pinned), [])
             # R2: a node of the run stands for one node of the query only
             same = [candidate for candidate in candidates if candidate not in names.values()]
@@ -57,7 +60,7 @@ def shared(
             names[name] = name if name in same else same[0]
         elif name in present.by_name and not MADE_UP.match(name):
             _check_name(present.by_name[name], node)
-    if not names and not any(map(is_inlet, query.nodes)):  # of a stream over several trees, all of which is there
+    if not names and not any(map(is_inlet, query.nodes)):  # a query with inlets shares what the trees make
         raise DataflowError(
             "the query has nothing in common with the run: no source of it has the code, the parameters and the host of"
             " one there; run it by itself"
@@ -71,7 +74,7 @@ def _key(node: Node, inputs: tuple[str, ...], host: str | None) -> object:
 
 
 def _check_name(there: Node, node: Node) -> None:
-    """R3."""
+    """Raise DataflowError if the run has a node of this name with another kind, code or parameters (R3)."""
     difference, code = "", own_code(there)
     if there.kind != node.kind:
         difference = f"what it names there is the {there.kind}"
@@ -84,7 +87,7 @@ def _check_name(there: Node, node: Node) -> None:
 
 
 class SharedQuery(msgspec.Struct, frozen=True):
-    """A query as part of a run: the names of its nodes there, and those that appear."""
+    """Query as part of a run: names of its nodes in the run, and the nodes that appear."""
 
     names: dict[str, str]
     grafts: tuple[Graft, ...]
@@ -99,16 +102,16 @@ def join(
     apart: Collection[str] = (),
     given: Mapping[str, str] = {},
 ) -> SharedQuery:
-    """What appears in ``present`` with a query.
+    """Return the names that a query's nodes have in the run ``present``, and the nodes that appear there.
 
     Args:
         placement: a host for every node of the query that the run does not have.
-        number: stands in the names of what appears.
+        number: a number for the names of the nodes that appear.
         used: names that the run has had.
         apart: nodes of the query that are not to be shared.
-        given: what nodes of the query are called there, whatever they are made of.
+        given: names in the run of nodes of the query, whatever their code is.
 
-    Raises DataflowError where nothing is shared, or a host is left out.
+    Raises DataflowError if no node is shared, or if the placement leaves out a host.
     """
     names = shared(present, query, apart, given)
     reserved = {*used, *present.by_name}

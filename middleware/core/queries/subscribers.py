@@ -1,31 +1,31 @@
-"""Other clients that take partitions of a run, at its own client: who may, and how one is let in.
+"""Guests of a run (other clients that subscribe to its nodes), at the run's client: permission, admission and loss.
 
 Rules:
 
-R1. Only clients that the application has named may subscribe: for query 0 to any node, for a later query to what that
-    uses, until it leaves. Whom the application does not name any more is dismissed. Nothing is kept of who was never
-    named.
-R2. A subscription is a query of one sink, at the guest, with a number below 0. It waits its turn as others do
-    (``proposer``). Before it is proposed all hosts let the guest in (``AddMember``), so that what it demands is known
-    to be of the run, and it is told the run as it is (``InstallSubscriber``): no other query begins or leaves
-    meanwhile. A guest that does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is
-    refused. An answer does not say to which ``InstallSubscriber`` it is one: whose has begun is told its own again when
-    it asks again.
-R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
-    Its process is watched (``Watch``): a connection that closes for good shows at once that it is gone. So
-    does one that says it is there, and for as long does not say that it is through with what all are told.
-    So does one for which the others have waited for ``guest_s`` at a node (``flow.laggards``).
-R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
-    after that is answered as it was then.
-R5. The run is over with the application's own queries. Where these have come to their end, it goes on until the guests
-    have, too: ``lingers``.
+R1. Only clients that the application has named may subscribe. Clients named for query 0 may subscribe to every node.
+    Clients named for a later query may subscribe to the nodes of the query, until it leaves. A guest that the
+    application no longer names is dismissed. Nothing is kept about clients without permission.
+R2. A subscription is a query with one sink at the guest, and with a number below 0. The subscription waits for its turn
+    like every query (``proposer``). Before the proposal, all hosts let the guest in (``AddMember``), so that hosts
+    accept the guest's demands. The guest gets the run in its present state (``InstallSubscriber``), and no query begins
+    or leaves meanwhile. A guest is refused if it does not answer for ``liveness_s`` times ``patience``, or if a host
+    does not let it in. An answer does not name its ``InstallSubscriber``. So a guest whose subscription has begun gets
+    the right ``InstallSubscriber`` again when the guest asks again.
+R3. A guest can end only its own subscriptions. The subscriptions end if the guest is lost or started anew. The guest's
+    process is watched (``Watch``), so a connection that closes for good shows the loss at once. The subscriptions also
+    end if the guest is alive, but leaves a message to all hosts unanswered for ``liveness_s`` times ``patience``. The
+    same holds if a node's remaining consumers have waited for the guest for ``guest_s`` (``flow.laggards``).
+R4. A guest may leave at any time. With its last subscription all hosts forget the guest. A ``Subscribe`` that comes
+    again after the end gets the same answer as at the end.
+R5. The run is over with the application's own queries. If the streams of these queries have ended, the run goes on
+    until the guests' streams have ended (``lingers``).
 
-R6. A guest whose subscription has begun goes on in the run's next generation: its sinks are there from the start, and
-    it is told so (``InstallSubscriber``). Until it has answered no query begins or leaves. Who may subscribe stays as
-    it was said.
+R6. A guest whose subscription has begun goes on in the run's next generation. The sinks are in the graph from the
+    start, and the guest is notified (``InstallSubscriber``). Until the guest has answered, no query begins or leaves.
+    The permissions stay.
 
-The other end is in ``run_subscriptions``; what hosts do is in ``query_attachment``, and what they hear of guests at
-all, in ``run``.
+The guest's part is ``run_subscriptions``, and the hosts' part is ``query_attachment``. ``run`` says which messages a
+host accepts from guests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MOST = 64  # subscriptions of one guest
 
 
 class Subscribers(Part):
-    """A run's guests, as its client knows them."""
+    """Guests of a run, at the run's client."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Subscribers:
@@ -64,16 +64,16 @@ class Subscribers(Part):
     def __init__(self, context: RunContext, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
         self._context, self._out, self._limits = context, context.out, context.limits
         self._tree, self._directory, self._flow, self._queries = tree, directory, flow, queries
-        self.allowed: dict[int, frozenset[str]] = {}  # by query
+        self.allowed: dict[int, frozenset[str]] = {}  # by query, the names of clients
         self._count = 0
-        self._entering: tuple[int, float] | None = None  # R2: which query's guest is let in, and since when
+        self._entering: tuple[int, float] | None = None  # R2: query whose guest is being let in, and the start time
 
     def continue_from(self, before: Subscribers, change: GenerationChange) -> None:
-        """R6: go on as the next generation of the run."""
+        """Continue as the next generation, and notify the guests whose subscriptions have begun (R6)."""
         self.allowed, self._count = before.allowed, before._count
         self._directory.await_guests(guest.peer.name for guest in self._queries.subscribers.values())
         for name in sorted(self._directory.returning):
-            self._out.emit(e.Watch(self._out.run, name))  # R3: a closed connection shows its end
+            self._out.emit(e.Watch(self._out.run, name))  # R3: a closed connection shows the guest's loss
         if self._directory.returning:
             self._queries.send_until_answered(
                 {name: self._enrolment_of(name) for name in sorted(self._directory.returning)}
@@ -81,7 +81,7 @@ class Subscribers(Part):
         self._queries.go_on()
 
     def _enrolment_of(self, name: str) -> m.InstallSubscriber:
-        """R6: what a guest is told of the next generation: one of its subscriptions stands for all."""
+        """Return the message to a guest about the next generation (R6). One subscription stands for all."""
         queries = self._queries
         mine = [query for query, guest in queries.subscribers.items() if guest.peer.name == name]
         stay = [query for query in mine if query not in queries.why]
@@ -90,7 +90,7 @@ class Subscribers(Part):
     # --- who may --------------------------------------------------------------------------------------
 
     def on_allowed(self, event: e.SubscribersAllowed) -> Notes:
-        """R1: the application has named others."""
+        """Replace the names that may subscribe by a query, and dismiss guests without permission (R1)."""
         self.allowed[event.query] = event.names
         for query, guest in list(self._queries.subscribers.items()):
             if not self._may(guest.peer.name, guest.node):
@@ -101,7 +101,7 @@ class Subscribers(Part):
         return 0 in named or node in self._queries.nodes_of([query for query in named if query in self._queries.sinks])
 
     def _why_not(self, message: m.Subscribe) -> str:
-        """Why nobody of that name may have that; empty when it may."""
+        """Return the reason to refuse a ``Subscribe``, or an empty text."""
         peer, flow, me = message.peer, self._tree.dataflow, self._out.host
         named = any(peer.name in names for names in self.allowed.values())
         if not named:
@@ -150,13 +150,13 @@ class Subscribers(Part):
         while self._directory.had(sink):
             sink = fresh_name(sink, self._count, used)
         out.emit(e.Meet(out.run, (peer,)))
-        out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows its end
+        out.emit(e.Watch(out.run, sender))  # R3: a closed connection shows the guest's loss
         queries.invite(-self._count, Subscriber(peer, message.number, message.node, sink))
         out.send(sender, m.Pong(out.run))
         yield Invited(-self._count)
 
     def on_unsubscribe(self, sender: str, message: m.Unsubscribe) -> Notes:
-        """R4: a guest wants no more."""
+        """End a subscription that its guest has left (R4). Confirm the end of an unknown subscription at once."""
         for query, guest in list(self._queries.subscribers.items()):
             if (guest.peer.name, guest.number) == (sender, message.number):
                 yield from self._end(query, "it has left")
@@ -164,16 +164,16 @@ class Subscribers(Part):
         self._out.send(sender, m.SubscriptionEnded(self._out.run, message.number, "it has left"))
 
     def on_failed(self, sender: str, message: m.Failed) -> Notes:
-        """R3: a guest cannot go on."""
+        """End the subscriptions of a guest that cannot go on (R3)."""
         yield from self._end_all(sender, message.reason)
 
     def on_lost(self, note: HostLost) -> Notes:
-        """R3: a guest is gone."""
+        """Forget a lost guest, and end the subscriptions of the guest (R3)."""
         self._directory.lose_guest(note.host)
         yield from self._end_all(note.host, f"it {note.how}")
 
     def give_up(self, waited: Collection[str], since_s: float) -> Notes:
-        """R3: these have not answered what all were told at ``since_s``; the guests among them are lost in time."""
+        """Treat guests in ``waited`` as lost if the message of ``since_s`` is unanswered for too long (R3)."""
         silent_s = self._limits.patience * self._limits.liveness_s
         if self._out.waited_s(since_s) <= silent_s:
             return
@@ -203,7 +203,11 @@ class Subscribers(Part):
             yield from self._end_of_returning(guest.peer.name)
 
     def _end_of_returning(self, name: str) -> Notes:
-        """R6: a subscription of a guest that has not answered is over: it hears of another, or is not waited for."""
+        """Handle the end of a subscription whose guest has not answered in this generation (R6).
+
+        If the guest has another subscription, send the message of that subscription. Otherwise wait for the guest no
+        longer.
+        """
         queries = self._queries
         if any(guest.peer.name == name and query not in queries.why for query, guest in queries.subscribers.items()):
             queries.notify_instead(name, self._enrolment_of(name))
@@ -214,7 +218,7 @@ class Subscribers(Part):
     # --- one is let in --------------------------------------------------------------------------------
 
     def enter(self, query: int) -> bool:
-        """R2: whether the guest of a query has first to be let in, which begins now."""
+        """Begin to let in the guest of a query, and return True. Return False if the guest has been let in (R2)."""
         if self._entering is not None and self._entering[0] == query:
             self._entering = None
             return False
@@ -228,7 +232,7 @@ class Subscribers(Part):
         return True
 
     def _enrolment(self, guest: Subscriber) -> m.InstallSubscriber:
-        """What a guest is told of its subscription, and of the run as it is."""
+        """Return the message with a guest's subscription and the present state of the run."""
         directory = self._directory
         install = msgspec.structs.replace(
             self._context.install,
@@ -243,7 +247,7 @@ class Subscribers(Part):
         return m.InstallSubscriber(self._out.run, guest.number, guest.sink, install)
 
     def on_installed(self, note: HostInstalled) -> Notes:
-        """A guest has taken its part in the run, or cannot."""
+        """Admit a guest that has taken its part in the run, or end the subscriptions of a guest that cannot."""
         sender, message = note.host, note.message
         if sender in self._directory.returning:
             if message.error:
@@ -265,23 +269,23 @@ class Subscribers(Part):
         return self._entering is not None and self._queries.subscribers[self._entering[0]].peer.name == name
 
     def admits(self, host: str) -> bool:
-        """Whether that is a guest, or being let in."""
+        """Return whether ``host`` is a guest, or is being let in."""
         return host in self._directory.subscribers or self._enters(host)
 
     def on_refused(self, note: Refused) -> Notes:
-        """A host does not let a guest in."""
+        """End the subscription of a guest that a host does not let in (R2)."""
         if self._entering is not None:
             yield from self._end(self._entering[0], f"host {note.host!r} does not let it in: {note.why}")
 
     def on_timer(self) -> Notes:
-        """R2: who does not answer is not waited for any longer."""
+        """Give up guests that have not answered for too long (R2, R3)."""
         silent_s = self._limits.patience * self._limits.liveness_s
         if self._entering is not None and self._out.waited_s(self._entering[1]) > silent_s:
             yield from self._end(self._entering[0], f"it has not answered for {silent_s:g} s")
         yield from self.give_up(self._queries.awaited, self._queries.told_s)
 
     def joined(self, query: int) -> SharedQuery:
-        """What appears in the run with a guest's query; DataflowError where that cannot be any more."""
+        """Return the sink that appears for a guest's query. Raise DataflowError if the node has left the run."""
         guest, flow = self._queries.subscribers[query], self._tree.dataflow
         node = flow.by_name.get(guest.node)
         if node is None:
@@ -291,12 +295,12 @@ class Subscribers(Part):
         return SharedQuery({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
 
     def has_client(self, host: str) -> bool:
-        """Whether that client takes something of the run, or has asked for it."""
+        """Return whether ``host`` is a guest, or has asked to become a guest."""
         return any(guest.peer.name == host for guest in self._queries.subscribers.values())
 
     @property
     def lingers(self) -> bool:
-        """R5: whether guests that take something still do; who has not begun would get nothing any more."""
+        """Return whether guests still take partitions after the end of this application's streams (R5)."""
         sinks = [name for name in self._tree.dataflow.sinks if name in self._flow.nodes]
         ended = all(self._flow.nodes[name].state is NodeState.ENDED for name in sinks)
         takes = any(self._queries.sinks[query] for query in self._queries.subscribers)

@@ -1,6 +1,6 @@
-"""What this host's application takes of other clients' runs, by run: each is a ``RunSubscriptions``.
+"""Subscriptions of this host's application to other clients' runs: a ``RunSubscriptions`` for every run.
 
-A run is known here by its own id, whatever its generation: so it is asked for, and so the application hears of it.
+The id of a run's first generation names the run here, in requests and in news of the application.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class SubscriptionTable:
-    """What this host's application takes of other clients' runs. ``known``: by the run's own id."""
+    """Table of this application's subscriptions, with the id of every run's first generation as key."""
 
     def __init__(self, out: Outbox, me: m.Peer, config: CoreConfig, runs: Mapping[RunId, RunCore]) -> None:
         self._out, self._me, self._config, self._runs = out, me, config, runs
         self.known: dict[RunId, RunSubscriptions] = {}
 
     def get(self, run_id: RunId, owner: str) -> RunSubscriptions | None:
-        """Return what is taken of a client's run, whatever its generation."""
+        """Return the subscriptions to a run of ``owner``, whatever the run's generation, or None."""
         visit = self.known.get(run_id.first_generation)
         return visit if visit is not None and visit.owner.name == owner else None
 
     def here(self, run_id: RunId) -> RunId:
-        """The generation of a visited run that is open here; ``NO_RUN`` where none is."""
+        """Return the generation of a subscribed run that is open here, or ``NO_RUN``."""
         base, visit = run_id.first_generation, self.known.get(run_id.first_generation)
         if visit is None:
             return NO_RUN
@@ -40,7 +40,7 @@ class SubscriptionTable:
         return next(mine, NO_RUN)
 
     def request(self, event: e.SubscribeRequested) -> None:
-        """The application wants the partitions of a node."""
+        """Subscribe to a node for the application. Report an error if the run has another part on this host."""
         run_id = event.run.first_generation
         out = self._out.of(run_id)
         if run_id not in self.known:
@@ -52,21 +52,24 @@ class SubscriptionTable:
         self.known[run_id].request(event.number, event.node)
 
     def leave(self, event: e.UnsubscribeRequested) -> None:
-        """It wants them no more."""
+        """End a subscription for the application."""
         if event.run.first_generation in self.known:
             self.known[event.run.first_generation].leave(event.number)
 
     def on_timer(self, run_id: RunId) -> RunId:
-        """Repeat what is due; return the run that is to be closed here, if there is one."""
+        """Repeat due messages to the run's client. Return the run to close here, or ``NO_RUN``."""
         if run_id not in self.known:
             return NO_RUN
         self.known[run_id].on_timer(bool(self.here(run_id)))
         return self._go_home(run_id)
 
     def on_dismiss(self, sender: str, message: m.SubscriptionEnded) -> RunId:
-        """The run's client says that a subscription is over, or that all are; return the run to be closed here."""
+        """End one subscription, or all subscriptions, to a run, as the run's client says.
+
+        Return the run to close here, or ``NO_RUN``.
+        """
         visit = self.get(message.run, sender)
-        if visit is None and message.run.first_generation in self.known:  # another client leads the run, and it goes on
+        if visit is None and message.run.first_generation in self.known:  # the sender does not lead the run
             self._out.of(message.run).record("unexpected", peer=sender, detail={"message": "Dismiss"})
             return NO_RUN
         if visit is not None:
@@ -76,18 +79,21 @@ class SubscriptionTable:
         return NO_RUN if visit is None else self._go_home(message.run.first_generation)
 
     def handle_sign_of_life(self, sender: str, run_id: RunId, now: float) -> None:
-        """A sign of life has come from the run's client."""
+        """Note a sign of life of the client that leads a run."""
         visit = self.get(run_id, sender)
         if visit is not None:
             visit.handle_sign_of_life(now)
 
     def refresh(self) -> None:
-        """Give all clients of runs a fresh period, as this host did not run."""
+        """Give the clients of all runs a fresh period of silence, because this host did not run."""
         for visit in self.known.values():
             visit.handle_sign_of_life(self._out.now)
 
     def _go_home(self, run_id: RunId) -> RunId:
-        """Return the run that is to be closed here, as nothing of it is wanted. Forget one that is not here."""
+        """Return the run to close here if no subscription to the run is left, or else ``NO_RUN``.
+
+        If the run is not open here, forget the run.
+        """
         if not self.known[run_id].over:
             return NO_RUN
         here = self.here(run_id)
@@ -96,7 +102,7 @@ class SubscriptionTable:
         return here
 
     def end(self, run_id: RunId, why: str, owner: str) -> None:
-        """The run is over here, if anything was taken of it."""
+        """End the subscriptions to a run of ``owner`` that is over on this host."""
         if self.get(run_id, owner) is not None:
             self._end(run_id.first_generation, why)
 
