@@ -1,1 +1,1 @@
-"""The runtime: a pure core that decides, and the ZeroMQ shell around it."""
+"""Runtime of Thalweg: a pure core that decides, and a ZeroMQ shell around the core."""

@@ -1,15 +1,16 @@
-"""Powers and logarithms whose every bit is the same on any processor.
+"""Powers and logarithms of numbers that are the same, bit by bit, on every processor.
 
-LAPACK adds up in another order on another processor, and numpy and the C library take another code path for
-``exp``, ``log`` and ``pow``: their last bits differ, and by and by so do the decisions that rest on them.
+LAPACK adds in a different order on a different processor, and numpy and the C library take different code paths for
+``exp``, ``log`` and ``pow``. So the last bits differ, and in time also the decisions that depend on them. Python's own
+sum of floats differs between its versions.
 
-Python's own sum of floats differs between its versions as well.
+Rules:
 
-- R1: only what IEEE 754 rounds exactly is used: sums, products, quotients, square roots and changes of the exponent,
-  each of a single operation, in an order that is written here.
-- R2: results are within some units in the last place of the true ones, for numbers of ordinary size.
+- R1: Only operations that IEEE 754 rounds exactly are used: sums, products, quotients, square roots and changes of the
+  exponent. Each is a single operation, in the order that the code has.
+- R2: For numbers of ordinary size, a result differs from the true value by a few units in the last place.
 
-Here are those of single numbers; ``middleware.arrays`` has the same of arrays, bit by bit, and covariances.
+``middleware.arrays`` has the same functions for arrays, with the same bits, and covariances.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any, overload
 
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2, the first with 32 zero bits
 SQRT_HALF = math.sqrt(0.5)
-LOWEST, HIGHEST = -700.0, 700.0  # beyond, exp is taken for that of these
-_EXP = tuple(1 / math.factorial(n) for n in range(13, -1, -1))  # of the series up to r^13; |r| < 0.35
-_LOG = tuple(2 / n for n in range(21, 0, -2))  # of atanh's, up to s^21; |s| < 0.172
+LOWEST, HIGHEST = -700.0, 700.0  # beyond them, exp has the value of the nearer limit
+_EXP = tuple(1 / math.factorial(n) for n in range(13, -1, -1))  # factors of the series up to r^13; |r| < 0.35
+_LOG = tuple(2 / n for n in range(21, 0, -2))  # factors of the series of atanh up to s^21; |s| < 0.172
 
 
 @overload
@@ -41,21 +42,21 @@ def plain_sum(values: Iterable[float]) -> float:
 
 
 def exp(x: float) -> float:
-    """e to the power of ``x``."""
+    """Return e to the power of ``x``."""
     x = min(max(x, LOWEST), HIGHEST)
     twos = round(x / (LN2_HIGH + LN2_LOW))
     return math.ldexp(exp_near(x, twos), twos)
 
 
 def log(x: float) -> float:
-    """The natural logarithm of ``x``, which is above 0."""
+    """Return the natural logarithm of ``x``, which must be above 0."""
     part, twos = math.frexp(x)
     low = part < SQRT_HALF
     return float(log_near(part + part * low, twos - low))
 
 
 def power(x: float, by: float) -> float:
-    """``x``, at least 0, to the power of ``by``, above 0."""
+    """Return ``x``, at least 0, to the power of ``by``, above 0."""
     return float(raised(x, by, math.sqrt, lambda: exp(by * log(x)) if x > 0 else 0.0))
 
 
@@ -63,12 +64,12 @@ def power(x: float, by: float) -> float:
 
 
 def exp_near(x: Any, twos: Any) -> Any:
-    """e to the power of ``x``, divided by so many twos that it is near 1."""
+    """Return e to the power of ``x``, divided by 2 to the power of ``twos``. The result must be near to 1."""
     return _horner(_EXP, (x - twos * LN2_HIGH) - twos * LN2_LOW)
 
 
 def log_near(part: Any, twos: Any) -> Any:
-    """The logarithm of ``part``, which is near 1, times so many twos."""
+    """Return the natural logarithm of ``part · 2^twos``. ``part`` must be near to 1."""
     share = (part - 1.0) / (part + 1.0)
     return (twos * LN2_HIGH + share * _horner(_LOG, share * share)) + twos * LN2_LOW
 
@@ -83,7 +84,10 @@ def _horner(factors: tuple[float, ...], x: Any) -> Any:
 
 
 def raised(x: Any, by: float, root: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
-    """``x`` to the power of ``by``: by squaring where that is whole, by roots where it is 1/2, 1/4, …"""
+    """Return ``x`` to the power of ``by``.
+
+    A whole ``by`` is computed by squaring, and 1/2, 1/4, … by roots. For every further ``by``, ``otherwise`` is called.
+    """
     if by == int(by):
         whole, product, square = int(by), None, x
         while True:

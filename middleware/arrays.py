@@ -1,4 +1,4 @@
-"""Arithmetic of arrays whose every bit is the same on any processor: see ``middleware.arithmetic``."""
+"""Arithmetic of arrays that is the same, bit by bit, on every processor. ``middleware.arithmetic`` has the rules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def exp(x: Floats) -> Floats:
-    """e to the power of ``x``."""
-    x = np.minimum(np.maximum(x, LOWEST), HIGHEST)  # which take less than clip
+    """Return e to the power of each element of ``x``."""
+    x = np.minimum(np.maximum(x, LOWEST), HIGHEST)  # faster than clip
     twos = np.rint(x / (LN2_HIGH + LN2_LOW))
     powers: Floats = np.ldexp(exp_near(x, twos), twos.astype(np.int64))
     return powers
 
 
 def log(x: Floats) -> Floats:
-    """The natural logarithm of ``x``, which is above 0."""
+    """Return the natural logarithms of the elements of ``x``, which must be above 0."""
     part, twos = np.frexp(x)
     low = part < SQRT_HALF
     logs: Floats = log_near(part + part * low, twos - low)
@@ -27,7 +27,7 @@ def log(x: Floats) -> Floats:
 
 
 def power(x: Floats, by: float) -> Floats:
-    """``x``, at least 0, to the power of ``by``, above 0."""
+    """Return the elements of ``x``, at least 0, to the power of ``by``, above 0."""
 
     def otherwise() -> Floats:
         return np.where(x > 0, exp(by * log(np.where(x > 0, x, 1.0))), 0.0)
@@ -37,9 +37,9 @@ def power(x: Floats, by: float) -> Floats:
 
 
 def factorised(covariance: Floats) -> Floats:
-    """(matrices, n, n) the lower triangular L with L·Lᵀ = C, of every C, which are positive definite (Cholesky).
+    """Return the lower triangular L with L·Lᵀ = C of every positive definite matrix C (Cholesky): (matrices, n, n).
 
-    What is above the diagonal of a C is not looked at.
+    Elements above the diagonal of C are not read.
     """
     left = _side_by_side(covariance)
     for i in range(len(left)):
@@ -51,7 +51,7 @@ def factorised(covariance: Floats) -> Floats:
 
 
 def whitened(factor: Floats, given: Floats) -> Floats:
-    """(matrices, n, vectors) the L⁻¹·v of every vector v, for ``factorised`` L."""
+    """Return L⁻¹·v for every vector v and the matrix L of ``factorised``: (matrices, n, vectors)."""
     factor, white = _side_by_side(factor), _side_by_side(given)
     for i in range(len(white)):
         white[i] /= factor[i, i]
@@ -60,5 +60,5 @@ def whitened(factor: Floats, given: Floats) -> Floats:
 
 
 def _side_by_side(matrices: Floats) -> Floats:
-    """A copy with the numbers of all matrices at one place beside each other, which are worked on together."""
+    """Return a copy with the matrices along the last axis, so that a step works on all of them at once."""
     return matrices.transpose(1, 2, 0).copy()

@@ -1,7 +1,7 @@
-"""Dataflows: named nodes and the edges between them, sources at one end, sinks at the other, operators between.
+"""Dataflows: graphs of named nodes from sources over operators to sinks.
 
-A dataflow is a connected directed acyclic graph: a node may have several consumers, and there may be several sinks. In
-a *tree* every node has one consumer, and there is one sink; only trees change their shape while they run.
+A dataflow is a connected directed acyclic graph. A node may have several consumers, and there may be several sinks. In
+a *tree* every node has one consumer, and there is one sink. Only trees change their shape while data flows.
 
 Source: Ranganathan, Acharya, Saltz (1998), section 2.
 """
@@ -21,17 +21,17 @@ from thalweg.middleware.errors import DataflowError, PlacementError, UsageError,
 Kind = Literal["source", "operator", "sink"]
 Missing = Literal["wait", "nothing"]
 OnError = Literal["fail", "skip", "dead-letter"]
-TOLERANT = "thalweg.operators.on_error:Tolerant"  # runs the code that its parameters name, and leaves out what fails
+TOLERANT = "thalweg.operators.on_error:Tolerant"  # runs the code in its parameters, and leaves out failing data
 Placement = dict[str, str]  # node name -> host name
-MOST_AHEAD = 1024  # outputs: what is kept of a node has to fit into its host's memory
+MOST_AHEAD = 1024  # outputs: the kept outputs of a node have to fit into its host's memory
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which code a node runs.
+    """Name of the code that a node runs, with its parameters.
 
-    ``use`` is a registered entry point's name (``composite``) or an import path
-    (``package.module:attribute``) that the host's configuration allows; ``params`` are the keyword
-    arguments it is constructed with (plain msgpack values).
+    ``use`` is the name of a registered entry point (``composite``), or an import path (``package.module:attribute``)
+    that the host's configuration allows. ``params`` are the keyword arguments of the constructor (plain msgpack
+    values).
     """
 
     use: str
@@ -39,7 +39,10 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reorderable(NamedTuple):
-    """Code whose operators may combine in any order; ``merging``: of these, code whose operators have state."""
+    """Code of operators that may combine in any order.
+
+    ``merging``: the part of this code whose operators have state.
+    """
 
     codes: tuple[Code, ...] = ()
     merging: tuple[Code, ...] = ()
@@ -49,13 +52,15 @@ FIXED = Reorderable()
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One node: a *source* without inputs, an *operator*, or a *sink* (no code).
+    """Node of a dataflow: a *source* without inputs, an *operator*, or a *sink* (no code).
 
-    ``pinned`` names the host the node must stay on; sources must be pinned. ``ahead``: how many of its outputs the node
-    keeps for those of several consumers that have not got them; with 1 the slowest sets the pace of all. ``rate``: how
-    many partitions a second, of emulated time, a source gives at most: what is demanded sooner waits. ``stand_ins``:
-    hosts where the node may be instead, in a run that outlives its hosts, when that to which it is pinned is lost.
-    ``missing``: where there is none, whether an operator waits for a source that it takes, or goes on with ``NOTHING``.
+    - ``pinned``: the host on which the node must stay. A source must be pinned.
+    - ``ahead``: the number of outputs that the node keeps for slower ones of several consumers. With 1, the slowest
+      consumer sets the pace of the remaining consumers.
+    - ``rate``: the highest number of partitions that a source gives in a second of emulated time. An earlier demand
+      waits.
+    - ``stand_ins``: the hosts on which the node may restart in a run with failover if its pinned host is lost.
+    - ``missing``: whether an operator waits for a lost source among its inputs, or goes on with ``NOTHING``.
     """
 
     name: str
@@ -70,16 +75,18 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class Edge(NamedTuple):
-    """What ``consumer`` takes from ``producer``: each partition of its output."""
+    """Connection of a producer to a consumer, which takes each partition of the producer's output."""
 
     producer: str
     consumer: str
 
 
 class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """A validated-on-demand graph of nodes: from nodes, by a builder of trees, or node by node.
+    """Graph of nodes, made from a tuple of nodes, by a builder of trees, or node by node.
 
-    ``source``, ``operator`` and ``sink`` add a node and return its name, by which others take it as an input. A run
+    ``validate`` checks the graph.
+
+    ``source``, ``operator`` and ``sink`` add a node and return its name. Later nodes take this name as an input. A run
     takes the dataflow as it is when the run begins.
     """
 
@@ -88,10 +95,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
     def source(
         self, code: Code, *, at: str | tuple[str, ...], name: str = "", ahead: int = 1, rate: float | None = None
     ) -> str:
-        """Add a source on host ``at``, and return its name: by default ``source@`` and the host.
+        """Add a source on host ``at`` and return its name, by default ``source@`` with the host's name.
 
-        With several hosts it is on the first, and the others are its stand-ins. ``rate``: of how many partitions a
-        second at most.
+        With several hosts, the source is on the first host, and the remaining hosts are its stand-ins. ``rate``: the
+        highest number of partitions a second.
         """
         host, *stand_ins = (at,) if isinstance(at, str) else words(at, "the hosts of a source are names") or ("",)
         name = name or self._unused(f"source@{host}")
@@ -107,12 +114,16 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         missing: Missing = "wait",
         on_error: OnError = "fail",
     ) -> str:
-        """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name.
+        """Add an operator that takes ``inputs`` in this order, and return its name.
 
-        ``missing="nothing"``: in a run that outlives its hosts it goes on without a source of its inputs that is lost,
-        for whose partitions it is given ``NOTHING``. ``on_error="skip"``: it leaves out what it cannot compute, rows of
-        records or otherwise the partition, which is ``NOTHING`` then. With ``"dead-letter"`` what it left out is the
-        output of another node (``dead_letters``).
+        ``at``: the host to which it is pinned.
+
+        In a run with failover and ``missing="nothing"``, the operator goes on without a lost source among its inputs.
+        It is given ``NOTHING`` for the partitions of this source.
+
+        With ``on_error="skip"``, the operator leaves out data that it cannot compute. In records, the faulty rows are
+        left out. Otherwise the whole partition is left out, and the output is ``NOTHING``. With ``"dead-letter"``, the
+        data left out is also the output of a further node (``dead_letters``).
         """
         code = tolerant(code, on_error)
         name = name or self._unused(f"op{len(self.operators)}")
@@ -132,11 +143,11 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return self._add(Node(f"{operator}.dead-letters", "operator", node.inputs, code, at, missing=node.missing))
 
     def sink(self, name: str, *inputs: str, at: str | None = None) -> str:
-        """Add a sink, where the application is handed each partition of these inputs; returns its name."""
+        """Add a sink, which hands each partition of the inputs to the application, and return its name."""
         return self._add(Node(name, "sink", inputs, None, at))
 
     def _unused(self, base: str) -> str:
-        """``base``, or with a number where a node has that name."""
+        """Return ``base`` as the name of a new node, with a number appended if a node has this name already."""
         name, count = base, 1
         while name in self.by_name:
             count += 1
@@ -147,7 +158,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         if node.name in self.by_name:
             raise DataflowError(_twice(self.by_name[node.name], node))
         msgspec.structs.force_setattr(self, "nodes", (*self.nodes, node))
-        self.__dict__.clear()  # what was worked out of fewer nodes
+        self.__dict__.clear()  # drop the cached properties of the graph without this node
         return node.name
 
     @cached_property
@@ -156,12 +167,15 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """All of them, consumer by consumer in order of declaration, each one's in the order of its inputs."""
+        """Edges of the graph, consumer by consumer in order of declaration.
+
+        For each consumer, the order is that of its inputs.
+        """
         return tuple(Edge(name, node.name) for node in self.nodes for name in node.inputs)
 
     @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
-        """For every node the names of the nodes that take its output, in order of declaration."""
+        """Names of the consumers of every node, in order of declaration."""
         out: dict[str, list[str]] = {node.name: [] for node in self.nodes}
         for producer, consumer in self.edges:
             out.setdefault(producer, []).append(consumer)
@@ -180,7 +194,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return tuple(node.name for node in self.nodes if node.kind == "sink")
 
     def below(self, name: str) -> set[str]:
-        """A node, and all that it is made of."""
+        """Return the names of a node and of its direct and indirect producers."""
         names = {name}
         for consumer in reversed(self.upward):
             if consumer in names:
@@ -189,11 +203,11 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     @cached_property
     def several(self) -> frozenset[str]:
-        """The nodes that have more than one consumer."""
+        """Names of the nodes that have more than one consumer."""
         return frozenset(name for name, takers in self.consumers.items() if len(takers) > 1)
 
     def not_a_tree(self) -> str:
-        """Why this is a graph and no tree, as the end of a sentence; empty when it is one."""
+        """Return why the graph is no tree, as the end of a sentence. The text is empty if the graph is a tree."""
         for name in self.consumers:
             if name in self.several:
                 return f"node {name!r} has several consumers {list(self.consumers[name])}"
@@ -204,12 +218,12 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     @cached_property
     def upward(self) -> tuple[str, ...]:
-        """All names, producers before consumers (the sink of a tree last)."""
+        """Names of the nodes, producers before consumers. The sink of a tree is last."""
         return tuple(_producers_first(self))
 
     @cached_property
     def level(self) -> dict[str, int]:
-        """Distance to the sink in edges, of several the longest; a sink is on level 0."""
+        """Distance of each node to a sink in edges, along the longest path. A sink is on level 0."""
         level = dict.fromkeys(self.sinks, 0)
         for name in reversed(self.upward):
             for producer in self.by_name[name].inputs:
@@ -217,9 +231,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return level
 
     def validate(self, hosts: Collection[str] | None = None, *, connected: bool = True) -> Dataflow:
-        """Return self, or raise DataflowError that names the first node found wrong.
+        """Return the dataflow if it is valid, or raise DataflowError that names the first faulty node.
 
-        ``hosts``: when given, every pin must be among them. ``connected``: that no part is apart from the others.
+        ``hosts``: if given, every pin and stand-in must be one of these hosts. ``connected``: every node must be
+        connected with the first node by edges.
         """
         if odd := next((node for node in self.nodes if not isinstance(node, Node)), None):
             raise DataflowError(f"a dataflow is made of nodes, not of {shown(odd)}")
@@ -233,14 +248,14 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         for node in self.nodes:
             if node.kind != "sink" and not self.consumers[node.name]:
                 raise DataflowError(f"node {node.name!r} has no consumer; feed it to an operator or a sink")
-        _producers_first(self)  # finds cycles; without, consumers lead to a sink from everywhere
+        _producers_first(self)  # finds cycles; without a cycle, every node leads to a sink
         if connected and (apart := self._apart()):
             first = self.nodes[0].name
             raise DataflowError(f"node {apart!r} has nothing to do with node {first!r}; run them as two dataflows")
         return self
 
     def _apart(self) -> str:
-        """A node that no edges connect with the first one; empty when there is none."""
+        """Return the name of a node that no edges connect with the first node. The text is empty if there is none."""
         reached, queue = {self.nodes[0].name}, [self.nodes[0].name]
         while queue:
             name = queue.pop()
@@ -250,7 +265,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return next((node.name for node in self.nodes if node.name not in reached), "")
 
     def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
-        """Raise DataflowError for what a node cannot be, by itself and among the others."""
+        """Raise DataflowError if a node is not valid by itself, or does not fit its graph or ``hosts``."""
         self._check_types(node)
         self._check_kind(node)
         self._check_options(node)
@@ -265,7 +280,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     @staticmethod
     def _check_types(node: Node) -> None:
-        """Raise DataflowError for a field of another type, as Python lets a caller give any."""
+        """Raise DataflowError for a field of a wrong type, because Python itself accepts a value of every type."""
         if not isinstance(node.name, str) or not node.name or len(node.name) > 128 or not node.name.isprintable():
             raise DataflowError(f"node name {node.name!r} is not 1 to 128 printable characters")
         if node.kind not in get_args(Kind):
@@ -277,7 +292,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     @staticmethod
     def _check_kind(node: Node) -> None:
-        """Raise DataflowError for inputs, or code, that a node of its kind cannot have, or lacks."""
+        """Raise DataflowError if the inputs, the code or the pin of a node do not fit its kind."""
         if node.kind == "source" and node.inputs:
             raise DataflowError(f"source {node.name!r} has inputs {list(node.inputs)}; a source has none")
         if node.kind != "source" and not node.inputs:
@@ -291,7 +306,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     @staticmethod
     def _check_options(node: Node) -> None:
-        """Raise DataflowError for an option that a node of its kind cannot have, or a value of it."""
+        """Raise DataflowError for an option that does not fit the kind of a node, or for a wrong value of an option."""
         if node.rate is not None:
             if node.kind != "source":
                 raise DataflowError(f"{node.kind} {node.name!r} has a rate; sources have, and all others follow them")
@@ -310,7 +325,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")
 
     def _check_inputs(self, node: Node) -> None:
-        """Raise DataflowError for an input that is none, is a sink, or is there twice."""
+        """Raise DataflowError for an input that is unknown, is a sink, or is named twice."""
         for name in node.inputs:
             if name not in self.by_name:
                 raise DataflowError(_unknown(node.name, name, self.by_name))
@@ -321,7 +336,10 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
 
 def tolerant(code: Code, on_error: OnError) -> Code:
-    """Return code that runs ``code`` and leaves out what fails, as ``Dataflow.operator`` says."""
+    """Return code that runs ``code`` and leaves out data that it cannot compute (see ``Dataflow.operator``).
+
+    With ``on_error="fail"``, ``code`` itself is returned. Raise UsageError for an unknown ``on_error``.
+    """
     if on_error not in get_args(OnError):
         raise UsageError(f"on_error={shown(on_error)}; use {', '.join(get_args(OnError))}")
     if on_error == "fail":
@@ -336,7 +354,7 @@ def _has_letters(code: Code | None) -> bool:
 
 
 def _check_letters(dataflow: Dataflow) -> None:
-    """Raise DataflowError for an operator whose dead letters nobody takes."""
+    """Raise DataflowError for an operator with ``on_error="dead-letter"`` whose dead letters no node takes."""
     codes = {node.name: node.code for node in dataflow.nodes if node.code is not None and _has_letters(node.code)}
     collected = {code.params.get("letters_of") for code in codes.values()}
     for name, code in codes.items():
@@ -348,7 +366,10 @@ def _check_letters(dataflow: Dataflow) -> None:
 
 
 def check_codes(dataflow: Dataflow) -> None:
-    """Raise UsageError for code that hosts could not be told of as it is, or could not find."""
+    """Raise UsageError for code that a message cannot carry unchanged to hosts, or that hosts could not find.
+
+    Raise DataflowError for dead letters that no node takes.
+    """
     _check_letters(dataflow)
     for node in dataflow.nodes:
         code = node.code
@@ -369,7 +390,7 @@ def check_codes(dataflow: Dataflow) -> None:
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """What a message carries and gives back as it was; tuples come as lists."""
+    """Raise UsageError unless a message carries the value and gives it back unchanged. Tuples come back as lists."""
     if type(value) is dict:
         words(value, f"a name {where} is a text")
         value = value.values()
@@ -384,7 +405,10 @@ def _check_plain(value: Any, where: str) -> None:
 
 
 def sinks_at(dataflow: Dataflow, host: str) -> Dataflow:
-    """The same dataflow with its sinks pinned to ``host``, where nothing pins them; later nodes are none of its own."""
+    """Return a copy of the dataflow whose unpinned sinks are pinned to ``host``.
+
+    Nodes that are added to the original later are not in the copy.
+    """
     pinned = (
         msgspec.structs.replace(node, pinned=host) if node.kind == "sink" and node.pinned is None else node
         for node in dataflow.nodes
@@ -393,7 +417,10 @@ def sinks_at(dataflow: Dataflow, host: str) -> Dataflow:
 
 
 def _producers_first(dataflow: Dataflow) -> list[str]:
-    """Depth-first order with producers before consumers; raises DataflowError on a cycle."""
+    """Return the nodes' names in depth-first order, producers before consumers.
+
+    Raise DataflowError for a cycle or an unknown input.
+    """
     order: list[str] = []
     state: dict[str, int] = {}  # 1 while on the stack, 2 when done
     for root in dataflow.by_name:
@@ -429,7 +456,10 @@ def _unknown(node: str, name: object, known: Iterable[str]) -> str:
 
 
 def check_placement(dataflow: Dataflow, placement: Mapping[str, str], hosts: Collection[str]) -> Placement:
-    """The placement completed with the pins, or PlacementError naming the node or host that is wrong."""
+    """Return the placement completed with the pins of nodes.
+
+    Raise PlacementError that names the faulty node or host.
+    """
     full: Placement = {}
     for name in placement:
         if name not in dataflow.by_name:
@@ -452,13 +482,16 @@ def check_placement(dataflow: Dataflow, placement: Mapping[str, str], hosts: Col
 # --- builders ---------------------------------------------------------------------------------------
 
 
-Combine = Callable[..., str]  # inputs -> the name of an operator that takes them
+Combine = Callable[..., str]  # inputs -> the name of a new operator with these inputs
 
 
 def _tree(
     sources: Mapping[str, Code], operator: Code, client: str, root_of: Callable[[list[str], Combine], str]
 ) -> Dataflow:
-    """Sources and sink, and the operators that ``root_of`` makes of the sources' names, until one is left."""
+    """Return the tree with a source for each host, a sink, and the operators that ``root_of`` adds.
+
+    ``root_of`` combines the names of the sources until one name is left, and returns this name.
+    """
     if not isinstance(sources, Mapping):
         raise DataflowError(f"sources are a mapping of host to Code, not {shown(sources)}")
     if not sources:
@@ -475,9 +508,10 @@ def _tree(
 
 
 def complete_binary_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
-    """Pairwise combination, level by level; an odd node out rises a level (section 4).
+    """Return a tree that combines its sources in pairs, level by level (section 4).
 
-    ``sources``: for each host the code of the source pinned there, in the order of combination.
+    A node without a partner rises a level. ``sources``: for each host the code of the source pinned there, in the order
+    of combination. ``client``: the host of the sink.
     """
 
     def in_pairs(level: list[str], combine: Combine) -> str:
@@ -490,12 +524,12 @@ def complete_binary_tree(sources: Mapping[str, Code], operator: Code, client: st
 
 
 def left_deep_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
-    """A linear tree: each operator combines the result so far with one more source (Figure 5)."""
+    """Return a linear tree, in which each operator combines the result so far with one more source (Figure 5)."""
     return _tree(sources, operator, client, lambda names, combine: reduce(combine, names))
 
 
 def star_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
-    """One operator that combines all sources at once."""
+    """Return a tree with one operator, which combines all sources at once."""
     return _tree(sources, operator, client, lambda names, combine: combine(*names))
 
 

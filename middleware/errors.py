@@ -1,4 +1,7 @@
-"""Every error Thalweg raises on purpose; foreign errors are mapped to these where they enter."""
+"""Errors that Thalweg raises on purpose, and helpers for the texts of errors.
+
+An error of foreign code is mapped to one of these classes where it enters.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +9,66 @@ import warnings
 from collections.abc import Iterable, Mapping
 from types import UnionType
 
-EXTRAS = {  # of pyproject.toml, by the modules that are imported; the first that brings a module is advised
+EXTRAS = {  # extras of pyproject.toml with their modules; errors advise the first extra with a module
     "records": ("pyarrow", "jinja2"),
     "analysis": ("pyarrow", "pyspark", "scipy", "highspy", "matplotlib", "PIL", "jinja2", "networkx"),
     "docker": ("docker", "PIL"),
 }
-DISTRIBUTIONS = {"PIL": "pillow"}  # what pip calls a module, where the names differ
-SHOWN = 80  # characters of what was given, in an error
-LISTED = 12  # known words that an error lists when none is near
-LINE = 4_000  # characters of a line of text by others
+DISTRIBUTIONS = {"PIL": "pillow"}  # pip names of modules, where the names differ
+SHOWN = 80  # characters of a caller's value in an error
+LISTED = 12  # known words that an error lists if none is near
+LINE = 4_000  # characters of a line of foreign text
 
 
 class ThalwegError(Exception):
-    """Base of all of them. Its text is one line: what is wrong, where, and what to do."""
+    """Base class of the errors of Thalweg. The text is one line that names the fault, the place and the remedy."""
 
 
 class UsageError(ThalwegError):
-    """The caller's input cannot be used; the command line ends with exit status 2."""
+    """Error for input of the caller that cannot be used. The command line then ends with exit status 2."""
 
 
 class DataflowError(UsageError):
-    """A dataflow that is not a valid tree; the text names the node."""
+    """Error for a dataflow that is not valid. If a node is at fault, the text names the node."""
 
 
 class PlacementError(UsageError):
-    """A placement that leaves out a node, or names an unknown host or node."""
+    """Error for a placement that leaves out a node, or names an unknown host or node."""
 
 
 class PlannerError(ThalwegError):
-    """A planner's own code failed, or returned no plan."""
+    """Error for a planner whose own code failed, or that returned no plan."""
 
 
 class OperatorError(ThalwegError):
-    """An operator's or source's own code cannot be found, is not allowed, or failed."""
+    """Error for code of an operator or source that cannot be found, is not allowed, or failed."""
 
 
 class NotAllowedError(OperatorError):
-    """Code is of a package that this host, or this client, does not allow."""
+    """Error for code of a package that the host or client does not allow."""
 
 
 class TraceError(UsageError):
-    """A bandwidth trace that cannot be read; the text names file and line."""
+    """Error for a bandwidth trace that cannot be read. The text names file and line."""
 
 
 class CapabilityError(UsageError):
-    """This machine cannot do what was asked (no namespaces, no Java, not Linux); says what can be done."""
+    """Error for a request that the machine cannot meet, for example without namespaces, Java or Linux.
+
+    The text says what can be done.
+    """
 
 
 class TestbedError(ThalwegError):
-    """A testbed could not be brought up, shaped or used."""
+    """Error for a testbed that could not be brought up, shaped or used."""
 
     __test__ = False
 
 
 class CommandError(TestbedError):
-    """A command on a host of a testbed has failed, as ``subprocess.CalledProcessError`` of a local one.
+    """Error for a command that failed on a host of a testbed, as ``subprocess.CalledProcessError`` is for a local one.
 
-    ``returncode``: its exit status, negative for a signal. ``stdout`` and ``stderr``: what it wrote.
+    ``returncode``: the exit status, negative for a signal. ``stdout`` and ``stderr``: the output of the command.
     """
 
     def __init__(self, text: str, *, returncode: int, stdout: str, stderr: str) -> None:
@@ -71,15 +77,18 @@ class CommandError(TestbedError):
 
 
 class ProtocolError(ThalwegError):
-    """A message that cannot be decoded, or is of another protocol version or over a size limit."""
+    """Error for a message that cannot be decoded, has a different protocol version, or exceeds a size limit."""
 
 
 class RunError(ThalwegError):
-    """A run ended before its last partition; the text says which node or host ended it, and why.
+    """Error for a run that ended before its last partition. The text names the node or host at fault, and the reason.
 
-    What is known of it, else None: ``node`` and ``host`` are those at fault, ``index`` the partition that was being
-    made; ``cause_type`` is the class that the node's code raised (``ValueError``, ``readings.Broken``), and
-    ``remote_traceback`` the traceback's lines on that host, without the runtime's own.
+    A call of a closed client raises RunError, too. An attribute is None if its value is unknown:
+
+    - ``node`` and ``host``: the node and the host at fault.
+    - ``index``: the partition that the node was computing.
+    - ``cause_type``: the class of the error that the node's code raised (``ValueError``, ``readings.Broken``).
+    - ``remote_traceback``: the lines of the traceback on the host, without the runtime's own lines.
     """
 
     def __init__(
@@ -98,15 +107,15 @@ class RunError(ThalwegError):
 
 
 class JournalError(ThalwegError):
-    """A client's journal cannot be written, so that what was committed is known to this process alone."""
+    """Error for a client's journal that cannot be written. The latest commits are then known to this process alone."""
 
 
 class JournalGapError(JournalError):
-    """A journal lacks entries of a run, or cannot show that it has all of them.
+    """Error for a journal that lacks entries of a run, or cannot show that the entries are complete.
 
-    ``run`` is the run's id, None if the journal does not know it. ``missing`` has by sink the partitions that the
-    application has committed and the journal does not have, as (first, the one after the last). ``missing`` is empty
-    if nobody knows them, or if other entries are missing.
+    ``run`` is the run's id, or None if the journal does not know the run. ``missing`` has for each sink the partitions
+    that the application has committed and the journal lacks, as (first, last + 1). ``missing`` is empty if these
+    partitions are unknown, or if only entries of a different kind are missing.
     """
 
     def __init__(
@@ -117,10 +126,11 @@ class JournalGapError(JournalError):
 
 
 class MoveRefused(ThalwegError):
-    """A move, or another tree, that was asked for and not carried out, or only in part. ``reason`` says why.
+    """Error for a requested move or tree that was not carried out, or only in part. ``reason`` says why.
 
-    ``stayed``: by operator why it is not where it was to be. ``moved``: the operators that are where they were to be,
-    with their hosts, from partition ``index`` on. If nothing has changed, these are empty, and ``index`` is None.
+    ``stayed``: for each operator that did not reach its target, the reason. ``moved``: the operators that have reached
+    their targets, with the hosts, from partition ``index`` on. If nothing has changed, both are empty and ``index`` is
+    None.
     """
 
     def __init__(
@@ -137,24 +147,31 @@ class MoveRefused(ThalwegError):
 
 
 class HostLostError(RunError):
-    """A host the flow cannot do without did not come up, or went away for good: ``host``."""
+    """Error for a host that the flow needs, and that did not come up or is lost for good. ``host`` is its name."""
 
 
 class HostAbsentError(HostLostError, UsageError):
-    """A host that was named does not answer, or never came up: nothing has been lost, nothing was begun."""
+    """Error for a named host that does not answer, or never came up. Nothing was begun, so nothing is lost."""
 
 
 def printable(text: str) -> str:
-    """Text as it can be encoded and shown on any terminal: its lines, with a space for each control character."""
+    """Return the text as any terminal can encode and show it.
+
+    Line ends stay. Every other unprintable character becomes a space.
+    """
     text = text.encode("utf-8", "replace").decode()
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def one_line(said: object) -> str:
-    """The text of an error, or of anything, as one line: a file's name may not be UTF-8, an error may have colours."""
+    """Return the text of an error, or of any object, as one printable line of at most ``LINE`` characters.
+
+    The text may hold file names that are not UTF-8, or colours of a terminal. If a module of an extra is not installed,
+    the line is the command that installs the extra.
+    """
     try:
         text = str(said)
-    except BaseException:  # whatever a class raises where it should say what it is: an error is told all the same
+    except BaseException:  # a faulty __str__ may raise anything; the error is reported all the same
         text = "an error without a text"
     if isinstance(said, ModuleNotFoundError) and (extra := extra_with(said.name or "")):
         text = f"{distribution_of(said.name or '')} is not installed; get it with: {install(extra)}"
@@ -163,7 +180,7 @@ def one_line(said: object) -> str:
 
 
 def in_seconds(duration_s: float) -> str:
-    """A time as errors say it: three digits, or all those before the point."""
+    """Return a duration as error messages give it: with three digits, or from 1000 s on as a whole number."""
     return f"{duration_s:.3g} s" if duration_s < 1000 else f"{duration_s:.0f} s"
 
 
@@ -173,19 +190,19 @@ def counted(number: int, what: str) -> str:
 
 
 def extra_with(*modules: str) -> str:
-    """Return the first extra that brings all these modules; empty if there is none."""
+    """Return the first extra that brings all ``modules``, or an empty text if no extra does."""
     wanted = {module.partition(".")[0] for module in modules}
     return next((extra for extra, brought in EXTRAS.items() if wanted.issubset(brought)), "")
 
 
 def distribution_of(module: str) -> str:
-    """Return the name that pip knows a module by."""
+    """Return the name by which pip knows a module."""
     top = module.partition(".")[0]
     return DISTRIBUTIONS.get(top, top)
 
 
 def absent(modules: Iterable[str]) -> list[str]:
-    """Return the names in pip of the modules that are not installed."""
+    """Return the pip names of the modules that are not installed."""
     from importlib.util import find_spec
 
     return [distribution_of(module) for module in modules if find_spec(module) is None]
@@ -203,21 +220,22 @@ def require(*modules: str) -> None:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra."""
+    """Return the command that installs an extra."""
     return f"pip install 'thalweg[{extra}]'"
 
 
 def warn_dropped(what: str, source: object) -> None:
-    """Somebody has let go of what holds hosts, sockets or processes, and has not closed it."""
+    """Warn that an object with hosts, sockets or processes was dropped and not closed. ``what`` names the object."""
     warnings.warn(f"{what} was dropped and not closed; use with", ResourceWarning, stacklevel=3, source=source)
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> str:
-    """``did you mean 'x'?`` with the known words nearest to ``word``, at most ``most``; without any, what is known.
+    """Return ``did you mean 'x'?`` with at most ``most`` known words near to ``word``.
 
-    ``cutoff``: how much alike two words are at least (0 to 1, see difflib); upper and lower case are alike.
+    If no known word is near, return a list of known words. ``cutoff``: the least similarity of two words (0 to 1, see
+    difflib). Upper and lower case count as equal.
     """
-    import difflib  # only errors need it: a supervisor starts sooner without
+    import difflib  # only errors need difflib: a supervisor starts sooner without it
 
     names = list(dict.fromkeys(known))
     folded = {name.lower(): name for name in reversed(names)}
@@ -228,13 +246,19 @@ def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0
 
 
 def expect(given: object, kind: type | UnionType, what: str) -> None:
-    """Raise UsageError unless ``given`` is a ``kind``; ``what`` says it in words. No truth value is a number."""
+    """Raise UsageError unless ``given`` is a ``kind``. ``what``: the expected value in words.
+
+    No truth value is a number.
+    """
     if not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool):
         raise UsageError(f"{what}, not {shown(given)}")
 
 
 def words(given: object, what: str) -> tuple[str, ...]:
-    """A collection of texts; UsageError for a single text, whose letters would be taken for them, or anything else."""
+    """Return a collection of texts as a tuple. Raise UsageError for anything else.
+
+    A single text is refused, because its letters would count as elements.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{what}, not {shown(given)}")
     for text in (texts := tuple(given)):
@@ -243,7 +267,7 @@ def words(given: object, what: str) -> tuple[str, ...]:
 
 
 def shown(given: object) -> str:
-    """What a caller gave, short enough for an error."""
+    """Return a value that a caller gave as text, shortened to ``SHOWN`` characters for an error message."""
     try:
         text = one_line(repr(given))
     except Exception:  # a caller's own ``__repr__`` may raise anything

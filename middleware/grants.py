@@ -1,7 +1,7 @@
-"""What clients may have run and read on a host: packages and folders for all clients, and for single ones.
+"""Grants of a host: packages whose code clients may run, and folders that their sources may read.
 
-``PACKAGE`` and ``FOLDER`` are for all clients, ``CLIENT=PACKAGE`` and ``CLIENT=FOLDER`` for the runs of one. What is
-registered by an installed package may be named by all.
+``PACKAGE`` and ``FOLDER`` are granted to all clients, ``CLIENT=PACKAGE`` and ``CLIENT=FOLDER`` to the runs of one
+client. Every client may name the registered code of an installed package.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, MAX_PICTURE_BYTES, Allowed, check_packages, check_roots
 
-ALL = ""  # the name under which lists for all clients stand
+ALL = ""  # the key of the lists for all clients
 _OF_CLIENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.*)", re.DOTALL)
 
 
 def own_packages() -> dict[str, tuple[str, ...]]:
-    """Return the packages that every host allows all clients."""
+    """Return the packages that a host grants to every client by default."""
     return {ALL: DEFAULT_ALLOW}
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """The packages and folders of a host by client, with ``ALL`` for those of all clients.
+    """Packages and folders of a host by client, with ``ALL`` as the key for every client.
 
-    ``max_picture_bytes`` and ``own`` as in ``Allowed``.
+    ``max_picture_bytes`` and ``own`` are as in ``Allowed``.
     """
 
     packages: dict[str, tuple[str, ...]] = msgspec.field(default_factory=own_packages)
@@ -40,7 +40,7 @@ class Grants(msgspec.Struct, frozen=True):
         return not {*self.packages, *self.data_roots} <= {ALL}
 
     def of(self, client: str) -> Allowed:
-        """Return what the runs of a client may use."""
+        """Return the permissions for the runs of a client."""
         packages, roots = (
             tuple(dict.fromkeys(lists.get(ALL, ()) + (lists.get(client, ()) if client else ())))
             for lists in (self.packages, self.data_roots)
@@ -49,18 +49,18 @@ class Grants(msgspec.Struct, frozen=True):
 
 
 def read_packages(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the packages of ``--allow`` by client, with Thalweg's own for all.
+    """Return the packages of ``--allow`` by client. Thalweg's own packages are for every client.
 
-    Raises UsageError for one that cannot be found.
+    Raises UsageError for a package that cannot be found.
     """
     lists = {client: check_packages(names) for client, names in _by_client(settings).items()}
     return {**lists, ALL: (*DEFAULT_ALLOW, *lists.get(ALL, ()))}
 
 
 def read_roots(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the folders of ``--data-root`` by client. Raises UsageError for one that is none.
+    """Return the folders of ``--data-root`` by client. Raise UsageError for a path that is no folder.
 
-    A relative folder with ``=`` in its name is given as ``./NAME``.
+    A relative folder with ``=`` in its name must be given as ``./NAME``.
     """
     return {client: check_roots(folders) for client, folders in _by_client(settings).items()}
 

@@ -1,18 +1,18 @@
-"""Finding a node's code by registered entry point or allowed import path; nothing else can be named.
+"""Loading of a node's code by a registered entry point or an allowed import path. Nothing else can be named.
 
 Rules:
 
-- R1: A name is an entry point of the groups ``thalweg.operators`` and ``thalweg.sources`` of an installed distribution,
-  or an import path (``package.module:attribute``) into a package or module that this host allows. No part of a path
-  begins with an underscore.
-- R2: What an import path names is a class that an allowed package defines, with a ``combine`` or ``produce`` that an
-  allowed package defines; for code that names more code, a function that one defines and marks. This is checked before
-  anything of it is called; a module of another package is never imported because a path names it.
-- R3: An entry point was installed by whoever runs this host: what it names, also a function, is trusted.
+- R1: A name is an entry point of an installed distribution, in the group ``thalweg.operators`` or ``thalweg.sources``,
+  or an import path. An import path (``package.module:attribute``) leads into a package or module that this host allows.
+  No part of a path begins with an underscore.
+- R2: An import path names a class of an allowed package, with a ``combine`` or ``produce`` that an allowed package
+  defines. In parameters of code that loads more code, a path names a function that an allowed package defines and
+  marks. R2 is checked before a call. A module of a different package is never imported because of a path.
+- R3: An entry point was installed by the owner of the host. Its target is trusted, also if it is a function.
 - R4: Parameters fit the signature before the code is called with them.
-- R5: Files and folders that parameters name lie within those that this host gives to read (``data_path``).
-- R6: Threads import one after the other (``importing``). Where one imports a package and another a module of it, Python
-  finds a deadlock and lets one of them see a module that is not complete.
+- R5: Files and folders in parameters lie within the folders that this host gives to read (``data_path``).
+- R6: Threads import one after another (``importing``). If one thread imports a package and a second thread a module of
+  the package, Python detects a deadlock. A thread may then see an incomplete module.
 """
 
 from __future__ import annotations
@@ -40,37 +40,43 @@ from thalweg.middleware.errors import NotAllowedError, OperatorError, UsageError
 
 OPERATORS, SOURCES = "thalweg.operators", "thalweg.sources"
 GROUPS = (OPERATORS, SOURCES)
-METHODS = {"operator": "combine", "source": "produce"}  # that the runtime calls, by the kind of node
+METHODS = {"operator": "combine", "source": "produce"}  # methods that the runtime calls, by the kind of node
 DEFAULT_ALLOW = ("thalweg.operators",)
 MAX_PICTURE_BYTES = 256 * 1024 * 1024
-SHOWN = 120  # characters of what a sender wrote, in an error
-TOLD = 1000  # of what code says of it
+SHOWN = 120  # characters of a sender's value in an error
+TOLD = 1000  # characters of the code's own error
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _PRIVATE = re.compile(r"(^|[.:])_")
-IMPORT_S = 10.0  # that another import is waited for: one that hangs is to hold up its own run alone
+IMPORT_S = 10.0  # seconds of wait for another import: a hanging import holds up its own run only
 _imports = threading.RLock()
 
 
 @runtime_checkable
 class OperatorCode(Protocol):
-    """What the runtime calls of an operator; ``thalweg.operators.Operator`` is the base class to use."""
+    """Method of an operator that the runtime calls.
+
+    ``thalweg.operators.Operator`` is the base class for applications.
+    """
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any: ...
 
 
 @runtime_checkable
 class SourceCode(Protocol):
-    """What the runtime calls of a source; ``thalweg.operators.Source`` is the base class to use."""
+    """Method of a source that the runtime calls. ``thalweg.operators.Source`` is the base class for applications."""
 
     def produce(self, index: int) -> Any: ...
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """What code that a dataflow names may be, and may use.
+    """Permissions of the code that a dataflow names.
 
-    ``packages``: whose code it may be. ``data_roots``: the folders it may read; None: any, for a process that evaluates
-    a dataflow of its own. ``max_picture_bytes``: memory of one picture that a source decodes or generates. ``client``:
-    whose runs may use it, where that differs between clients. ``own``: it is what an application's ``Client`` allows.
+    - ``packages``: the packages whose code may be loaded.
+    - ``data_roots``: the folders that the code may read. None: every folder, for a process that evaluates its own
+      dataflow.
+    - ``max_picture_bytes``: the most memory of one picture that a source decodes or generates.
+    - ``client``: the client of the permitted runs, if permissions differ between clients.
+    - ``own``: these are the permissions of an application's ``Client``.
     """
 
     packages: tuple[str, ...] = DEFAULT_ALLOW
@@ -80,7 +86,7 @@ class Allowed(msgspec.Struct, frozen=True):
     own: bool = False
 
 
-Allow = Collection[str] | Allowed  # packages, or all of it
+Allow = Collection[str] | Allowed  # packages, or all permissions
 
 _OWN = Allowed()
 ALLOWED: ContextVar[Allowed] = ContextVar("thalweg_allowed", default=_OWN)
@@ -89,7 +95,7 @@ ALLOWED: ContextVar[Allowed] = ContextVar("thalweg_allowed", default=_OWN)
 
 @cache
 def registered() -> dict[str, EntryPoint]:
-    """All registered codes by name."""
+    """Return the registered entry points by name."""
     points: dict[str, EntryPoint] = {}
     for group in GROUPS:
         for point in entry_points(group=group):
@@ -98,25 +104,25 @@ def registered() -> dict[str, EntryPoint]:
 
 
 def _is_allowed(module: object, packages: Iterable[str]) -> bool:
-    """Whether ``module`` is one of the packages or modules, or inside one."""
+    """Return whether ``module`` is one of the packages or modules, or lies inside them."""
     return isinstance(module, str) and any(
         module == package or module.startswith(package + ".") for package in packages
     )
 
 
 def keeps_state(code: Any) -> bool:
-    """Whether an operator remembers something: it has a ``snapshot`` of its own."""
+    """Return whether an operator has state: its class has a ``snapshot`` of its own."""
     take = getattr(code, "snapshot", None)
     return take is not None and not getattr(take, "keeps_nothing", False)
 
 
 def may_reorder(code: Any) -> bool:
-    """Whether an operator says that it is ``reorderable``, and how states merge where it has some."""
+    """Return whether an operator is ``reorderable``, and also merges states if it has state."""
     return bool(getattr(code, "reorderable", False)) and (hasattr(code, "merge") or not keeps_state(code))
 
 
 def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> Reorderable:
-    """Those that may be reordered (``may_reorder``); code that cannot be loaded here says nothing."""
+    """Return the codes that may be reordered (``may_reorder``). Code that cannot be loaded here is left out."""
     asked: list[Code] = []
     free: list[Code] = []
     merging: list[Code] = []
@@ -134,9 +140,9 @@ def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> R
 
 
 def find_class(code: Code, allow: Allow = DEFAULT_ALLOW) -> Callable[..., Any]:
-    """Return the class of a node's code, or the registered function that makes it. Neither is called.
+    """Return the class of a node's code, or the registered function that makes the object. Neither is called.
 
-    Raises OperatorError, in one line, where there is none, or R1, R2 or R4 does not hold.
+    Raises OperatorError, in one line, if there is none, or R1, R2 or R4 does not hold.
     """
     allowed = _as_allowed(allow)
     token = ALLOWED.set(allowed)
@@ -149,13 +155,13 @@ def find_class(code: Code, allow: Allow = DEFAULT_ALLOW) -> Callable[..., Any]:
 
 
 def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
-    """Construct a node's operator or source; OperatorError in one line when that is not possible."""
+    """Construct the operator or source of a node. Raise OperatorError in one line if that is not possible."""
     factory, token = find_class(code, allow), ALLOWED.set(_as_allowed(allow))
     try:
         instance = _constructed(factory, code)
     finally:
         ALLOWED.reset(token)
-    if not isinstance(instance, OperatorCode | SourceCode):  # a registered function may construct anything
+    if not isinstance(instance, OperatorCode | SourceCode):  # a registered function may construct an object of any kind
         raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
     return instance
 
@@ -168,14 +174,14 @@ def _constructed(factory: Callable[..., Any], code: Code) -> Any:
     try:
         instance = factory(**code.params)
     except OperatorError as error:
-        if len(str(error)) > TOLD:  # it says what the sender wrote
+        if len(str(error)) > TOLD:  # the error repeats the text of the sender
             raise OperatorError(f"{one_line(error)[:TOLD]}…") from error
         raise
     except (TypeError, ValueError) as error:
         check_types(factory, code)
         why = one_line(error)[:TOLD]
         raise OperatorError(f"{_short(code.use)} does not take {_short(code.params)}: {why}") from error
-    except Exception as error:  # the code's own, of whatever kind
+    except Exception as error:  # the code's own error, of any class
         why = f"{type(error).__name__}: {one_line(error)[:TOLD]}"
         raise OperatorError(f"{_short(code.use)} cannot be constructed here: {why}") from error
     check_types(factory, code)
@@ -183,7 +189,7 @@ def _constructed(factory: Callable[..., Any], code: Code) -> Any:
 
 
 def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
-    """What constructs the code that ``use`` names."""
+    """Return the class or function by which the code ``use`` is constructed."""
     if ":" in use:
         target = find_code(use)
         if not isinstance(target, type):
@@ -201,9 +207,10 @@ def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
 
 
 def find_code(path: str, allow: Allow | None = None) -> Any:
-    """What an import path names: something that an allowed package defines, by default one allowed now.
+    """Return the class or function that an import path names. An allowed package must define it.
 
-    Nothing of it has been called. Raises OperatorError, in one line, where R1 or R2 does not hold.
+    Without ``allow``, the permissions of the code under construction count (``ALLOWED``). Nothing is called. Raises
+    OperatorError, in one line, if R1 or R2 does not hold.
     """
     allowed = ALLOWED.get() if allow is None else _as_allowed(allow)
     packages = allowed.packages
@@ -225,16 +232,17 @@ def find_code(path: str, allow: Allow | None = None) -> Any:
         )
     target = _imported(quoted, lambda: getattr(importlib.import_module(module), attribute))
     home = getattr(target, "__module__", None) if isinstance(target, type) or inspect.isfunction(target) else None
-    if not _is_allowed(home, packages):  # R2: what an allowed module imported is not lent out
+    if not _is_allowed(home, packages):  # R2: an object that an allowed module only imported is refused
         problem = "is no class or function" if home is None else f"comes from {home!r}"
         raise OperatorError(f"{quoted} {problem}; name a class or function that an allowed package defines")
     return target
 
 
 def data_path(path: str) -> Path:
-    """The file or folder that a parameter names, without links and ``..``; OperatorError where this host keeps it.
+    """Return the file or folder that a parameter names, without links and ``..``.
 
-    To be asked while code is constructed, by code that reads what its parameters name (R5).
+    Code that reads files calls this function while it is constructed (R5). Raises OperatorError if this host does not
+    give the file to read.
     """
     real, roots = Path(os.path.realpath(os.path.expanduser(path))), ALLOWED.get().data_roots
     if roots is None or any(real.is_relative_to(root) for root in roots):
@@ -246,16 +254,19 @@ def data_path(path: str) -> Path:
 
 
 def check_packages(names: Iterable[str]) -> tuple[str, ...]:
-    """Packages and modules that a host shall allow; UsageError for one that cannot be found. None is imported."""
+    """Return the names of packages and modules to allow. Raise UsageError for a name that cannot be found.
+
+    Nothing is imported.
+    """
     for name in (packages := words(names, "packages to allow are a collection of names")):
         spec, path = None, None
         try:
             for part in itertools.accumulate(name.split("."), "{}.{}".format):
                 spec = importlib.util.find_spec(part) if path is None else PathFinder.find_spec(part, path)
                 path = getattr(spec, "submodule_search_locations", None) or []
-        except (ImportError, ValueError, AttributeError):  # it is no name of a module
+        except (ImportError, ValueError, AttributeError):  # the name is no name of a module
             spec = None
-        except KeyError:  # a folder without __init__.py in a package that is not imported: what is in it is not known
+        except KeyError:  # a folder without __init__.py in a package that is not imported: its content is unknown
             continue
         if spec is None:
             raise UsageError(f"no package or module {shown(name)} is found here; allow one that can be imported")
@@ -263,7 +274,7 @@ def check_packages(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_roots(folders: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """The folders that a host gives to read, as they really are; UsageError for one that is none."""
+    """Return the real paths of folders that a host gives to read. Raise UsageError for a path that is no folder."""
     for folder in folders:
         if not os.path.isdir(folder):
             raise UsageError(f"{os.fspath(folder)!r} is not a folder; name one whose files sources may read")
@@ -272,7 +283,7 @@ def check_roots(folders: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Wait until no other thread imports for the runtime (R6)."""
+    """Wait until no other thread imports for the runtime, for at most ``IMPORT_S`` (R6)."""
     alone = _imports.acquire(timeout=IMPORT_S)
     try:
         yield
@@ -291,7 +302,7 @@ def _imported(said: str, load: Callable[[], Any]) -> Any:
 
 
 def _check_class(found: type, use: str, packages: Collection[str]) -> None:
-    """R2, of a class; without packages, whoever defines it."""
+    """Raise OperatorError unless a class holds to R2. Without ``packages``, every package may define it."""
     methods = (next((base for base in found.__mro__ if name in vars(base)), None) for name in ("combine", "produce"))
     homes = [base.__module__ for base in methods if base is not None]
     if not homes:
@@ -307,12 +318,12 @@ def _check_class(found: type, use: str, packages: Collection[str]) -> None:
 def _signature(factory: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(factory)
-    except (TypeError, ValueError):  # written in C, and silent about it
+    except (TypeError, ValueError):  # written in C, without a signature
         return None
 
 
 def _check_params(factory: Callable[..., Any], code: Code) -> None:
-    """R4."""
+    """Raise OperatorError unless the parameters fit the signature of the code (R4)."""
     signature = _signature(factory)
     if signature is None:
         return
@@ -329,7 +340,7 @@ def _check_params(factory: Callable[..., Any], code: Code) -> None:
 
 
 def check_types(factory: Callable[..., Any], code: Code) -> None:
-    """Raise OperatorError for a parameter whose type is not what Thalweg's own code takes."""
+    """Raise OperatorError for a parameter whose type does not fit an annotation in Thalweg's own code."""
     hints = _hints(factory)
     for name, value in code.params.items():
         try:
@@ -343,7 +354,7 @@ def check_types(factory: Callable[..., Any], code: Code) -> None:
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of the parameters of Thalweg's own code, as far as a message carries values of such types.
 
-    Others' annotations are taken for comments, as in Python.
+    Annotations in foreign code are ignored, as Python does.
     """
     if not _is_allowed(getattr(factory, "__module__", None), DEFAULT_ALLOW):
         return {}
@@ -351,12 +362,12 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     for name, hint in get_type_hints(getattr(factory, "__init__", factory)).items():
         every = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         if plain := tuple([member for member in every if _is_plain(member)]):
-            hints[name] = Union[plain]  # noqa: UP007  # of a number of types that is known here alone
+            hints[name] = Union[plain]  # noqa: UP007  # the number of types is only known here
     return hints
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return whether values of a type come as they are in a message."""
+    """Return whether a message carries values of a type unchanged."""
     try:
         msgspec.json.schema(hint)
     except (TypeError, RecursionError):
@@ -365,6 +376,6 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _short(said: object) -> str:
-    """What a sender wrote, as an error shows it."""
+    """Return the ``repr`` of a sender's value, shortened to ``SHOWN`` characters for an error."""
     text = repr(said)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

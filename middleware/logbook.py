@@ -1,13 +1,13 @@
-"""Log records of hosts and clients, which all go to the logger ``thalweg``.
+"""Log records of hosts and clients, which go to the logger ``thalweg``.
 
 Rules:
 
-- R1: This module configures nothing: handlers and levels are the application's, or those of ``thalweg host``.
-- R2: ``EVENTS`` has a row for every event, with its level. Every log record has all ``FIELDS`` as attributes.
+- R1: This module configures nothing. Handlers and levels are set by the application, or by ``thalweg host``.
+- R2: ``EVENTS`` has a row with the level of every event. Every log record has ``FIELDS`` as attributes.
 - R3: ``WORDS`` is the only place that turns a record of the event log into a log record. Cores log nothing.
-- R4: An event that peers or data can cause often is logged once in ``QUIET_S`` for each peer, or node. Log records that
-  are suppressed are counted, and the next log record of the same event and peer has their number.
-- R5: Text of other hosts is logged as one printable line, and what is remembered for R4 is bounded.
+- R4: An event that peers or data can cause often is logged once in ``QUIET_S`` for each peer or node. Suppressed log
+  records are counted. The next log record of the same event and peer has their number.
+- R5: Text of hosts is logged as one printable line. The memory for R4 is bounded.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 from thalweg.middleware.errors import in_seconds, one_line, printable
 
 LOG = logging.getLogger("thalweg")
-SLOW_S = 10.0  # that a consumer is waited for before that is logged
+SLOW_S = 10.0  # of waiting for a consumer before a log record
 QUIET_S = 1.0  # between two log records of the same event and peer
-REMEMBERED = 256  # events and peers, for R4
+REMEMBERED = 256  # pairs of event and peer, for R4
 FIELDS = ("event", "host", "run", "peer", "node", "index", "size_bytes", "duration_s", "reason", "suppressed")
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 
 class LogEvent(NamedTuple):
-    """A kind of log record: its level, and whether R4 limits its rate."""
+    """Kind of log record, with a level, and whether R4 limits the rate."""
 
     level: int
     often: bool = False
@@ -88,7 +88,7 @@ EVENTS: dict[str, LogEvent] = {
 
 
 class LogLine(NamedTuple):
-    """A log record's event and message, and its reason where there is one."""
+    """Event and message of a log record, and the reason if there is one."""
 
     event: str
     text: str
@@ -97,30 +97,30 @@ class LogLine(NamedTuple):
 
 @dataclass(slots=True)
 class _Quiet:
-    """When an event of a peer was logged last, and how many of it were suppressed since."""
+    """Time of the last log record of an event and peer, and the number of suppressed log records since."""
 
     at_s: float
     suppressed: int = 0
     text: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the last one that was suppressed
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the last suppressed log record
 
 
 class Logbook:
-    """The log records of one host or client, named ``host`` in them. Any thread may write.
+    """Writer of the log records of a host or client with the name ``host``. Every thread may write.
 
-    ``clock`` gives seconds that never decrease.
+    ``clock`` returns seconds that never decrease.
     """
 
     def __init__(self, host: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.host, self._clock = host, clock
         self._lock = threading.Lock()
         self._quiet: dict[tuple[str, str], _Quiet] = {}
-        self._lagging: dict[tuple[str, str, str], tuple[int, float]] = {}  # what is waited for, and since when
+        self._lagging: dict[tuple[str, str, str], tuple[int, float]] = {}  # the awaited partition, and since when
 
     def write(self, event: str, text: str, *, about: str = "", more: str = "", **fields: Any) -> None:
-        """Write a log record of ``event``, with these ``FIELDS``.
+        """Write a log record of ``event`` with these ``FIELDS``, unless R4 suppresses the record.
 
-        ``about`` is whom R4 counts by, if that is neither the field ``peer`` nor ``node``. ``more`` are further lines.
+        ``about``: the key of R4, if neither the field ``peer`` nor ``node`` is the key. ``more``: further lines.
         """
         level, often = EVENTS[event]
         if not LOG.isEnabledFor(level):
@@ -135,7 +135,7 @@ class Logbook:
         self._emit(event, text, more, fields, suppressed)
 
     def record(self, run: str, kind: str, fields: Mapping[str, Any]) -> None:
-        """R3: write a log record of a record of the event log, where ``WORDS`` has its kind."""
+        """Write a log record for a record of the event log, if ``WORDS`` has its kind (R3)."""
         words = WORDS.get(kind)
         line = None if words is None else words(fields)
         if line is not None:
@@ -143,7 +143,7 @@ class Logbook:
             self.write(line.event, line.text, **known, run=run, reason=line.reason)
 
     def flush(self) -> None:
-        """R4: write how many log records were suppressed, of peers that have been quiet since."""
+        """Log the number of suppressed log records of peers that have been quiet since (R4)."""
         now, due = self._clock(), []
         with self._lock:
             for key, quiet in list(self._quiet.items()):
@@ -155,10 +155,10 @@ class Logbook:
             self._emit(event, quiet.text, "", quiet.fields, quiet.suppressed - 1)
 
     def watch(self, lagging: Iterable[tuple[str, str, str, str, int]]) -> None:
-        """Log consumers that others have waited for at least ``SLOW_S``; to be called every few seconds.
+        """Log consumers that have held up other nodes for at least ``SLOW_S``. Called every few seconds.
 
-        ``lagging``: run, node, consumer, the consumer's host, and the partition that the consumer has not demanded. The
-        consumer of a sink is the application, without a name, which has not taken that partition.
+        ``lagging``: run, node, consumer, host of the consumer, and the partition that the consumer has not demanded.
+        The consumer of a sink is the application, with an empty name, which has not taken the partition yet.
         """
         now, before, self._lagging = self._clock(), self._lagging, {}
         for run, node, consumer, host, index in lagging:
@@ -176,11 +176,11 @@ class Logbook:
             )  # fmt: skip
 
     def _count(self, key: tuple[str, str], text: str, fields: Mapping[str, Any]) -> int | None:
-        """R4: how many were suppressed before this log record; None where it is suppressed itself."""
+        """Return the number of log records suppressed before this one, or None to suppress this one as well (R4)."""
         now = self._clock()
         with self._lock:
             quiet = self._quiet.get(key)
-            if quiet is None and len(self._quiet) >= REMEMBERED:  # R5: of too many peers all are counted as one
+            if quiet is None and len(self._quiet) >= REMEMBERED:  # R5: too many peers count as one
                 key = key[0], ""
                 quiet = self._quiet.get(key)
             if quiet is not None and now - quiet.at_s < QUIET_S:
@@ -196,14 +196,14 @@ class Logbook:
         if suppressed:
             text = f"{text} ({suppressed} more like this)"
         text += more and f"\n{printable(more)}"
-        with contextlib.suppress(Exception):  # of a filter of the application's, which is to end no run
+        with contextlib.suppress(Exception):  # an error of the application's filter must not end a run
             LOG.log(EVENTS[event].level, "%s", text, extra=extra, stacklevel=3)
 
 
-# --- what cores record, in words ----------------------------------------------------------------------
+# --- messages for records of cores ---------------------------------------------------------------------
 
 Fields = Mapping[str, Any]
-NEVER_BEGUN = frozenset(  # reasons of moves that nobody refused
+NEVER_BEGUN = frozenset(  # reasons of moves that were not refused, but never begun
     {
         "its query has left",
         "the run ended before",
@@ -222,7 +222,7 @@ def _detail(fields: Fields) -> Mapping[str, Any]:
 def _fault(fields: Fields) -> LogLine | None:
     detail, peer, node = _detail(fields), fields.get("peer", ""), fields.get("node", "")
     about, reason = detail.get("about", "route"), detail.get("what", "")
-    if about == "itself":  # the shell has logged it, once for all runs
+    if about == "itself":  # the shell has logged this once for all runs
         return None
     if about == "client":
         return LogLine("client-lost", f"client {peer!r} has been silent for longer than its lease; its run ends here")
@@ -244,7 +244,7 @@ def _fault(fields: Fields) -> LogLine | None:
 
 def _unexpected(fields: Fields) -> LogLine | None:
     detail, node = _detail(fields), fields.get("node")
-    if detail.get("late"):  # a host reports a lost host that is waited for, about once a second
+    if detail.get("late"):  # a host reports an awaited lost host about once a second
         return None
     kind = detail.get("message", "a message")
     about = f" about {node!r}" if node else ""
@@ -291,7 +291,7 @@ def _proposal(fields: Fields) -> LogLine | None:
     detail, index = _detail(fields), fields.get("index")
     why, reason = detail.get("why", ""), detail.get("reason", "")
     moves = ", ".join(f"{node!r} to host {target!r}" for node, _, target in detail.get("moves", ()))
-    if not (moves or why or "ways" in detail):  # of one of several trees, in which everything was there already
+    if not (moves or why or "ways" in detail):  # a change of one of several trees that moves nothing
         return None
     change = moves or ("other networks between hosts" if "ways" in detail else "no operator of this tree")
     if detail.get("outcome") == "committed":

@@ -1,4 +1,4 @@
-"""Values that are more than one array or bytes, as hosts carry them; and ``NOTHING``, for an index without a value."""
+"""Values as hosts carry them, beyond single arrays and bytes, and ``NOTHING``, the value of an index without data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 class Nothing(Enum):
-    """The type of ``NOTHING``: what ``produce`` and ``combine`` return for an index that has no value."""
+    """Type of ``NOTHING``, which ``produce`` and ``combine`` return for an index without a value."""
 
     NOTHING = "nothing"
 
@@ -20,11 +20,13 @@ NOTHING: Final = Nothing.NOTHING
 
 
 class Parcel:
-    """A value as its bytes, which nobody changes: of ``kind`` ``nothing``, ``plain``, ``batch`` or ``table``.
+    """Value as immutable bytes, of the ``kind`` ``nothing``, ``plain``, ``batch`` or ``table``.
 
-    ``head``: what is the same for a whole stream (a schema, the name of a class), with its ``digest`` where a host that
-    has seen it once can do without; ``body``: the rest. ``watermark_s``: no event before that time follows in this
-    stream. ``opened``: what it stands for, where whoever made or opened it keeps that.
+    - ``head``: the bytes that are the same for a whole stream (a schema, the name of a class).
+    - ``digest``: the digest of a head that a host needs only once. Empty: the head is always sent.
+    - ``body``: the remaining bytes.
+    - ``watermark_s``: no event before this time follows in the stream.
+    - ``opened``: the value itself, if the code that packed or opened the parcel keeps it.
     """
 
     __slots__ = ("body", "digest", "head", "kind", "opened", "watermark_s")
@@ -46,21 +48,24 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """With its head, wherever that is known."""
+        """Size in bytes, including the head, also for a receiver that knows the head."""
         return len(self.head) + len(self.body)
 
 
-PAST_END = Parcel("nothing", body=b"past")  # of a stripe, for a partition that no source has: the stream ended before
-PAST_SOME = Parcel("nothing", body=b"past some")  # and for one that only some have
+PAST_END = Parcel("nothing", body=b"past")  # for a partition of a stripe that no source has, as the stream ended before
+PAST_SOME = Parcel("nothing", body=b"past some")  # for a partition that only some sources have
 
 
 def is_past_end(value: object) -> bool:
-    """Whether this stands for a partition that the stream has not, as it ended before."""
+    """Return whether a value stands for a partition after the end of its stream."""
     return type(value) is Parcel and value.kind == "nothing" and len(value.body) > 0
 
 
 def past_end_of(inputs: Collection[object]) -> Parcel | None:
-    """What is made of inputs of which some are past their end; None where none is."""
+    """Return the parcel of an operator with inputs past their ends, or None if every input has its partition.
+
+    ``PAST_END``: no source of the inputs has the partition. ``PAST_SOME``: a part of the sources has the partition.
+    """
     past = [value for value in inputs if is_past_end(value)]
     if not past:
         return None
@@ -68,5 +73,5 @@ def past_end_of(inputs: Collection[object]) -> Parcel | None:
 
 
 def is_nothing(value: object) -> bool:
-    """Whether this is an index without a value, as hosts carry it."""
+    """Return whether a value, as hosts carry it, is an index without a value."""
     return type(value) is Parcel and value.kind == "nothing"

@@ -1,4 +1,4 @@
-"""What an application says of a run, looked at before anything is begun: each raises UsageError in one line."""
+"""Checks of the options of a run, before the run begins. Each check raises UsageError in one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 def check_mapping(placement: Mapping[str, str] | str) -> Mapping[str, str] | str:
-    """A placement, or the name of what computes one."""
+    """Return a placement, or the name of its planner or strategy, if the types are right."""
     if not isinstance(placement, str):
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
         words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
@@ -25,14 +25,14 @@ def check_mapping(placement: Mapping[str, str] | str) -> Mapping[str, str] | str
 
 
 def check_start(start: int) -> None:
-    """The partition to begin with. Raises UsageError for one below 0."""
+    """Raise UsageError if the first partition of a run is below 0."""
     expect(start, int, "the partition to start with is a whole number")
     if start < 0:
         raise UsageError(f"start is {start}; give the first partition, from 0 on")
 
 
 def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
-    """How many partitions a run has, and how long a call may take. Raises UsageError for less than one, or no time."""
+    """Raise UsageError for fewer than one partition, or for a time limit of calls that is not above 0."""
     expect(1 if partitions is None else partitions, int, "partitions are a whole number")
     if partitions is not None and partitions < 1:
         raise UsageError(f"partitions must be at least 1, not {partitions}")
@@ -42,7 +42,7 @@ def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
 
 
 def check_ahead(ahead: int | str) -> None:
-    """How many partitions are under way over an edge. Raises UsageError for less than 1, or too many."""
+    """Raise UsageError for fewer than 1 or more than ``MOST_AHEAD`` partitions under way over an edge."""
     if ahead == "auto":
         return
     expect(ahead, int, "ahead is a number of partitions, or 'auto'")
@@ -51,8 +51,10 @@ def check_ahead(ahead: int | str) -> None:
 
 
 def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> m.Failover:
-    """Replicas that there can be on so many hosts, the client among them, and domains of hosts that are ``known``.
-    Raises UsageError for any others."""
+    """Return the options of failover for a run over ``hosts`` hosts, the client included.
+
+    Raises UsageError for more replicas than other hosts, and for domains with a host that is not ``known``.
+    """
     expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
     for field in msgspec.structs.fields(m.Failover):
         setting = getattr(failover, field.name)
@@ -73,8 +75,10 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
 def joined_networks(
     networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: HostRegistry, hops: int = HOPS
 ) -> dict[str, Network]:
-    """The networks of a run, where hosts have them. Raises UsageError for a rate or a number of hops that is out of
-    range."""
+    """Return the networks of a run, restricted to the hosts joined to them.
+
+    Raises UsageError for a wanted rate or a number of hops out of range, and for a network that no host is joined to.
+    """
     expect({} if networks is None else networks, Mapping, "networks are a mapping of names to what they are")
     for network in (networks or {}).values():
         expect(network, Network, "what a network is, a Network says")
@@ -89,7 +93,7 @@ def joined_networks(
 
 
 def check_told(message: m.Message) -> None:
-    """What a host would refuse is refused here. Raises UsageError."""
+    """Raise UsageError for a message that a host would refuse."""
     try:
         frames.decode_control(frames.encode(message))
     except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:

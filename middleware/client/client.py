@@ -1,4 +1,4 @@
-"""The embedder's side: ``Client(cluster).run(dataflow, placement=…)`` and the partitions it yields."""
+"""Client of an application: ``Client(cluster).run(dataflow, placement=…)`` starts a run and yields its partitions."""
 
 from __future__ import annotations
 
@@ -101,28 +101,34 @@ from thalweg.middleware.shell.shell import Shell, ShellConfig
 
 
 class Client:
-    """An application's own host in a cluster: the sink is here, and operators may be.
+    """Host of an application in a cluster, which starts runs and consumes their results.
+
+    The sinks are on this host, and operators may be.
 
     Args:
-        hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on. One that is down is no
-            error: it takes no part until ``add_host``.
-        name: this host's name in placements; by default that of its certificate, or ``client``.
-        listen: where the other hosts reach this one; by default beside them, on loopback, or at this machine's address
-            on the way to them.
-        bulk_port: the port that partitions arrive on; by default the one above that of ``listen``.
+        hosts: a ``LocalCluster``, or the control endpoint of each host by name. A host that is down is no error. It
+            takes no part until ``add_host``.
+        name: the name of this host in placements; by default the name in its certificate, or ``client``.
+        listen: the endpoint at which hosts reach the client. By default it is beside the hosts' Unix sockets, on
+            loopback, or at this machine's address on the route to the hosts.
+        advertise: the address that hosts dial, if ``listen`` is not reachable as it stands.
+        bulk_port: the port for partitions; by default the port above that of ``listen``.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         data_roots: folders whose files sources at this client may read.
-        keys: this client's own secret certificate (``thalweg keys new``); needed over TCP unless ``insecure``.
+        keys: the secret certificate of this client (``thalweg keys new``), needed over TCP unless ``insecure``.
         members: the folder of public certificates; by default ``members`` beside ``keys``.
-        joins: hosts that say that they are there (``thalweg host --join``) take part, as by ``add_host``.
-        journal: a folder in which this client writes down what another needs to go on with its runs (``resume``),
-            which all outlive their hosts then.
-        limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
-        networks: further networks that this machine is joined to, by name, and where the client listens for bulk in
-            each (``tcp://ADDRESS:*``); those of a ``LocalCluster`` by default.
+        insecure: allow TCP without keys, although every user or machine that reaches the client may then dial it.
+        joins: add hosts that announce themselves (``thalweg host --join``), as ``add_host`` does.
+        journal: a folder in which the client records what a later client needs to ``resume`` its runs. Every run over
+            one tree then has failover.
+        time_scale: emulated seconds for each second of the clock; by default that of the ``LocalCluster``, or 1.
+        records: the file of the client's event log.
+        limits: how soon demands are repeated and silent hosts are given up, in wall-clock seconds.
+        networks: further networks of this machine by name, each with the endpoint where the client listens for bulk
+            (``tcp://ADDRESS:*``). By default they are those of a ``LocalCluster``.
 
-    Raises HostAbsentError when no host answers within ``HELLO_S``, UsageError for names that do not match,
-    CapabilityError where this process may open too few files.
+    Raises HostAbsentError if no host answers within ``HELLO_S`` (10 s), UsageError for names that do not match,
+    CapabilityError if the process may open too few files.
     """
 
     def __init__(
@@ -201,17 +207,17 @@ class Client:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All hosts an operator can be placed on, without those that are lost; this client is the last."""
+        """Names of the present hosts on which operators can be placed. The client itself is the last."""
         return self._registry.hosts
 
     @property
     def name(self) -> str:
-        """The client's name in placements and in the members of hosts."""
+        """Name of the client in placements and in the members of hosts."""
         return self.shell.config.name
 
     @property
     def endpoint(self) -> str:
-        """Where hosts reach this client: ``thalweg host --join ENDPOINT``."""
+        """Endpoint at which hosts reach the client, for ``thalweg host --join ENDPOINT``."""
         return self.shell.me.control
 
     def plan(
@@ -225,32 +231,32 @@ class Client:
         view: NetworkView | None = None,
         networks: Mapping[str, Network] | None = None,
     ) -> ProbedPlan:
-        """Compute a placement for ``dataflow`` on this cluster, probing the links that the planner asks for.
+        """Compute a placement for ``dataflow`` on this cluster. Links that the planner asks for are probed.
 
         Args:
-            planner: a registered name, an import path, or an object of your own.
-            model: the cost model, in the same three ways.
-            costs: what resources cost; by default only the network does, measured as it is.
+            planner: a registered name, an import path, or a planner object of the application.
+            model: the cost model, as a name, an import path or an object.
+            costs: costs of resources. By default no start-up of messages and no read of a disk costs time.
             hints: sizes and times of the nodes; by default the nodes' own code is asked.
-            view: what is known already; links it holds are not probed.
-            networks: as for ``run``; the plan's ``routes`` then say over which network links go.
+            view: known estimates of links. These links are not probed.
+            networks: as for ``run``. The plan's ``routes`` then say over which network each link goes.
 
-        Raises UsageError for unknown names, HostAbsentError when a host that the dataflow needs is lost, HostLostError
-        for a link that cannot be measured, RunError when the client is closed.
+        Raises UsageError for unknown names, HostAbsentError if a host that the dataflow needs is lost, HostLostError if
+        a link cannot be measured, RunError if the client is closed.
         """
         task = self._planning.task(self._planning.begin(dataflow), hints, costs).but(view=view or NetworkView({}))
         return self._planning.plan(planner, task.but(networks=joined_networks(networks, None, self._registry)), model)
 
     def check(self, dataflow: Dataflow, placement: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Look at a dataflow, and at a placement if there is one, as ``run`` would, and construct the nodes' code.
+        """Check a dataflow, and a placement if given, as ``run`` would, and construct the nodes' code.
 
-        Nothing is begun, and no host is asked. Operators are constructed here, and sources that are here or whose
-        class says that it needs nothing of its host (``Source.local``). Of other sources the class and the names of
-        parameters are looked at.
+        Nothing is begun, and no host is asked. Operators are constructed here. A source is constructed if it is at this
+        client, or if its class says that it needs nothing of its host (``Source.local``). Of every further source, the
+        class and the names of the parameters are checked.
 
-        Returns the names of nodes that were not seen, as this client does not allow their package.
+        Returns the names of the nodes that were not checked, because this client does not allow their package.
 
-        Raises DataflowError, PlacementError or UsageError, which names the first node that is wrong.
+        Raises DataflowError, PlacementError or UsageError that names the first faulty node.
         """
         dataflow = self._planning.begin_here(dataflow)
         if placement is not None:
@@ -287,54 +293,56 @@ class Client:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
         Args:
-            dataflow: the graph; its sinks must be pinned to this client (or not at all).
-            placement: a host for every node that is not pinned, or the name of what is to compute it: a planner, or
-                one that also moves operators while the run goes on, ``global``, ``local`` or ``thalweg``. Where
-                operators are ``reorderable``, ``thalweg`` may run another tree than ``dataflow``, and change it
-                between two partitions: ``Run.dataflow``.
-            adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves, SpaceMoves); None: as the
-                name of the placement says, or not unless ``Run.move`` is called.
-            planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
-            partitions: how many every sink is to deliver; None: until a source ends.
-            strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
-            nothing: deliver ``NOTHING`` for indices without a value, which are skipped otherwise.
-            subscribers: names of other clients that may ``subscribe`` to its nodes; see ``Run.allow``.
-            label: stands in the run's records.
-            networks: further networks that its partitions may take, and what these, and ``net``, which all share, cost.
-                Between two hosts they take the cheapest that keeps the wanted rate, otherwise the fastest; while the
-                run goes on, under GlobalMoves, they change networks as links do. A link that fails is left for another.
-            wanted_hz: partitions a second that are wanted; default: as many as sources give, and links carry.
-            hops: rented links that one takes in turn at most, over hosts that pass it on; 1: no host does.
-            model: the cost model of planning, at the start and later, as for ``plan``.
-            costs: as for ``plan``, at the start and later.
-            hints: as for ``plan``, at the start and later.
-            epoch_s: the Unix time from which the run's records count; default: now.
-            known: what links carry as the run begins, for placements that go on by what was measured. They begin anew
-                then, as when an emulator starts its traces again: what hosts have measured before is forgotten, also
-                by other runs on them.
-                Default: what planning, and whatever ran before, has measured, as old as it is.
-            call_timeout_s: how many wall-clock seconds a call of an operator's or source's own code may take, or its
-                loading; one that takes longer ends the run. Default: any.
-            failover: how the run outlives its hosts: where one is lost that it needs, it goes on without, each
-                partition once, from replicas of operators' states on others. None: the run ends. A mapping may name
-                hosts that are away as it begins, as if they were lost then.
-            start: the partition to begin with, as if the sources had none before; sets ``failover``, too.
-            stripes: over how many trees the stream goes at once, or ``"auto"``: as many as the planner finds worth it;
-                or the trees themselves, of which ``dataflow`` and ``placement`` are the first. Partitions go to
-                whichever tree asks next, and come in order (``StripedRun``). A placement that plans one tree is taken
-                as often. Operators with state, and what is made of theirs, run once above the trees, at this client if
-                nobody says where. Sources must give any index they are asked for.
-            window: how many partitions of several trees wait at most for those before them; default: eight times as
-                many as there are trees, which the client has memory for.
-            ahead: how many partitions may be under way over each edge, 1 to 1024. A link with a long delay carries its
-                rate only if as much is under way as goes over it in a round trip. Every node keeps up to so many
-                outputs, and one more, and so many of each of its inputs: memory of hosts. More only delays changes of
-                the placement, which come after all that is under way. ``"auto"``: as many as the links that it begins
-                over need, by rates and latencies measured then (``Run.ahead`` says how many), 1 where delays are short.
+            dataflow: the graph. Its sinks must be pinned to this client, or to no host.
+            placement: a host for every node that is not pinned, or the name of a planner or strategy. The strategies
+                ``global``, ``local`` and ``thalweg`` also move operators while data flows. If operators are
+                ``reorderable``, ``thalweg`` may run a different tree than ``dataflow``, and change the tree between two
+                partitions (``Run.dataflow``).
+            adaptation: how operators move while data flows (GlobalMoves, LocalMoves, SpaceMoves). None: as the name of
+                the placement says, or only by ``Run.move``.
+            planner: the planner while data flows under GlobalMoves; by default one-shot from the current placement.
+            partitions: the number of partitions that every sink delivers. None: until a source ends.
+            strict: raise RunError after the last common partition if sources end after different numbers of partitions.
+            nothing: deliver ``NOTHING`` for an index without a value. By default this index is skipped.
+            subscribers: names of clients that may ``subscribe`` to the run's nodes; see ``Run.allow``.
+            label: a name for the run in its records.
+            networks: further networks for the run's partitions, with their prices, and the price of ``net``, which all
+                hosts share. Between two hosts, partitions take the cheapest network that keeps the wanted rate, or else
+                the fastest. Under GlobalMoves, the networks change when links change. If a link fails, partitions take
+                a different network.
+            wanted_hz: wanted partitions a second; by default as many as sources give and links carry.
+            hops: the largest number of rented links that a partition takes in a row, over relays. With 1, no host is a
+                relay.
+            model: the cost model of the first and of later plans, as for ``plan``.
+            costs: as for ``plan``, for the first and later plans.
+            hints: as for ``plan``, for the first and later plans.
+            epoch_s: the Unix time from which the times in the run's records count; by default now.
+            known: rates of links at the start of the run, for planners that use measurements. Hosts then forget earlier
+                measurements, also for other runs, as after an emulator has restarted its traces. By default the
+                measurements of planning and of earlier runs count, with their ages.
+            call_timeout_s: the wall-clock seconds that a call of a node's code, or its loading, may take. A longer call
+                ends the run. By default there is no limit.
+            failover: how the run continues after the loss of a host that it needs. Operators restart from replicas of
+                their states on other hosts, and each partition is delivered once. With None, the run ends. With
+                failover, a mapping may name hosts that are absent at the start, which then count as lost.
+            start: the first partition, as if the sources had no earlier ones. A start above 0 sets ``failover``, too.
+            stripes: the number of trees over which the stream goes at once. ``"auto"``: as many trees as the planner
+                finds to repay. Or the trees themselves, with ``dataflow`` and ``placement`` as the first. A partition
+                goes to the tree that asks next, and partitions are delivered in order (``StripedRun``). If the planner
+                plans only one tree, the run uses copies of it. Operators with state, and the nodes that consume them,
+                run once above the trees, by default at this client. Sources must give any index on request.
+            window: the number of partitions from several trees that may wait at this client for earlier ones; by
+                default eight times the number of trees. The window takes memory of the client.
+            ahead: the number of partitions that may be under way over each edge, 1 to 1024. A link with a long delay
+                carries its full rate only if the partitions under way fill a round trip. Every node keeps up to
+                ``ahead`` outputs and one more, and ``ahead`` partitions of each input, in the memory of its host. A
+                larger number also delays changes of the placement, which follow the partitions under way. ``"auto"``:
+                the number that the first links need by their rates and latencies at the start (``Run.ahead``), and 1 if
+                delays are short.
 
-        Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
-        the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
-        host at fault.
+        Raises DataflowError, PlacementError, UsageError for a request that no message can carry, HostAbsentError if a
+        host that the run needs is lost, RunError if the client is closed. The iteration raises RunError that names the
+        node or host at fault.
         """
         lasting = failover is not None or self._journal is not None or bool(start)
         dataflow = self._planning.begin_here(dataflow, lasting=lasting)
@@ -437,30 +445,34 @@ class Client:
         planner: Planner = AGAIN,
         model: str | CostModel = "critical-path",
     ) -> Run[Any]:
-        """Go on with a run that a client of this name has begun, and written down in this client's journal.
+        """Continue a run of an earlier client with this client's name, as recorded in this client's journal.
 
-        It begins with the first partition that the application has not had (``Run.commit``), from replicas of
-        operators' states where hosts still have them: they keep the run for as long as a client may be silent
-        (``lease_s``). Later all is made again from the first partition on, and what the application has had is not
-        handed out. A stream over several trees goes on as another run, of another ``Run.id``, over those of its trees
-        whose hosts are there; what was remembered above them is made again from the first partition on.
+        The run continues with the first partition that the application has not committed (``Run.commit``). Hosts keep
+        the run for as long as a client may be silent (``lease_s``). Within this time, operators restart from replicas
+        of their states. Later, the run restarts from the first partition, and committed partitions are not delivered
+        again.
+
+        A stream over several trees continues as a new run with a new ``Run.id``, over the trees whose hosts are
+        present. If operators above the trees have state, the new run restarts from the first partition.
 
         Args:
-            run: its ``Run.id``; None: the only one there is that is not over.
-            start: the partition to begin with, where the application knows itself what it has had.
-            accept_loss: go on although the journal lacks entries of the run, after the last partition that is known to
-                be committed. Later ones that were committed come again.
+            run: the ``Run.id``. None: the only run in the journal that is not over.
+            start: the first partition, if the application itself knows which partitions it has processed.
+            accept_loss: continue although the journal lacks entries of the run, after the last partition with a known
+                commit. Partitions with a lost commit are delivered again.
             strict: as for ``run``.
             nothing: as for ``run``.
-            adaptation: how operators move from now on, as for ``run``. By default hosts decide, or the placement
-                with whose name the run was begun.
-            planner: as for ``run``. A planner that was an object of the application's must be given again.
+            adaptation: how operators move from now on, as for ``run``. By default hosts decide, or the strategy that
+                the run was started with.
+            planner: as for ``run``. A planner object of the application must be given again.
             model: the cost model of later plans, as for ``run``.
 
-        It has its further networks again, as far as hosts are there that are joined to them. Queries that were attached
-        go on as well: ``Run.attached`` has them by their numbers, 1 for the first that was; one that nobody takes from
-        holds up the others, so take from each, or ``detach`` it. Raises UsageError for a run that is over, or not in
-        the journal, and without one; JournalGapError, with the missing partitions, where the journal has lost entries.
+        The run has its further networks again, as far as present hosts are joined to them. Attached queries continue,
+        too: ``Run.attached`` has them by number, 1 for the first. A query without a consumer holds up the rest of the
+        run, so consume every query, or ``detach`` it.
+
+        Raises UsageError for a run that is over or not in the journal, or if the client has no journal. Raises
+        JournalGapError with the missing partitions if the journal has lost entries.
         """
         self._registry.check_open()
         run_id, record = find(self._journal, run, accept_loss=accept_loss, start=start)
@@ -481,7 +493,7 @@ class Client:
         again._journal = self._journal
         again._take_up(on.queries, on.starts, record.left)
         again._first = min([on.starts[sink] for sink in again._sinks], default=0)
-        if start is not None and self._journal is not None:  # another client begins there as well
+        if start is not None and self._journal is not None:  # a later client starts there as well
             for sink in again._sinks:
                 self._journal.had(run_id, sink, start - 1)
         again.ways, again.networks = on.ways, on.networks
@@ -491,7 +503,7 @@ class Client:
         return again
 
     def _resume_stream(self, run_id: str, found: JournaledRun, start: int | None, **options: Any) -> Run[Any]:
-        """Go on with a stream over several trees: as another run over them."""
+        """Continue a stream over several trees as a new run over the trees whose hosts are present."""
         stream, journal = found.kept, self._journal
         assert isinstance(stream, ResumableStream)
         assert journal is not None
@@ -505,7 +517,7 @@ class Client:
         return again
 
     def _notify_absent_hosts(self, run_id: str) -> None:
-        """Tell a run that has begun of the hosts that are not there, or meanwhile are not any more."""
+        """Notify a run that has just begun of the hosts that are absent."""
         for host, how in list(self._registry.gone.items()):
             self.shell.queue_event(e.PeerLost(RunId(run_id), host, how))
 
@@ -522,20 +534,21 @@ class Client:
     def subscribe(
         self, run: Run[Any] | str, node: str, *, strict: bool = False, nothing: bool = False
     ) -> Subscription[Any]:
-        """The partitions of one node of another client's run, as an iterator, blocking or asynchronous.
+        """Return the partitions of one node of another client's run as an iterator, blocking or asynchronous.
 
         Args:
-            run: what that client has as ``Run.ticket``, or the run itself where that client is in this process.
-            node: the name of one of its nodes; of a sink all that it takes.
+            run: the other client's ``Run.ticket``, or the run itself if that client is in this process.
+            node: the name of a node of the run. For a sink, the subscription delivers the partitions of every input.
             strict: as for ``run``.
             nothing: as for ``run``.
 
-        They begin with a partition on which the run's hosts agree (``first_index``), and go straight from the node's
-        host to this client, each once and in order. One that nobody takes from holds up the run.
+        The subscription begins with a partition on which the run's hosts agree (``first_index``). Partitions go
+        straight from the node's host to this client, each once and in order. A subscription without a consumer holds up
+        the run.
 
-        Waits until the run's client has answered. Raises HostAbsentError when it does not, UsageError for what is no
-        ticket, and a run of this client's own; while iterating RunError, where the run is over, has no such node, or
-        its client does not let this one subscribe, or any more.
+        Waits until the run's client has answered. Raises HostAbsentError if it does not answer, UsageError for a text
+        that is no ticket and for a run of this client itself. The iteration raises RunError if the run is over, lacks
+        the node, or does not allow this client to subscribe (any longer).
         """
         self._registry.check_open()
         ticket = read_ticket(run.ticket if isinstance(run, Run) else run)
@@ -557,15 +570,18 @@ class Client:
         return subscription
 
     def push(self, values: Any = None, *, name: str = "feed", ahead: int = 8, replay: int = 0) -> Feed:
-        """A source of what this process pushes: pin its ``code`` to this client, ``{client.name: feed.code}``.
+        """Return a source of values that this process pushes.
+
+        Pin its ``code`` to this client: ``{client.name: feed.code}``.
 
         Args:
-            values: an iterable, an asynchronous one (where an event loop runs), or a ``queue.Queue`` that ends with
-                None, to be pushed as there is room; None: the application calls ``put`` and ``close`` itself.
-            name: stands in errors. ahead: how many values wait at most; who pushes more waits.
-            replay: how many values that have been taken are kept, for a run that outlives its hosts (``failover``).
+            values: an iterable, an asynchronous iterable (inside an event loop), or a ``queue.Queue`` that ends with
+                None. The values are pushed as there is room. None: the application calls ``put`` and ``close`` itself.
+            name: the name of the feed in errors.
+            ahead: the number of values that may wait. A further push waits for room.
+            replay: the number of consumed values that are kept for a restart of the source, in a run with ``failover``.
 
-        Raises UsageError for something else than that.
+        Raises UsageError for values of any other kind.
         """
         feed = Feed(name, ahead, replay)
         self._open_streams.feed(feed.channel)
@@ -576,39 +592,39 @@ class Client:
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
         """Measure the bandwidth of these directed links (a 16 KB round trip per pair of hosts).
 
-        A link over another network than the one that all share is a ``Link`` with the name of that, or a triple.
+        A link over a further network is a ``Link`` with the network's name, or a triple.
 
-        Returns estimates in bit/s of emulated time, also of the opposite directions, which come for free.
-        Raises UsageError for an unknown host, HostLostError naming a link that could not be measured, RunError when the
-        client is closed; all of them also while it waits.
+        Returns estimates in bit/s of emulated time, also of the opposite directions, which cost nothing more. Raises
+        UsageError for an unknown host, HostLostError that names a link without a measurement, RunError if the client is
+        closed, also while the call waits.
         """
         return self._measuring.probe(links)
 
     def latencies(self, links: Iterable[Pair]) -> dict[Link, Latency]:
-        """How long empty messages take over these links, one way: half of the shortest of three round trips or more.
+        """Measure how long empty messages take over these links in one direction.
 
-        Returns seconds of emulated time, with spread and time; of a pair of hosts one measurement stands for both
-        directions. Raises as ``probe``.
+        The latency is half of the shortest of at least three round trips. Returns seconds of emulated time, with spread
+        and time of measurement. One measurement stands for both directions of a pair of hosts. Raises as ``probe``.
         """
         return self._measuring.latencies(links)
 
     def coordinates(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
-        """Where these hosts are in a space in which distances are about latencies; by default all of this cluster.
+        """Return the network coordinates of these hosts, by default of the whole cluster. Distances predict latencies.
 
-        Each measures to some others (``network.place.neighbours``), all at the same time, unless it has lately.
-        Raises as ``probe``.
+        Every host without recent coordinates measures its latency to some other hosts (``network.place.neighbours``),
+        at the same time as the rest. Raises as ``probe``.
         """
         return self._measuring.coordinates(hosts)
 
     def add_host(self, name: str, endpoint: str | None = None) -> None:
-        """Have a host take part: in later runs, and in those that go on, whose operators may move there from now on.
+        """Add a host to later runs and to the present runs. Operators of present runs may move there from now on.
 
-        Partitions may take all networks of a run that it is joined to; one whose links were agreed on may name a host
-        that was down as the run began. ``endpoint``: where it listens; by default where it did, for one that was down,
-        or has been started again.
+        Partitions may take every network of a run to which the host is joined. A network with agreed links may name a
+        host that was down when the run began. ``endpoint``: the endpoint of the host, by default the former one, for a
+        host that was down or has restarted.
 
-        Raises HostAbsentError when it does not answer, UsageError for a name that is not its own, or no endpoint,
-        RunError when the client is closed.
+        Raises HostAbsentError if the host does not answer, UsageError for a wrong name or a missing endpoint, RunError
+        if the client is closed.
         """
         peer = self._registry.add(name, endpoint, tuple(self._open_streams.there))
         self.shell.speak(self._registry.version)
@@ -617,9 +633,11 @@ class Client:
             self.shell.queue_event(e.PeerJoined(RunId(run.id), peer))
 
     def lost(self, host: str, how: str = "went away") -> None:
-        """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
+        """Notify the client that a host is gone for good.
 
-        A client of a ``LocalCluster`` is told by that, and also when the host is started again. ``how`` goes on a
+        Runs that need the host end at once, and later runs exclude it.
+
+        A ``LocalCluster`` notifies its client of this itself, and also of a restart of the host. ``how`` continues a
         sentence that begins with the host's name.
         """
         self._registry.lose(host, how)
@@ -627,24 +645,27 @@ class Client:
             self.shell.queue_event(e.PeerLost(RunId(run_id), host, self._registry.gone[host]))
 
     def _restarted(self, host: str, endpoint: str) -> None:
-        """A host of the cluster has been started: it is taken back if this client had it before."""
+        """Add a restarted host of the cluster again if this client has lost it."""
         if host in self._registry.gone:
-            with contextlib.suppress(HostAbsentError, UsageError, RunError):  # its runs greet it again and again
+            with contextlib.suppress(HostAbsentError, UsageError, RunError):  # runs greet a lost host again
                 self.add_host(host, endpoint)
 
     def close(self) -> None:
-        """End all runs, and what waits in ``plan`` and ``probe``, and leave the cluster; idempotent."""
+        """End all runs, and the calls that wait in ``plan`` and ``probe``, and leave the cluster.
+
+        A second call does nothing.
+        """
         self._registry.close_to(f"the client {self.name!r} is closed; make another")
         try:
             self._open_streams.close(self.shell)
-        finally:  # also where somebody is tired of waiting
+        finally:  # also if the wait is interrupted
             self.shell.close()
             if self._journal is not None:
                 self._journal.close()
 
     def forked(self) -> None:
-        """Give everything up in a process that was forked from that of the client."""
-        self._registry.news = threading.Condition()  # what other threads held there, nobody lets go of here
+        """Give up all runs, locks and sockets in a process that was forked from the client's process."""
+        self._registry.news = threading.Condition()  # a lock of a parent's thread is never released here
         self._registry.closing = f"the client {self.name!r} is that of the process that was forked; make one here"
         self.shell.forked()
         if self._journal is not None:
@@ -655,8 +676,8 @@ class Client:
         shell = getattr(self, "shell", None)
         if shell is not None and shell.alive and not sys.is_finalizing():
             self._open_streams.moves.close(f"the client {self.name!r} was dropped and not closed")
-            with contextlib.suppress(RuntimeError):  # this process may have no more threads
-                threading.Thread(target=shell.close, daemon=True).start()  # this may be one of the shell's own
+            with contextlib.suppress(RuntimeError):  # no thread can start when the process ends
+                threading.Thread(target=shell.close, daemon=True).start()  # the current thread may be the shell's own
             warn_dropped(f"the client {self.name!r}", self)
 
     def __enter__(self) -> Client:

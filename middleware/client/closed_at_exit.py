@@ -1,11 +1,11 @@
-"""What an application holds that has threads and processes of its own: clients and clusters that it leaves behind.
+"""Registry of open clients and clusters, which have threads and processes, for the ends and forks of the process.
 
 Rules:
 
-- R1: What is open when the interpreter ends is closed first, the youngest first: later its threads do not run any more,
-  and whoever waited for one would wait for ever.
-  What daemon threads raise as their clients and clusters are closed under them is of no interest to anybody.
-- R2: A forked process has none of these threads, and the hosts are not its own: it is told so, and ends nothing.
+- R1: When the interpreter ends, open clients and clusters are closed first, the youngest first. Later no thread runs,
+  and a wait for a thread would last for ever. Errors of Thalweg in daemon threads during this time are not printed.
+- R2: A forked process has none of the threads, and the hosts belong to its parent. Its objects are notified, and end
+  nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class ClosedAtExit(Protocol):
-    """A client, or a cluster."""
+    """Protocol of a client or cluster that is closed when the interpreter ends."""
 
     def close(self) -> None: ...
 
     def forked(self) -> None:
-        """This process is a fork of the one that made it, and has its memory alone."""
+        """Give up threads and hosts in a process that was forked from the object's process."""
 
 
 _numbers = itertools.count()
@@ -38,12 +38,12 @@ _open: weakref.WeakValueDictionary[int, ClosedAtExit] = weakref.WeakValueDiction
 
 
 def keep_in_mind(each: ClosedAtExit) -> None:
-    """Somebody may leave it open, or fork."""
+    """Register a client or cluster, to be closed at the end of the process and notified of a fork."""
     _open[next(_numbers)] = each
 
 
 def weakly(method: Callable[[T], None]) -> Callable[[T], None]:
-    """A method for who does not keep its object, as a shell its client: one that is dropped is closed."""
+    """Return a function that calls ``method`` without keeping its object alive, so that a dropped client is closed."""
     reference = weakref.WeakMethod(method)
 
     def call(told: T) -> None:
@@ -62,7 +62,7 @@ def _close_all() -> None:
 
     threading.excepthook = tell_others
     for _, resource in sorted(_open.items(), reverse=True):
-        with contextlib.suppress(KeyboardInterrupt):  # the others are to be closed all the same
+        with contextlib.suppress(KeyboardInterrupt):  # the remaining objects have to be closed, too
             resource.close()
 
 

@@ -1,4 +1,4 @@
-"""``LocalCluster``: host processes of this machine, started and ended with the object."""
+"""Cluster of host processes on this machine (``LocalCluster``), started and ended with its object."""
 
 from __future__ import annotations
 
@@ -35,27 +35,30 @@ from thalweg.middleware.shell.endpoints import TCP, UNIX, SocketFolder, check_ne
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Keys, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import ShellConfig
 
-START_S = 30.0  # so long a host process may take to listen, and as long again while it gets on
-MOST_TIMES = 10  # then it is not coming, however busy the machine is
+START_S = 30.0  # time of a host process to listen; longer while it makes progress
+MOST_TIMES = 10  # the longest wait in multiples of START_S, on a busy machine
 CLOSED = "the cluster is closed; make another one"
 
 
 class LocalCluster:
-    """``count`` host processes ``h1`` …, which listen on Unix sockets that only this user can dial.
+    """Cluster of ``count`` host processes ``h1`` … on this machine.
+
+    By default only this user can dial its Unix sockets.
 
     Args:
-        count: how many, or the hosts' names.
+        count: the number of hosts, or their names.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         time_scale: emulated seconds per wall-clock second.
         data_roots: folders whose files sources may read, as ``image_folder`` does.
         records: folder for the hosts' event logs (``<host>.jsonl``).
-        limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
-        transport: ``ipc``, Unix sockets in a folder of their own; ``curve``, loopback with certificates, the default
-            where there are no Unix sockets; or ``tcp``, loopback without, which every user of this machine can dial.
-        networks: names of further networks that all hosts are joined to; over TCP each has a loopback address.
+        limits: limits of each host that differ from the defaults, by the names of ``CoreConfig``.
+        transport: ``ipc``: Unix sockets in a private folder. ``curve``: loopback with certificates, the default on a
+            system without Unix sockets. ``tcp``: loopback without certificates, which every user of this machine can
+            dial.
+        networks: names of further networks to which every host is joined. Over TCP, each has a loopback address.
 
-    Raises HostAbsentError when a process does not come up, CapabilityError where it may open too few files. Use it as a
-    context manager, or call ``close()``.
+    Raises HostAbsentError if a process does not come up, CapabilityError if the process may open too few files. Use the
+    cluster as a context manager, or call ``close()``.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class LocalCluster:
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._starting = threading.Lock()  # held while a process is started, and none is when it is closed
+        self._starting = threading.Lock()  # held while a process is started; a closed cluster starts none
         self._closed = False
         self._watch = _Watch(self._processes)
         self._folder = SocketFolder()
@@ -103,7 +106,7 @@ class LocalCluster:
         self._networks = tuple(words(networks, "networks of a cluster are a collection of names"))
         check_networks(self.ends_of(""))
         self._host = partial(host_command, allow=allow, time_scale=time_scale, records=records)
-        self._numbers: dict[str, int] = {}  # by name: a host that is started again listens where it did
+        self._numbers: dict[str, int] = {}  # of hosts: a restarted host listens at its former endpoint
         self.insecure = transport == "tcp"
         keep_in_mind(self)
         try:
@@ -142,21 +145,20 @@ class LocalCluster:
             progress = Progress({name: self._processes[name].pid for name in streams})
             lines = wait_ready_lines(streams, START_S, progress)
         except (OSError, ValueError, HostAbsentError):
-            if self._closed:  # with the files that are read
+            if self._closed:  # close() has also closed the pipes
                 raise UsageError(CLOSED) from None
             raise
-        for name in names:  # in their order, not in that of their coming up
+        for name in names:  # in the order of the names, not of the answers
             self.addresses[name] = lines[name]["control"]
             self.pids[name] = int(lines[name]["pid"])
 
     def start(self, name: str, *more: str) -> str:
-        """Start one more host, or one that has ended again; where it listens, for ``Client.add_host``.
+        """Start a further host, or restart an ended host. Return the endpoint, for ``Client.add_host``.
 
-        A host that has ended is started again at the same place, unless that is over TCP. Clients that were given this
-        cluster take it back by themselves (``Client.add_host``), also in runs that go on.
-        ``more``: options of ``thalweg host`` besides.
+        A restarted host listens at the same endpoint, except over TCP. Clients of this cluster add the host again by
+        themselves, also to present runs. ``more``: further options of ``thalweg host``.
 
-        Raises UsageError for one that runs, HostAbsentError when it does not come up.
+        Raises UsageError for a host that runs, HostAbsentError if the host does not come up.
         """
         ShellConfig(name)
         if (process := self._processes.get(name)) is not None:
@@ -168,20 +170,23 @@ class LocalCluster:
         self._watch.start()
         try:
             self._await([name])
-        except BaseException:  # it may be started once more
+        except BaseException:  # the host may be started once more
             self.kill(name)
             raise
         self._watch.notify_start(name, self.addresses[name])
         return self.addresses[name]
 
     def ends_of(self, name: str) -> dict[str, str]:
-        """Where one of the cluster listens for bulk in its further networks."""
+        """Return the bulk endpoints of a host or client of the cluster in the further networks, by network."""
         if self._transport == "ipc":
             return {network: f"{UNIX}{self._folder.name}/{name}.{network}" for network in self._networks}
         return {network: f"{TCP}127.0.0.{number}:*" for number, network in enumerate(self._networks, 2)}
 
     def certificate(self, name: str, role: Role = "client") -> Path | None:
-        """The secret certificate of one of the cluster's, made when it is first asked for; None without keys."""
+        """Return the path of the secret certificate of a host or client of the cluster. None: the cluster has no keys.
+
+        The certificate is made at the first call.
+        """
         if self._transport != "curve":
             return None
         folder = Path(self._folder.name)
@@ -192,21 +197,22 @@ class LocalCluster:
         return certificate
 
     def poll(self) -> dict[str, int]:
-        """The hosts that have ended, with their exit status (less than 0: the signal that ended one)."""
+        """Return the exit status of every host that has ended. A status below 0 is the signal that ended the host."""
         return {name: status for name, p in self._processes.items() if (status := p.poll()) is not None}
 
     def tell_ends(self, tell: Callable[[str, str], None]) -> None:
-        """Have a method called with the name and the fate of each host that has ended, or ends; in another thread.
+        """Call a method with the name and the fate of every ending host, in a thread of the cluster.
 
-        A fate goes on a sentence that begins with the host's name: ``ended with status 3``. The method's object is not
-        kept by this.
+        Ends before this call are reported at once. A fate continues a sentence that begins with the host's name:
+        ``ended with status 3``. The cluster does not keep the method's object alive.
         """
         self._watch.subscribe(tell)
 
     def tell_starts(self, tell: Callable[[str, str], None]) -> None:
-        """Have a method called with the name of each host that is started from now on, and where it listens.
+        """Call a method with the name and the endpoint of each host that is started from now on.
 
-        It is called by the thread that starts the host, before ``start`` returns. The method's object is not kept.
+        The method is called by the thread that starts the host, before ``start`` returns. The cluster does not keep the
+        method's object alive.
         """
         self._watch.subscribe_to_starts(tell)
 
@@ -216,9 +222,11 @@ class LocalCluster:
         self._processes[name].wait()
 
     def drain(self, name: str, timeout_s: float = 30.0) -> int | None:
-        """Have a host end when its operators have moved away: its exit status, None when it has not ended by then.
+        """End a host when its operators have moved away.
 
-        Where a process is not asked by SIGTERM, the host is asked by a message, which takes keys.
+        Return its exit status, or None if it still runs after ``timeout_s``.
+
+        On a system where SIGTERM cannot request this, a message does, which needs keys.
         """
         process = self._processes[name]
         if STOPS_WHEN_ASKED:
@@ -231,23 +239,23 @@ class LocalCluster:
 
     def _request_drain(self, name: str, timeout_s: float) -> None:
         from thalweg.middleware.client.membership.drain import (
-            drain,  # brings asyncio along, which only Windows needs for this
+            drain,  # imports asyncio, needed here on Windows only
         )
 
         certificate = self.certificate("client")
         keys = None if certificate is None else Keys.load(certificate, role="client")
-        with contextlib.suppress(HostAbsentError):  # it is not empty by then
+        with contextlib.suppress(HostAbsentError):  # the host is not empty in time
             drain(name, self.addresses[name], keys, timeout_s)
 
     def close(self) -> None:
-        """End every host process and wait for it; idempotent."""
+        """End every host process and wait for its end. A second call does nothing."""
         with self._starting:
             self._closed = True
         for name, process in self._processes.items():
             if process.poll() is None and name in self.pids:
                 interrupt(process)
             elif process.poll() is None:
-                process.terminate()  # it still starts, where Python would print how far it has come
+                process.terminate()  # it still starts; an interrupt would print a traceback
         deadline = time.monotonic() + 5
         for process in self._processes.values():
             try:
@@ -260,12 +268,12 @@ class LocalCluster:
         self._folder.cleanup()
 
     def forked(self) -> None:
-        """Forget the hosts in a forked child. They stay with the parent, which ends them."""
+        """Forget the hosts in a forked child process. The hosts stay with the parent, which ends them."""
         for process in self._processes.values():
-            process.returncode = 0  # nobody waits for it here
+            process.returncode = 0  # only the parent waits for the process
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    stream.close()  # or a host would outlive its parent as long as this process lives
+                    stream.close()  # an open pipe would keep the host alive after its parent
         self._processes.clear()
         self._starting = threading.Lock()
         self._watch = _Watch(self._processes)
@@ -291,12 +299,12 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Watch:
-    """Waits for the ends of a cluster's processes, and tells of each at once; does not keep the cluster.
+    """Thread that waits for the ends of a cluster's processes and reports each end at once.
 
-    Rules:
+    The thread does not keep the cluster alive. Rules:
 
-    - R1: Who subscribes hears of every end once, also of those before.
-    - R2: A process is asked for before anybody can have waited for its end, so that its number is still its own.
+    - R1: A subscriber is notified of every end once, also of the ends before its subscription.
+    - R2: A process is added before its end can be waited for, so that its number cannot belong to a newer process.
     """
 
     def __init__(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
@@ -307,7 +315,7 @@ class _Watch:
         self._subscribers: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
         self._of_starts: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
         self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
-        self._over = False  # the thread: all have ended
+        self._over = False  # the thread is over, as every process has ended
 
     def add(self, name: str) -> None:
         with self._lock:
@@ -315,14 +323,14 @@ class _Watch:
                 self._ends, self._over = new_ends(), False
                 self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
             self._fates.pop(name, None)
-            self._ends.add(self._processes[name], name)  # R2: before its end can be waited for
+            self._ends.add(self._processes[name], name)  # R2: add the process before its end can be waited for
 
     def start(self) -> None:
         if not self._thread.ident:
             self._thread.start()
 
     def wait_notified(self, name: str) -> None:
-        """Wait until all have heard of an end."""
+        """Wait until every subscriber was notified of a host's end."""
         with self._lock:
             self._lock.wait_for(lambda: name in self._fates)
 
@@ -337,15 +345,15 @@ class _Watch:
             self._of_starts.append(weakref.WeakMethod(tell))
 
     def notify_start(self, name: str, address: str) -> None:
-        """A host has been started and listens there."""
+        """Notify subscribers that a host has been started and listens at ``address``."""
         with self._lock:
             living = [(reference, tell) for reference in self._of_starts if (tell := reference()) is not None]
             self._of_starts = [reference for reference, _ in living]
-        for _, tell in living:  # without the lock: a client asks the host who it is
+        for _, tell in living:  # without the lock: a client calls the host
             tell(name, address)
 
     def join(self) -> None:
-        """All processes have ended: let go of them."""
+        """Wait for the end of the thread. Call it when every process has ended."""
         if not self._thread.ident:  # the cluster did not come up
             self._ends.close()
         elif threading.current_thread() is not self._thread:
@@ -363,7 +371,7 @@ class _Watch:
                     self._lock.notify_all()
 
     def _goes_on(self) -> bool:
-        """Whether some have not ended."""
+        """Return whether a process still runs. After the last end, close the means of waiting."""
         with self._lock:
             if not self._ends.waiting:
                 self._over = True
@@ -372,7 +380,10 @@ class _Watch:
 
 
 def addresses_of(hosts: LocalCluster | Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The endpoints of all hosts, and of those whose processes have not ended; HostAbsentError where all have."""
+    """Return the endpoints of all hosts, and those of the hosts that run.
+
+    Raise HostAbsentError if every host of a ``LocalCluster`` has ended.
+    """
     if not isinstance(hosts, LocalCluster):
         expect(hosts, Mapping, "the hosts are a LocalCluster, or a mapping of names to endpoints")
         words((*hosts, *hosts.values()), "names and endpoints of hosts are texts")
@@ -385,7 +396,7 @@ def addresses_of(hosts: LocalCluster | Mapping[str, str]) -> tuple[dict[str, str
 
 
 def fate_of(status: int) -> str:
-    """How a process ended, as its exit status tells: ``ended with status -11 (SIGSEGV)``."""
+    """Return how a process ended, by its exit status: ``ended with status -11 (SIGSEGV)``."""
     names = {-number: number.name for number in signal.Signals}
     return f"ended with status {status}" + (f" ({names[status]})" if status in names else "")
 
@@ -400,7 +411,7 @@ def host_command(
     insecure: bool = False,
     python: str = PYTHON,
 ) -> list[str]:
-    """The command that starts a host process which ends with its parent; ``python`` is the interpreter there."""
+    """Return the command of a host process that ends with its parent. ``python``: the interpreter on the machine."""
     options = ["--name", name, "--listen", listen, "--with-parent", "--time-scale", repr(time_scale)]
     command = module_command("thalweg.middleware.shell.daemon", *options, python=python)
     for package in allow:
@@ -413,14 +424,14 @@ def host_command(
 
 
 def host_environment() -> dict[str, str]:
-    """One thread a process for numerical libraries: hosts share the machine's cores."""
+    """Return an environment with one thread a process for numerical libraries. Hosts share the machine's cores."""
     return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
 
 
 def own_environment() -> dict[str, str]:
-    """Return the same for a host that finds modules where this process does, in the same order.
+    """Return ``host_environment`` for a host that finds modules where this process does, in the same order.
 
-    Raises UsageError if this process imports from its working directory, and that has been removed.
+    Raises UsageError if this process imports from its working directory, and the directory has been removed.
     """
     try:
         return host_environment() | folder_variables()
@@ -431,10 +442,10 @@ def own_environment() -> dict[str, str]:
 def wait_ready_lines(
     descriptors: Mapping[str, int], timeout_s: float, progress: Progress | None = None
 ) -> dict[str, dict[str, str]]:
-    """The first line (JSON) each named pipe delivers; HostAbsentError names one that closes or stays silent.
+    """Return the first line (JSON) of each named pipe. Raise HostAbsentError for a pipe that closes or stays silent.
 
-    With ``progress`` a host that gets on is waited for ``MOST_TIMES`` as long. One that has not got on for half of that
-    time is not waited for any longer.
+    With ``progress``, the wait goes on for up to ``MOST_TIMES`` as long while hosts make progress. The wait ends when a
+    host has made no progress for half of ``timeout_s``.
     """
     ready: dict[str, dict[str, str]] = {}
     stuck, times, part_s = dict[str, str](), 1, timeout_s if progress is None else timeout_s / 2

@@ -1,4 +1,4 @@
-"""The code of a dataflow as far as this process can look at it: classes, parameters and kinds of nodes."""
+"""Check of a dataflow's code in the client's process: classes, parameters and kinds of nodes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from thalweg.middleware.loading import METHODS, Allow, check_types, find_class, 
 
 
 def check_codes_here(dataflow: Dataflow, client: str, allow: Allow) -> tuple[str, ...]:
-    """Construct the code of every node that can be constructed here, and return the names of those that cannot be seen.
+    """Construct the code of nodes in this process. Return the names of the unchecked nodes.
 
-    Not seen is code of a package that ``allow`` lacks. Of a source on another host than ``client`` the class and the
-    names of parameters are looked at; it is not constructed, as it may need what only its host has, unless its class
-    says otherwise (``local``). Raises DataflowError for the first node that is wrong.
+    A node is unchecked if its code is in a package that ``allow`` lacks. A source on a host besides ``client`` may need
+    data of its host. Unless its class says otherwise (``local``), the source is not constructed. Only the class and the
+    parameters are then checked. Raises DataflowError for the first faulty node.
     """
     unseen = []
     for node in dataflow.nodes:

@@ -1,4 +1,4 @@
-"""What a client's own core tells it, in the I/O thread, and who of the client takes it."""
+"""Dispatch of the commands of a client's own core, in the I/O thread, to the parts of the client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from thalweg.middleware.protocol import messages as m
 
 
 class CommandDispatcher:
-    """Hands each command to its part. ``join``: adds a host that says that it is there, or None: none is added."""
+    """Dispatcher of each command to a part of the client. ``join``: adds a host that announces itself.
+
+    None: none is added.
+    """
 
     def __init__(
         self, roster: HostRegistry, opened: OpenStreams, journal: Journal | None, join: Callable[[m.Peer], None] | None
@@ -56,7 +59,7 @@ class CommandDispatcher:
 
         def add() -> None:
             try:
-                with contextlib.suppress(HostAbsentError, UsageError, RunError):  # it says so again
+                with contextlib.suppress(HostAbsentError, UsageError, RunError):  # the host announces itself again
                     join(peer)
             finally:
                 self._registry.joining.discard(peer.name)

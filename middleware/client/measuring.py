@@ -1,4 +1,4 @@
-"""What a client has its hosts measure before, and between, runs: bandwidth, latencies, coordinates."""
+"""Measurements that a client requests of its hosts before and between runs: bandwidth, latencies, coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate, Pa
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
+PROBE_S = 10.0  # wall-clock seconds without a result before missing probes are requested again
 PROBE_TRIES = 3
 QUANTITIES: Mapping[type[Any], m.Quantity] = {LinkEstimate: "bandwidth", Latency: "latency", Place: "coordinates"}
 
@@ -22,7 +22,10 @@ Measured = TypeVar("Measured", LinkEstimate, Latency, Place)
 
 
 class MeasurementRequests:
-    """What hosts report, and who waits for it. ``tell``: the client's own core, which is the host ``me``."""
+    """Results of measurements by hosts, and the calls that wait for results.
+
+    ``tell``: takes events for the client's own core, which is the host ``me``.
+    """
 
     def __init__(self, roster: HostRegistry, tell: Callable[[e.Event], None], me: m.Peer) -> None:
         self._registry, self._tell, self._me = roster, tell, me
@@ -30,10 +33,10 @@ class MeasurementRequests:
         self.figures: dict[str, HostFigures] = {}
 
     def take(self, report: e.Report) -> None:
-        """A host has measured something; in the I/O thread."""
+        """Record the measurement of a host, and wake waiting calls. Called in the I/O thread."""
         source, target, roster = report.source, report.target, self._registry
         if not {source, target} <= roster.peers.keys():
-            return  # of hosts that nobody asked for
+            return  # hosts of no request
         with roster.news:
             self._reports[type(report.estimate)][Link(source, target, report.via)] = report.estimate
             if report.host is not None:
@@ -41,28 +44,28 @@ class MeasurementRequests:
             roster.news.notify_all()
 
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
-        """As ``Client.probe``."""
+        """Measure the bandwidth of links, as ``Client.probe`` does."""
         return self.measure(links, LinkEstimate)
 
     def latencies(self, links: Iterable[Pair]) -> dict[Link, Latency]:
-        """As ``Client.latencies``."""
+        """Measure the latencies of links, as ``Client.latencies`` does."""
         return self.measure(links, Latency)
 
     def coordinates(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
-        """As ``Client.coordinates``."""
+        """Return the coordinates of hosts, as ``Client.coordinates`` does."""
         names = tuple(self._registry.hosts if hosts is None else words(hosts, "hosts are names"))
         return self.find([Link(host, other) for host in names for other in neighbours(host, self._registry.hosts)])
 
     def find(self, links: Iterable[Pair]) -> dict[str, Place]:
-        """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
+        """Have the first host of each link find its coordinates, by measurements to the second hosts."""
         return {link.source: place for link, place in self.measure(links, Place).items()}
 
     def measure(self, links: Iterable[Pair], kind: type[Measured]) -> dict[Link, Measured]:
-        """Have links measured; raises as ``Client.probe`` says."""
+        """Have hosts measure a quantity of links, and return the results. Raises the errors of ``Client.probe``."""
         reports: dict[Link, Measured] = self._reports[kind]
         news, asked = self._registry.news, self._checked(links, kind)
         wanted, both = asked, asked | {Link(link.target, link.source, link.via) for link in asked}
-        if kind is Latency:  # one direction is as good as the other
+        if kind is Latency:  # a latency holds for both directions
             asked = wanted = {link for link in asked if link.source < link.target or Link(*link[::-1]) not in asked}
         elif kind is Place:
             both = wanted = {Link(link.source, link.source) for link in asked}
@@ -83,7 +86,10 @@ class MeasurementRequests:
             raise _unanswered(min(wanted - reports.keys()), kind)
 
     def _checked(self, links: Iterable[Pair], kind: type[Measured]) -> set[Link]:
-        """The links; UsageError for what is none, or between hosts that are not known."""
+        """Return the links as a set.
+
+        Raise UsageError for a wrong link, an unknown host or a network without the host.
+        """
         peers = self._registry.peers
         pairs = [words(link, "a link is a pair of hosts") for link in links]
         if odd := next((pair for pair in pairs if not 2 <= len(pair) <= (3 if kind is LinkEstimate else 2)), None):
@@ -97,7 +103,7 @@ class MeasurementRequests:
         return asked
 
     def _in_vain(self, wanted: set[Link]) -> bool:
-        """Whether the client is closed, or a host of these links gone."""
+        """Return whether the client is closed, or a host of these links is gone."""
         gone = self._registry.gone
         return bool(self._registry.closing) or any(host in gone for link in wanted for host in link.hosts)
 
@@ -120,7 +126,7 @@ class MeasurementRequests:
 
 
 def _unanswered(link: Link, kind: type[Measured]) -> HostLostError:
-    """Why what was asked for has not come, of the first link."""
+    """Return the error for a link whose measurement has not arrived."""
     source, target = link.hosts
     if kind is Place:
         return HostLostError(f"host {source!r} did not find its coordinates; is it still there?")

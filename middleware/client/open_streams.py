@@ -1,4 +1,4 @@
-"""What a client has begun, and is not over: its runs, what it takes from runs of others, and what is pushed to it."""
+"""Open streams of a client: its runs, its subscriptions to runs of other clients, and its feeds."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from thalweg.middleware.shell.shell import Shell
 
 
 class OpenStreams:
-    """The only writer of that, and of what hosts still have of it (``there``), by run."""
+    """Registry of a client's open streams, and its only writer. ``there``: runs that hosts have not removed yet."""
 
     def __init__(self, roster: HostRegistry, moves: Moves) -> None:
         self._registry, self.moves = roster, moves
         self.there: set[str] = set()
-        self.runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
+        self.runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # a dropped run ends
         self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
-        self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
+        self._feeds: set[Channel] = set()  # also closed feeds with values that wait
 
     def begin(self, run: Run[Any]) -> None:
-        """A run begins; RunError where the client is closed."""
+        """Register a run that begins. Raise RunError if the client is closed."""
         with self._registry.news:
             self._registry.check_open()
             self.runs[run.id] = run
             self.there.add(run.id)
 
     def subscribe(self, subscription: Subscription[Any]) -> None:
-        """Partitions of another client's run are taken; RunError where this client is closed."""
+        """Register a subscription to the run of a second client. Raise RunError if this client is closed."""
         with self._registry.news:
             self._registry.check_open()
             self._subscriptions[subscription.number] = subscription
             self.there.add(subscription.id)
 
     def feed(self, channel: Channel) -> None:
-        """Values are pushed."""
+        """Register a feed, and forget the feeds that are over."""
         self._feeds = {feed for feed in self._feeds if not feed.over} | {channel}
 
     def check_not_here(self, run_id: str) -> None:
-        """UsageError for a run that is not over, as it is to be resumed."""
+        """Raise UsageError if the run to be resumed is still open in this client."""
         here = self.runs.get(run_id)
         if here is not None and not here._over:
             raise UsageError(f"run {run_id} goes on in this client; take its partitions there")
@@ -54,7 +54,7 @@ class OpenStreams:
     # --- the end ----------------------------------------------------------------------------------------
 
     def close(self, shell: Shell) -> None:
-        """End all of it, and wait until hosts have removed it: 2 s at most, and while the shell is alive."""
+        """End every stream. Wait until hosts have removed the runs, for 2 s at most and while the shell is alive."""
         self.moves.close(self._registry.closing)
         for run in list(self.runs.values()):
             run.close_all()
@@ -63,7 +63,7 @@ class OpenStreams:
         for channel in self._feeds:
             channel.abandon(self._registry.closing)
         self._wait(shell, 1.5)
-        for run_id in list(self.there):  # which others still take the rest of
+        for run_id in list(self.there):  # runs that other clients still consume
             shell.queue_event(e.RunAbandoned(RunId(run_id)))
         self._wait(shell, 0.5)
 
@@ -72,7 +72,7 @@ class OpenStreams:
             self._registry.news.wait_for(lambda: not self.there or not shell.alive, wall_s)
 
     def forked(self) -> None:
-        """This process was forked from the client's."""
+        """End every stream in a process that was forked from the client's process."""
         self.there = set()
         self.moves.forked(self._registry.closing)
         for stream in (*self.runs.values(), *self._subscriptions.values()):
@@ -84,20 +84,20 @@ class OpenStreams:
     # --- in the I/O thread ------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """The client itself has failed."""
+        """Fail every stream after a failure of the client itself."""
         self.moves.close(reason)
         for stream in (*self.runs.values(), *self._subscriptions.values()):
             stream.take(e.Fail(stream._run_id, reason, host=self._registry.name))
 
     def forgotten(self, run: RunId, *, follows: bool) -> None:
-        """Hosts have nothing of a run any more; ``follows``: of this generation of it."""
+        """Record that hosts have removed a run. ``follows``: a further generation of the run follows."""
         with self._registry.news:
             if not follows and run.stripe is None:
                 self.there.discard(run.stream)
             self._registry.news.notify_all()
 
     def take(self, run: RunId, command: e.Command) -> None:
-        """What is for that run, and for who takes from it."""
+        """Pass a command for a run to the run, to its subscriptions, or to the moves under way."""
         if isinstance(command, e.MoveEnded):
             self.moves.ended(command)
             return

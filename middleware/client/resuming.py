@@ -1,4 +1,4 @@
-"""What a client goes on with that another has begun, and written down: ``Client.resume``."""
+"""Continuation of a journaled run by a later client: ``Client.resume``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 def find(
     journal: Journal | None, run: str | None, *, accept_loss: bool = False, start: int | None = None
 ) -> tuple[str, JournaledRun]:
-    """Return the run of that name in a journal, or the only one that is not over.
+    """Return the run with id ``run`` in a journal, or the only run that is not over.
 
     Args:
-        accept_loss: go on although the journal lacks entries of the run.
+        accept_loss: continue although the journal lacks entries of the run.
         start: the first partition of the run's own sinks, if the application knows it.
 
     Raises UsageError if there is none, JournalGapError if entries are missing.
@@ -70,7 +70,7 @@ def find(
 
 
 def _only(journal: Journal, left: Sequence[str]) -> str:
-    """Return the only run of a journal that is not over. Raises UsageError if there is none, or several."""
+    """Return the only run of a journal that is not over. Raise UsageError if there is none, or several."""
     if not left:
         raise UsageError(f"the journal {journal.folder} has no run that is not over: {journal.said or 'begin one'}")
     if len(left) > 1:
@@ -80,7 +80,7 @@ def _only(journal: Journal, left: Sequence[str]) -> str:
 
 
 def _refuse_gone(folder: Path, gone: Mapping[str, LiveRun], run: str) -> NoReturn:
-    """Raise JournalGapError for a run of which nothing is left in the journal."""
+    """Raise JournalGapError for a run whose entries are all lost from the journal."""
     committed = gone[run].had
     counts = [f"partitions up to {last} of sink {shown(sink)} were committed" for sink, last in committed.items()]
     begin = f"begin it anew with Client.run(…, start={min(committed.values()) + 1})" if committed else "begin it anew"
@@ -90,7 +90,7 @@ def _refuse_gone(folder: Path, gone: Mapping[str, LiveRun], run: str) -> NoRetur
 
 
 def _see_gap(journal: Journal, run: str, found: JournaledRun, *, accept_loss: bool, start: int | None) -> None:
-    """Raise JournalGapError if entries of a run are missing that are needed, unless the application accepts that."""
+    """Raise JournalGapError if the journal lacks needed entries of a run, unless the application accepts the loss."""
     parts = [
         f"partitions {first} to {until - 1} of sink {shown(sink)} were committed, and have no entries"
         for sink, (first, until) in found.missing.items()
@@ -116,7 +116,7 @@ def _see_gap(journal: Journal, run: str, found: JournaledRun, *, accept_loss: bo
 
 
 class ResumedMoves(msgspec.Struct, frozen=True):
-    """How operators of a resumed run move from now on, as it is said to ``Client.resume``."""
+    """Options of ``Client.resume`` for the moves of a resumed run."""
 
     adaptation: GlobalMoves | None
     planner: Planner
@@ -124,7 +124,9 @@ class ResumedMoves(msgspec.Struct, frozen=True):
 
 
 class Resumer(NamedTuple):
-    """What is used of a client that resumes a run. ``probe`` measures links, ``allow`` is whose code it loads.
+    """Parts of a client that resume a run.
+
+    ``probe`` measures links, ``allow`` has the packages whose code may be loaded.
 
     ``process``: the number of this process (``protocol.run_id``).
     """
@@ -137,10 +139,10 @@ class Resumer(NamedTuple):
 
 
 class ResumedRun(msgspec.Struct, frozen=True):
-    """How a client goes on with a run: where its nodes are, what each sink gets first, which queries are left.
+    """State from which a client continues a run: places of its nodes, first partition of each sink, and open queries.
 
-    ``search``, ``moves`` and ``free``: what plans its moves, when, and which operators may change places in the tree;
-    ``ways`` and ``networks``: over which networks links go at first, and which were asked for.
+    ``search``, ``moves`` and ``free``: the planner of moves, its options, and the operators that may be reordered.
+    ``ways`` and ``networks``: the networks of links at the start, and the requested networks.
     """
 
     install: m.Install
@@ -155,7 +157,7 @@ class ResumedRun(msgspec.Struct, frozen=True):
     kept: e.ResumableRun
 
     def request(self, sinks: Collection[str]) -> e.RunRequested:
-        """What the client's core is asked for; ``sinks``: those of the run itself that are left."""
+        """Return the request to the client's core. ``sinks``: the open sinks of the run itself."""
         queries = {number: query.sinks for number, query in self.queries.items()}
         recovery = msgspec.structs.replace(self.kept, queries=({0: tuple(sinks)} if sinks else {}) | queries)
         moves = self.moves, self.free.codes, (), self.free.merging
@@ -163,10 +165,10 @@ class ResumedRun(msgspec.Struct, frozen=True):
 
 
 def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMoves, by: Resumer) -> ResumedRun:
-    """How a client goes on with a run that was found, on the hosts that are there.
+    """Return the state from which a client continues a run of a journal, on the hosts that are present.
 
-    ``start``: that of the run's own sinks, where the application knows it. Raises UsageError where nothing is left to
-    be had.
+    ``start``: the first partition of the run's own sinks, if the application knows it. Raises UsageError if the run is
+    over.
     """
     recovery, roster = found.kept, by.registry
     assert not isinstance(recovery, ResumableStream)
@@ -198,7 +200,7 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
 
 
 def _starts(run_id: str, found: JournaledRun, kept: e.ResumableRun, start: int | None, client: str) -> dict[str, int]:
-    """What each sink gets first."""
+    """Return the first partition of each sink. Raise UsageError if the run is over or belongs to a different client."""
     _check_owner(run_id, kept.install.client, client)
     firsts = {sink: query.first for query in found.queries.values() for sink in query.sinks}
     starts = {
@@ -212,9 +214,9 @@ def _starts(run_id: str, found: JournaledRun, kept: e.ResumableRun, start: int |
 
 
 class ResumedStream(NamedTuple):
-    """How another client goes on with a stream over several trees: over these, begun with partition ``start``.
+    """Trees over which a client continues a stream, and ``start``, their first partition.
 
-    ``had``: by sink the last partition that the application has had, where that is none before ``start``.
+    ``had``: the last committed partition of each sink, unless it is before ``start``.
     """
 
     trees: tuple[Stripe, ...]
@@ -223,9 +225,9 @@ class ResumedStream(NamedTuple):
 
 
 def options_of(kept: ResumableStream, on: ResumedStream, by: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """With which arguments ``Client.run`` goes on with a stream over several trees.
+    """Return the arguments of ``Client.run`` that continue a stream over several trees.
 
-    ``by``: the name of the placement with which it was begun, which says how operators move, where ``options`` do not.
+    ``by``: the strategy that the stream was started with. Its moves apply if ``options`` have no adaptation.
     """
     moving: dict[str, Any] = {}
     if options["adaptation"] is None and by:
@@ -239,7 +241,7 @@ def options_of(kept: ResumableStream, on: ResumedStream, by: str, options: Mappi
 
 
 class ResumingClient(NamedTuple):
-    """The client that goes on with a stream: its name, the hosts that are there, and whose code it loads."""
+    """Client that continues a stream: name, present hosts, and packages whose code may be loaded."""
 
     client: str
     hosts: Collection[str]
@@ -247,10 +249,11 @@ class ResumingClient(NamedTuple):
 
 
 def go_on_over(run_id: str, found: JournaledRun, start: int | None, here: ResumingClient) -> ResumedStream:
-    """How a client goes on with a stream that was found: over the trees whose hosts are there, if any has all of them.
+    """Return the trees and the first partition with which a client continues a stream of a journal.
 
-    It begins with the next partition; where operators have state above the trees, with the first one again, as nobody
-    has what they remembered. Raises UsageError where nothing is left to be had.
+    Trees with an absent host are left out, unless every tree has an absent host. The stream begins with the next
+    partition. If operators above the trees have state, the stream begins with its first partition, because their states
+    are lost. Raises UsageError if the stream is over.
     """
     stream = found.kept
     assert isinstance(stream, ResumableStream)

@@ -1,4 +1,4 @@
-"""What a client plans, and how a dataflow is looked at, placed and completed before it runs."""
+"""Planning of a client, and the checks, placement and completion of a dataflow before its run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ from thalweg.middleware.protocol.split_graph import SplitGraph
 
 
 class RunPlanning:
-    """Plans on a client's hosts. ``allow``: packages whose code may be asked for hints; ``capacity``: the client's."""
+    """Planner of placements on a client's hosts. ``allow``: packages whose code may be asked for hints.
+
+    ``capacity``: the declared figures of the client as a host.
+    """
 
     def __init__(
         self, roster: HostRegistry, measuring: MeasurementRequests, allow: Allow, capacity: HostFigures
@@ -74,7 +77,11 @@ class RunPlanning:
         )
 
     def begin(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
-        """Something is to be done with a dataflow: what, if it can be; ``lasting``: by a run that outlives hosts."""
+        """Check a dataflow, and return it with its sinks pinned to the client. ``lasting``: its run has failover.
+
+        Raises DataflowError or UsageError for a wrong dataflow, HostAbsentError if a pinned host is absent, RunError if
+        the client is closed.
+        """
         self._registry.check_open()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
@@ -85,7 +92,7 @@ class RunPlanning:
         return sinks_at(dataflow, self._registry.name)
 
     def outlasting(self, install: m.Install, failover: m.Failover | None, start: int) -> m.Install:
-        """The same for a run that outlives its hosts, whose nodes begin at the index ``start``."""
+        """Return ``install`` with options of failover, for a run whose nodes begin with partition ``start``."""
         asked = check_failover(failover or m.Failover(), len(install.peers), self._registry.known)
         install = msgspec.structs.replace(install, failover=asked, version=self._registry.version)
         if not start:
@@ -95,7 +102,10 @@ class RunPlanning:
         return msgspec.structs.replace(install, starts=first, partitions=most)
 
     def begin_here(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
-        """The same of one whose sinks are to be here. Raises UsageError where a sink is pinned to another host."""
+        """Check a dataflow as ``begin`` does.
+
+        Raise UsageError also for a sink that is pinned to a host besides the client.
+        """
         dataflow = self.begin(dataflow, lasting=lasting)
         for sink in dataflow.sinks:
             if dataflow.by_name[sink].pinned != self._registry.name:
@@ -103,7 +113,12 @@ class RunPlanning:
         return dataflow
 
     def placed(self, dataflow: Dataflow, placement: Mapping[str, str], *, lasting: bool = False) -> Placement:
-        """A placement, completed, where it can be. Raises PlacementError for a sink that is not at the client."""
+        """Return the placement completed with pins.
+
+        Raise PlacementError for a wrong one, or for a sink away from the client.
+
+        ``lasting``: the run has failover, and may begin without some hosts.
+        """
         for sink in dataflow.sinks:
             if (where := placement.get(sink, self._registry.name)) != self._registry.name:
                 raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
@@ -113,9 +128,9 @@ class RunPlanning:
         return full
 
     def going(self, stripes: Sequence[Stripe], parts: SplitGraph, *, lasting: bool = False) -> StripedGraph:
-        """How a stream goes over several trees, completed, where it can; DataflowError for a tree of another stream.
+        """Return the completed trees of a stream and the graph above. ``parts``: the parts of the first tree's graph.
 
-        ``parts``: of the first.
+        Raises DataflowError if the trees do not have the same sources and sinks.
         """
         if len(stripes) == 1:
             return StripedGraph(tuple(stripes))
@@ -133,7 +148,12 @@ class RunPlanning:
     def above(
         self, install: m.Install, going: StripedGraph, failover: m.Failover | None, start: int
     ) -> m.Install | None:
-        """What runs once above the trees of a stream, installed like these; nothing plans its moves."""
+        """Return the installation of the graph above the trees, or None without such a graph.
+
+        ``install``: of the trees.
+
+        No planner moves the operators of the graph above.
+        """
         if going.upper is None:
             return None
         dataflow, placement = going.upper
@@ -144,10 +164,10 @@ class RunPlanning:
         return self.outlasting(above, failover, start) if failover is not None or start else above
 
     def depth(self, trees: Sequence[Stripe], hints: Hints | None, known: Mapping[Link, LinkEstimate]) -> int:
-        """How many partitions are to be under way over the edges of these trees (``planning.problem.depth``).
+        """Return the number of partitions under way over each edge of these trees (``planning.problem.depth``).
 
-        By rates that are ``known``, or measured now, and by latencies that are measured now; of hosts that are away
-        nothing is.
+        Rates are those in ``known``, or are measured now. Latencies are measured now. Links of absent hosts are left
+        out.
         """
         hosts = {self._registry.name, *self._registry.hosts}
         links = {link for link in links_of(trees) if hosts.issuperset(link)}
@@ -161,13 +181,15 @@ class RunPlanning:
         return max(depth_of(tree, tree_hints[number], view) for number, tree in enumerate(trees))
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
-        """What is to be planned, before anything is known of the network."""
+        """Return the planning task for a dataflow, with an empty view of the network."""
         known = hints or hints_of_code(dataflow, self._allow)
         return Task((dataflow,), self._registry.hosts, NetworkView({}), known, costs or MEASURED)
 
     def prepare(self, offered: QueryRequest, tree: tuple[Dataflow, Placement]) -> PreparedQuery:
-        """A query that is to begin in a run that is ``tree``: what it does not share is placed. Raises UsageError for
-        what only a run that begins can be given."""
+        """Check a query for the run with the graph and placement ``tree``, and place the nodes that the run lacks.
+
+        Raises UsageError for options that only the start of a run can have.
+        """
         dataflow, hints = self.begin_here(offered.dataflow), offered.hints
         present, where = tree
         fixed = {name: where[run_name] for name, run_name in shared(present, dataflow).items()}

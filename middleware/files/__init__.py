@@ -1,1 +1,1 @@
-"""Files that users name: read within limits, and written whole or not at all."""
+"""Reading of users' files within limits, and writing of whole files or none."""

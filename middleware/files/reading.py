@@ -1,4 +1,4 @@
-"""Files of others, read in bounded memory and time."""
+"""Reading of foreign files in bounded memory and time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, TextIO
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.platform.files import open_regular
 
-MAX_TEXT_BYTES = 4 * 1024 * 1024  # of a file that somebody wrote by hand, or a description of a run
+MAX_TEXT_BYTES = 4 * 1024 * 1024  # of a handwritten file, or the description of a run
 MAX_JSON_BYTES = 64 * 1024 * 1024
-MAX_DEPTH = 64  # of brackets, and parts of a dotted key: both cost the square of it
-MAX_DIGITS = 4300  # of a number: Python's own limit
+MAX_DEPTH = 64  # of brackets, or of parts of a dotted key: the time of both grows with its square
+MAX_DIGITS = 4300  # digits of a number: Python's own limit
 _TOML = re.compile(
     r'"""(?:[^\\]|\\.)*?"""|"(?:[^"\\\n]|\\.)*"|#[^\n]*|(?P<open>[\[{])|(?P<close>[\]}])|(?P<dot>\.)|(?P<space>\s+)'
     r"|'''.*?'''|'[^'\n]*'|(?P<word>[\w+-]+)|(?P<other>.)",
@@ -29,9 +29,9 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_TEXT_BYTES)
     Raises UsageError for more than ``most_bytes``, and OSError as ``open_regular``.
     """
     with open_regular(path) as file:
-        large = os.fstat(file.fileno()).st_size > most_bytes  # the kernel's own files have 0
+        large = os.fstat(file.fileno()).st_size > most_bytes  # files of the kernel have size 0
         data = b"" if large else file.read(most_bytes + 1)
-    if data is None:  # one of the kernel's own, which waits for more
+    if data is None:  # a file of the kernel that waits for data
         raise OSError(errno.EAGAIN, "it has nothing to read yet; name a regular file", os.fspath(path))
     if large or len(data) > most_bytes:
         raise UsageError(f"{os.fspath(path)} has more than {most_bytes} bytes; name the file that was meant")
@@ -39,21 +39,24 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_TEXT_BYTES)
 
 
 def reason(error: Exception) -> str:
-    """Return why a file cannot be used, without its name and the number of the error."""
+    """Return why a file cannot be used, without the file's name and the number of the error."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def open_text(path: str | os.PathLike[str], *, encoding: str = "utf-8", newline: str | None = None) -> TextIO:
-    """Open a regular file as text, for readers that take it in parts. Raises OSError as ``open_regular``."""
+    """Open a regular file as text, for a reader that reads it in pieces. Raises OSError as ``open_regular``."""
     return io.TextIOWrapper(open_regular(path), encoding=encoding, newline=newline)
 
 
 def decode_toml(text: str) -> dict[str, Any]:
-    """What stands in TOML. ValueError, mostly with ``(at line …``, for text that is none, or nested too deep."""
+    """Return the content of a TOML text.
+
+    Raise ValueError, mostly with ``(at line …``, for a text that is no TOML or is nested too deep.
+    """
     depth = dots = 0
     for token in _TOML.finditer(text):
         if token[0] in ("''", '""') and text.startswith(token[0][0], token.end()):
-            break  # a long text without an end: nothing after it is read
+            break  # a long text without an end: the rest is not read
         match token.lastgroup:
             case "space":
                 continue

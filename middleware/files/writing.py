@@ -1,4 +1,4 @@
-"""Write files so that readers find a whole file, or none."""
+"""Writing of files so that a reader finds a whole file, or none."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from thalweg.middleware.platform.files import sync as _sync
 def whole(
     target: Path, advice: str, *, error: type[ThalwegError] = RunError, option: str = "", sync: bool = False
 ) -> Iterator[Path]:
-    """The path to write instead of ``target``; when the block ends, that file replaces ``target`` at once.
+    """Yield a path to write to. At the end of the block, the file replaces ``target`` in one step.
 
-    A block that fails leaves ``target`` as it was. An OSError becomes an ``error`` that names the ``option`` and ends
-    with ``advice``. ``sync``: the file and its name are on the disk when the block has ended.
+    A failed block leaves ``target`` unchanged. An OSError becomes an ``error`` that names the ``option`` and ends with
+    ``advice``. ``sync``: the file and its name are on the disk at the end of the block.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -1,9 +1,9 @@
-"""Network coordinates: a place for every host in a space in which distances are about the latencies between hosts.
+"""Network coordinates: positions of hosts in a space in which distances predict latencies.
 
-Every host has its own place, and after each measurement of the latency to another one moves a little towards where
-that would be right, as if a spring joined the two; the less it trusts its place, and the more that of the other, the
-farther. The *height* of a host is what it takes to and from all others, as an access link does: a distance is that of
-the places and both heights. In a space without heights all are 0.
+A host measures its latency to a second host, and then moves a little towards the position where the distance would be
+right. So a spring between the two hosts would act. The host moves farther if it trusts its own position less, and that
+of the second host more. The *height* of a host is the latency that it adds to every route, as an access link does. A
+distance is that of the positions plus both heights. In a space without heights, every height is 0.
 
 Source: Dabek, Cox, Kaashoek, Morris (SIGCOMM 2004), sections 2 and 5.4; Pietzuch et al. (2006), section 3.1.1.
 """
@@ -29,14 +29,14 @@ from thalweg.middleware.network.place import (
 )
 
 Floats = npt.NDArray[np.float64]
-Rows = Any  # of hosts: a slice, or an array of their numbers
+Rows = Any  # selection of hosts: a slice, or an array of numbers
 
 
 class Coordinates(msgspec.Struct, frozen=True):
-    """Hosts' coordinates, with ``n`` the hosts and ``d`` the dimensions.
+    """Coordinates of ``n`` hosts in ``d`` dimensions.
 
-    ``places``: (n, d), seconds. ``heights``: (n,), seconds, all 0 in a space without. ``errors``: (n,), the relative
-    error that each expects of its distances.
+    ``places``: (n, d), seconds. ``heights``: (n,), seconds, or 0 in a space without heights. ``errors``: (n,), the
+    relative error that each host expects of its distances.
     """
 
     places: Floats
@@ -47,7 +47,7 @@ class Coordinates(msgspec.Struct, frozen=True):
     def first(
         cls, hosts: int, random: np.random.Generator, *, dimensions: int = DIMENSIONS, heights: bool = False
     ) -> Coordinates:
-        """Of hosts that have measured nothing yet."""
+        """Return random coordinates of hosts without measurements."""
         places = random.uniform(-FIRST_SIDE_S / 2, FIRST_SIDE_S / 2, (hosts, dimensions))
         return cls(places, np.full(hosts, FIRST_SIDE_S * heights), np.full(hosts, START_ERROR))
 
@@ -55,19 +55,20 @@ class Coordinates(msgspec.Struct, frozen=True):
         return len(self.places)
 
     def of(self, hosts: Rows) -> Coordinates:
-        """Those of some hosts alone."""
+        """Return the coordinates of the selected hosts."""
         return Coordinates(self.places[hosts], self.heights[hosts], self.errors[hosts])
 
     def distances_s(self, ones: Rows, others: Rows) -> Floats:
-        """From each of some hosts to each of others, (ones, others), in seconds: what the latencies are about."""
+        """Return the distances from ``ones`` to ``others`` in seconds: (ones, others). Distances predict latencies."""
         squares = sum(np.subtract.outer(axis[ones], axis[others]) ** 2 for axis in self.places.T)
         distances: Floats = np.sqrt(squares) + np.add.outer(self.heights[ones], self.heights[others])
         return distances
 
     def measured(self, others: Coordinates, latency_s: Floats) -> Coordinates:
-        """After every host has measured the latency, (n,), to one other, whose coordinates are given.
+        """Return the coordinates after every host has measured its latency, (n,), to a host of ``others``.
 
-        A latency that is not above 0 and finite says nothing.
+        ``others``: the coordinates of the measured host, for each host. A latency that is not finite and above 0 is
+        ignored.
         """
         away = self.places - others.places
         length = np.sqrt(sum(axis**2 for axis in away.T))
@@ -84,10 +85,9 @@ class Coordinates(msgspec.Struct, frozen=True):
 
 
 def baseline(samples_s: Floats, share: float = 0.2) -> Floats:
-    """What a link's last measurements come to, (samples, …) → (…): their 20th percentile, the nearest rank.
+    """Return the latency that samples of a link stand for, (samples, …) → (…): the 20th percentile, nearest rank.
 
-    Delays scatter upwards, as hosts and links are busy now and then; what is below is the way itself. A measurement
-    that there is not yet is inf.
+    Busy hosts and links delay samples now and then, so the low samples show the route itself. A missing sample is inf.
     """
     known = np.isfinite(samples_s).sum(axis=0, keepdims=True)
     rank = np.maximum(np.ceil(share * known).astype(int) - 1, 0)
@@ -103,9 +103,9 @@ def embedded(
     dimensions: int = DIMENSIONS,
     heights: bool = False,
 ) -> Coordinates:
-    """The coordinates that hosts find among themselves, if each measures the latency to a random other in every round.
+    """Return the coordinates that hosts find if every host measures its latency to a random host in each round.
 
-    ``latency_s``: (n, n); where it is not finite nothing is measured.
+    ``latency_s``: (n, n). An infinite or nan latency is not measured.
     """
     coordinates = Coordinates.first(len(latency_s), random, dimensions=dimensions, heights=heights)
     own = np.arange(len(latency_s))
@@ -116,6 +116,6 @@ def embedded(
 
 
 def together(places: Sequence[Place]) -> Coordinates:
-    """The coordinates of several hosts, of which all are known."""
+    """Return the coordinates of several hosts with known places."""
     heights, errors = ([getattr(place, name) for place in places] for name in ("height_s", "error"))
     return Coordinates(np.array([place.at for place in places]), np.array(heights), np.array(errors))

@@ -1,4 +1,4 @@
-"""What is known of hosts and of nodes, besides the links between them: declared, or measured while data flows."""
+"""Figures of hosts and of nodes, besides links: declared, or measured while data flows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from thalweg.middleware.errors import UsageError, nearest
 
 MAX_SPEED, MAX_CORES = 1000.0, 65_536
 MOST = 2**53 - 1  # bytes of memory, or bit/s
-CAPACITY = {"speed": float, "cores": int, "memory_bytes": int, "bandwidth_bps": int}  # what a host may declare
+CAPACITY = {"speed": float, "cores": int, "memory_bytes": int, "bandwidth_bps": int}  # figures that a host may declare
 
 
 class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A host: how many times as fast as a usual one its processor is, how many calls it makes at once, and its load.
+    """Figures of a host: the speed of its processor (2: twice as fast as a usual one), its cores, and its load.
 
-    ``load``: the share of its cores' time, 0 to 1, that calls of operators have taken lately. ``memory_bytes``,
-    ``bandwidth_bps``: what operators may take there; 0 where nothing is said. Raises UsageError for a speed that is not
-    above 0 and at most ``MAX_SPEED``, for other cores than 1 to ``MAX_CORES``, and for what is negative or no number.
+    ``cores``: the number of calls at once. ``load``: the share of the cores' time, 0 to 1, that recent calls of
+    operators took. ``memory_bytes``, ``bandwidth_bps``: the amounts for operators, or 0 if undeclared.
+
+    Raises UsageError for a speed outside 1 / ``MAX_SPEED`` to ``MAX_SPEED``, for cores outside 1 to ``MAX_CORES``, and
+    for a negative value or no number.
     """
 
     speed: float = 1.0
@@ -43,10 +45,10 @@ class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeFigures(msgspec.Struct, frozen=True):
-    """A node as it runs: means of its latest partitions.
+    """Figures of a running node: means of its latest partitions.
 
-    ``rate_hz``: partitions a second; ``output_bytes``: of one; ``input_bytes``: of one by producer; ``call_s``: seconds
-    of its code on a host of speed 1; ``count``: partitions so far, on the host where it is.
+    ``rate_hz``: partitions a second. ``output_bytes``: size of an output. ``input_bytes``: size of an input, by
+    producer. ``call_s``: seconds of the code on a host of speed 1. ``count``: partitions so far, on the present host.
     """
 
     rate_hz: float
@@ -57,13 +59,13 @@ class NodeFigures(msgspec.Struct, frozen=True):
 
     @property
     def selectivity(self) -> float:
-        """Bytes out for each byte in; nan where nothing comes in."""
+        """Output bytes for each input byte, or nan without input."""
         input_bytes = plain_sum(self.input_bytes.values())
         return self.output_bytes / input_bytes if input_bytes else math.nan
 
 
 class Taking(msgspec.Struct, frozen=True):
-    """Of an operator, or of several together: seconds a second on a host of speed 1, bytes, and bit/s."""
+    """Resources that operators take: seconds a second on a host of speed 1, bytes of memory, and bit/s."""
 
     processor: float = 0.0
     memory_bytes: float = 0.0
@@ -71,13 +73,19 @@ class Taking(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rate_hz: float, call_s: float, inputs: Iterable[float], output: float, consumers: int) -> Taking:
-        """Of one with so many partitions a second (0: nobody knows), and these bytes in each input and its output."""
+        """Return the resources of an operator with these partitions a second and bytes.
+
+        0 partitions: the rate is unknown.
+        """
         input_bytes = plain_sum(inputs)
         return cls(rate_hz * call_s, input_bytes + 2 * output, rate_hz * 8 * (input_bytes + output * consumers))
 
 
 def lacks(host: HostFigures, taking: Taking) -> str:
-    """What a host is short of for these, and by how much; empty where nothing is."""
+    """Return the resource that a host lacks for ``taking``, with the amount.
+
+    The text is empty if nothing is lacking.
+    """
     free = host.speed * host.cores * (1 - host.load)
     if taking.processor > free:
         return (
@@ -93,7 +101,10 @@ def lacks(host: HostFigures, taking: Taking) -> str:
 
 
 def read_capacity(settings: Iterable[str]) -> HostFigures:
-    """What ``speed=2,cores=4`` declares, in one text or several; UsageError for anything else."""
+    """Return the figures that ``speed=2,cores=4`` declares, in one or several texts.
+
+    Raise UsageError for anything else.
+    """
     figures: dict[str, Any] = {}
     for setting in (part for text in settings for part in text.split(",") if part):
         name, _, value = setting.partition("=")

@@ -1,12 +1,11 @@
-"""Forecasters of a link's bandwidth: from samples so far to the rate of the next transfer, as in the Network Weather
-Service.
+"""Forecasters of a link's bandwidth, which predict the rate of the next transfer from the samples so far.
 
-Rules:
+They follow the Network Weather Service (NWS). Rules:
 
-- Each takes samples in the order of their times, in bits per second, and forgets those that are more than
-  ``HORIZON_S`` older than the newest: they say nothing of the present.
-- ``best`` runs all others side by side and trusts the one whose forecasts have missed the next sample by least so
-  far (mean absolute error; the NWS's MIN_MAE). As long as all are equal, that is ``last``.
+- A forecaster takes samples in the order of their times, in bits per second. It forgets samples that are more than
+  ``HORIZON_S`` older than the newest, because they say nothing about the present.
+- ``best`` runs all other forecasters side by side. It trusts the forecaster whose forecasts have missed the next sample
+  by least so far (mean absolute error; MIN_MAE of the NWS). In a tie, this is ``last``.
 
 Source: R. Wolski, Dynamically forecasting network performance using the Network Weather Service, TR-CS96-494, 1996.
 """
@@ -22,12 +21,12 @@ from typing import Protocol
 from thalweg.middleware.errors import UsageError, nearest
 
 HORIZON_S = 120.0  # a bandwidth changes by 10 % about every two minutes; Ranganathan et al., section 4
-WINDOW = 3  # of real links, longer memories err more: rates jump, and then stay
+WINDOW = 3  # a longer memory errs more on real links: rates jump, and then stay
 GAIN = 0.5
 
 
 class Forecaster(Protocol):
-    """What a forecaster does. ``forecast`` raises UsageError before the first sample."""
+    """Protocol of a forecaster. ``forecast`` raises UsageError before the first sample."""
 
     def add(self, value: float, at_s: float) -> None: ...
 
@@ -35,7 +34,7 @@ class Forecaster(Protocol):
 
 
 class Window:
-    """The last ``size`` samples that are within ``HORIZON_S`` of the newest."""
+    """Last ``size`` samples that are within ``HORIZON_S`` of the newest sample."""
 
     def __init__(self, size: int = WINDOW) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=size)
@@ -47,20 +46,20 @@ class Window:
 
     @property
     def values(self) -> list[float]:
-        """The samples, oldest first; UsageError when there are none."""
+        """Samples, oldest first. Raises UsageError without samples."""
         if not self._samples:
             raise UsageError("there is nothing to forecast from; add a sample first")
         return [value for value, _ in self._samples]
 
     def spread(self) -> float:
-        """Standard deviation of the samples, in their unit; 0 for fewer than two."""
+        """Return the standard deviation of the samples, in their unit, or 0 for fewer than two samples."""
         values = self.values
         mean = fmean(values)
         return math.sqrt(fmean([(value - mean) ** 2 for value in values]))
 
 
 class Last(Window):
-    """The next is like the last."""
+    """Forecaster that returns the last sample."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -70,21 +69,24 @@ class Last(Window):
 
 
 class Mean(Window):
-    """The mean of a sliding window of ``size`` samples."""
+    """Forecaster that returns the mean of a sliding window of ``size`` samples."""
 
     def forecast(self) -> float:
         return fmean(self.values)
 
 
 class Median(Window):
-    """The median of a sliding window of ``size`` samples: single odd ones do not count."""
+    """Forecaster that returns the median of a sliding window of ``size`` samples. A single outlier does not count."""
 
     def forecast(self) -> float:
         return median(self.values)
 
 
 class Exponential:
-    """Exponential smoothing: each sample moves the forecast by ``gain`` of the difference (0 < gain <= 1)."""
+    """Forecaster with exponential smoothing.
+
+    Each sample moves the forecast by ``gain`` of the difference (0 < gain <= 1).
+    """
 
     def __init__(self, gain: float = GAIN) -> None:
         self.gain = gain
@@ -105,7 +107,7 @@ class Exponential:
 
 
 class Best:
-    """The one of all others that has erred least so far."""
+    """Forecaster that asks the forecaster with the smallest error so far."""
 
     def __init__(self) -> None:
         self._members = {name: kind() for name, kind in FORECASTERS.items() if kind is not Best}
@@ -121,7 +123,7 @@ class Best:
 
     @property
     def trusted(self) -> str:
-        """The name of the forecaster that ``forecast`` asks; in a tie the first of ``FORECASTERS``."""
+        """Name of the forecaster that ``forecast`` asks. In a tie, this is the first of ``FORECASTERS``."""
         return min(self._errors, key=self._errors.__getitem__)
 
     def forecast(self) -> float:
@@ -138,7 +140,7 @@ FORECASTERS: Mapping[str, type[Forecaster]] = {
 
 
 def make_forecaster(name: str) -> Forecaster:
-    """A new forecaster of that name; UsageError for an unknown one, naming the nearest."""
+    """Return a new forecaster by name. Raise UsageError with the nearest name for an unknown name."""
     if name not in FORECASTERS:
         raise UsageError(f"unknown forecaster {name!r}; {nearest(name, FORECASTERS)}")
     return FORECASTERS[name]()

@@ -1,11 +1,11 @@
-"""What was measured of links in the course of a run, thinned out so that it stays small, and what is made of it. Pure.
+"""History of the measurements of links during a run, thinned out so that it stays small. Pure.
 
 Rules:
 
-- A link has up to ``KEPT`` samples, each the mean of the logarithms of rates that were measured about then. Where there
-  would be more, the two neighbours are merged that lie closest together for how long ago they were: what was just
-  measured is kept apart, what is old only roughly.
-- Samples of a link come in the order of their times; one older than the last is not taken.
+- A link has up to ``KEPT`` samples. A sample is the mean of the logarithms of rates that were measured at about the
+  same time. If a link would have more, the two neighbours with the least distance in relation to their age are merged.
+  So recent samples stay apart, and old samples become coarse.
+- Samples of a link are added in the order of their times. A sample older than the last one is ignored.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from thalweg.middleware.arithmetic import log
 from thalweg.middleware.network.view import Link, LinkEstimate
 
 KEPT = 12
-SLOT_S = 5.0  # what is measured within this time is one sample
-SAME_S = 0.5  # news of a link that are as old as the last are the last again
+SLOT_S = 5.0  # measurements within this time are one sample
+SAME_S = 0.5  # an estimate within this time of the last one is no news
 
 
 class Sample(NamedTuple):
-    """``number`` measurements around ``at_s`` (seconds): the mean of the natural logarithms of their rates in bit/s."""
+    """Mean of the natural logarithms of ``number`` rates in bit/s, measured around ``at_s`` (seconds)."""
 
     at_s: float
     log_rate: float
@@ -33,13 +33,13 @@ class Sample(NamedTuple):
 
 
 Samples = Mapping[Link, tuple[Sample, ...]]
-FIRST = (3, 1, 1)  # the place in the grid of ``network.outlook`` where a search begins that nothing is known for
+FIRST = (3, 1, 1)  # where a search in the grid of ``network.outlook`` begins without an earlier result
 
 
 class Variability(msgspec.Struct, frozen=True):
-    """How links vary: mean and variances of the logarithm of a rate (bit/s), see ``network.outlook``.
+    """Variability of links: mean and variances of the logarithm of a rate in bit/s (see ``network.outlook``).
 
-    ``place`` says where in the grid it was found, and where the next search begins.
+    ``place``: the position in the grid where the variability was found, and where the next search begins.
     """
 
     mean: float
@@ -55,9 +55,10 @@ class Variability(msgspec.Struct, frozen=True):
 
 
 class PlanningHistory(msgspec.Struct, frozen=True):
-    """What a planner is told of before: samples up to ``now_s``, and what this look has asked for in so many rounds.
+    """History that a planner receives: samples up to ``now_s``, and the links that this replanning has asked for.
 
-    ``latest``: what was last measured of each link, which is in the samples as part of a mean.
+    ``rounds``: the number of rounds of asking so far. ``latest``: the last measurement of each link, which the samples
+    contain as part of a mean.
     """
 
     samples: dict[Link, tuple[Sample, ...]]
@@ -69,9 +70,9 @@ class PlanningHistory(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The samples of every link, of at most ``most`` links; ``known`` is what was known before.
+    """Samples of at most ``most`` links. ``known``: estimates from before.
 
-    What was measured before ``since_s`` does not count.
+    Measurements before ``since_s`` are ignored.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class History:
             self.add(link, estimate)
 
     def add(self, link: tuple[str, ...], estimate: LinkEstimate) -> None:
-        """Take in an estimate; one of no samples, of an unusable link, or that is not news does not count."""
+        """Add an estimate. An estimate without samples, with an unusable rate, or without news is ignored."""
         at_s = estimate.measured_at_s
         if at_s < self._since_s:
             return
@@ -114,15 +115,15 @@ class History:
             samples[closest : closest + 2] = [_merged(samples[closest], samples[closest + 1])]
 
     def latest_s(self, link: tuple[str, ...]) -> float:
-        """When a link was last measured; -inf if it never was."""
+        """Return the time of a link's last measurement, or -inf without a measurement."""
         return self._latest[link].measured_at_s if link in self._latest else -math.inf
 
     def latest(self) -> dict[Link, LinkEstimate]:
-        """What was last measured of each link."""
+        """Return the last measurement of each link."""
         return {Link(*link): estimate for link, estimate in self._latest.items()}
 
     def samples(self) -> dict[Link, tuple[Sample, ...]]:
-        """All of them, oldest first."""
+        """Return the samples of each link, oldest first."""
         return {Link(*link): tuple(samples) for link, samples in self._samples.items()}
 
 

@@ -1,4 +1,4 @@
-"""The networks that a run may use: what each costs, and which links there are in it."""
+"""Networks that a run may use, with prices and links."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from thalweg.middleware.network.view import Link, Pair
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network that joins hosts: what it costs, and its links.
+    """Network that joins hosts, with its prices and links.
 
-    ``links``: what each directed link carries in bit/s, as was agreed; nothing else of the network is used then. None:
-    it joins these ``hosts``, or all, and what it carries is measured.
-    Raises UsageError for a dedicated network without links, a link of a host to itself, and a rate that is none.
+    ``links``: the agreed rate of each directed link in bit/s. The network then has no further links. None: the network
+    joins ``hosts``, or every host, and rates are measured.
+
+    Raises UsageError for a dedicated network without links, for a link from a host to itself, and for a wrong rate.
     """
 
     tariff: Tariff = Tariff()
@@ -25,7 +26,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: frozenset[str] | None = None
 
     def joins(self, source: str, target: str) -> bool:
-        """Whether there is a link from the one host to the other."""
+        """Return whether the network has a link from ``source`` to ``target``."""
         if self.links is not None:
             return (source, target) in self.links
         return self.hosts is None or {source, target} <= self.hosts
@@ -43,9 +44,9 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_networks(
     networks: Mapping[str, Network], joined: Mapping[str, Iterable[str]], absent: Container[str] = ()
 ) -> None:
-    """UsageError for networks that these hosts do not have; ``joined``: by host, the networks that it is joined to.
+    """Raise UsageError for a network without joined hosts, or for an agreed link of a host that is not joined.
 
-    ``absent``: hosts that may join later, of which nobody knows yet.
+    ``joined``: the networks of each host. ``absent``: hosts that may join later, with unknown networks.
     """
     known = sorted({via for vias in joined.values() for via in vias})
     for name, network in networks.items():
@@ -65,7 +66,7 @@ def check_networks(
 
 
 def where_joined(networks: Mapping[str, Network], joined: Mapping[str, Iterable[str]]) -> dict[str, Network]:
-    """The same networks as far as these hosts are joined to them, of which by name is said to what they are."""
+    """Return the networks restricted to the hosts joined to them. ``joined``: the networks of each host."""
     restricted = {}
     for name, network in networks.items():
         members = frozenset(host for host, vias in joined.items() if name in vias)
@@ -78,7 +79,7 @@ def where_joined(networks: Mapping[str, Network], joined: Mapping[str, Iterable[
 
 
 def links_of(networks: Mapping[str, Network]) -> dict[Link, float]:
-    """The links that were agreed on, in all of these networks, and their rates in bit/s."""
+    """Return the agreed links of the networks, with their rates in bit/s."""
     return {
         Link(source, target, name): rate_bps
         for name, network in networks.items()
@@ -89,7 +90,10 @@ def links_of(networks: Mapping[str, Network]) -> dict[Link, float]:
 def networks_of(
     tariffs: Mapping[str, Tariff], agreed_bps: Iterable[tuple[tuple[str, ...], float]]
 ) -> dict[str, Network]:
-    """Networks that cost this, with the links that were agreed on, of whatever network, and their rates in bit/s."""
+    """Return networks with these tariffs and agreed links.
+
+    ``agreed_bps``: links of every network, with rates in bit/s.
+    """
     rates: dict[str, dict[Pair, float]] = {}
     for link, rate_bps in agreed_bps:
         source, target, via = Link(*link).source, Link(*link).target, Link(*link).via

@@ -1,25 +1,27 @@
-"""What links will carry in the time to come, from all that was measured of them, and what a probe would tell.
+"""Forecasts of the rates of links in the coming time from past measurements, and the value of a further probe.
 
-The logarithm of a link's rate is taken for a Gaussian process: a level of the link's own, a part that wanders and
-returns with a correlation time, and one that is another with every transfer,
+The logarithm of a link's rate is modelled as a Gaussian process. Its parts are a level of the link, a part that wanders
+and returns with a correlation time, and a part that is new with every transfer. The covariance of two transfers is
 
     cov(y(s), y(t)) = permanent + wandering · exp(-|s - t| / correlation_s) + passing · [s = t].
 
-All links of a run share one such ``Variability``, the most likely one for the samples so far (marginal likelihood
-on a grid, the variance in closed form, Rasmussen and Williams 2006, sections 2.2 and 5.4.1). What follows from it:
+All links of a run share one ``Variability``, the most likely for the samples so far. It maximises the marginal
+likelihood on a grid, with the variance in closed form (Rasmussen and Williams 2006, sections 2.2 and 5.4.1). The
+consequences are:
 
-- *The forecast* of a link is the conditional mean over the next ``horizon_s`` seconds. It leans on the latest sample
-  where links wander slowly, on the mean of all of them where they jump, and on that of all links where there are few.
-  Nothing has to say when an estimate has timed out.
-- *The rate* that planners are told is 1 / E[1 / rate], what a transfer takes on average: of two links with the same
-  mean that of which less is known counts as slower, and so do both where links are volatile.
-- *The doubt* about a link is by how much, in standard deviations of the logarithm, a probe made now would move its
-  forecast: 0 for one that was just measured, and small for all links where a probe says little about what comes.
+- *The forecast* of a link is the conditional mean over the next ``horizon_s`` seconds. If links wander slowly, the
+  latest sample weighs most. If links jump, the mean of the link's samples does. If samples are few, the mean of all
+  links does. No time-out of estimates is necessary.
+- *The rate* that planners receive is 1 / E[1 / rate], which gives the mean time of a transfer. Of two links with the
+  same mean, the link with less knowledge counts as slower. If links are volatile, both count as slower.
+- *The doubt* about a link says how far a probe made now would move the forecast, as a standard deviation of the
+  logarithm. It is 0 for a link that was just measured. It is small for every link if a probe says little about the
+  coming time.
 
-Figures and decisions are the same, bit by bit, on any processor (see ``middleware.arithmetic``).
+Figures and decisions are the same, bit by bit, on every processor (see ``middleware.arithmetic``).
 
-Such forecasts are means of what may be, given what was seen: choosing the tree with the best of them is not betrayed by
-what was only luck in a measurement, which a hysteresis would otherwise have to make up for.
+A forecast is a conditional mean. So no tree is chosen because of a lucky measurement, which a hysteresis would
+otherwise have to prevent.
 """
 
 from __future__ import annotations
@@ -39,25 +41,25 @@ from thalweg.middleware.network.history import FIRST, PlanningHistory, Sample, S
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
 
 CORRELATION_S = (30.0, 100.0, 300.0, 1000.0, 3000.0)
-PASSING = (0.01, 0.1, 0.3)  # of the variance
-PERMANENT = (0.1, 0.4, 0.7, 0.95)  # of the rest
+PASSING = (0.01, 0.1, 0.3)  # passing, as a share of the variance
+PERMANENT = (0.1, 0.4, 0.7, 0.95)  # permanent, as a share of the remaining variance
 PRIOR_CORRELATION = 0.45  # weight of (ln correlation_s - ln 600)²; a factor of 5 counts as much as one sample or two
 PRIOR_S = 600.0
 PRIOR_PERMANENT = (6.0, 0.42)  # weight and centre
-PRIOR_COUNT = 10.0  # samples that the first guess at the variance counts as
+PRIOR_COUNT = 10.0  # number of samples as which the first guess of the variance counts
 LEAST_VARIANCE = 0.05
-MOST_LINKS = 60  # that the variability is read from, those with most samples
-MOST_STEPS = 6  # over the grid, a time
-MOST_RISK = 2.0  # ln; a link of which next to nothing is known is not a barrier
+MOST_LINKS = 60  # links with the most samples, from which the variability is read
+MOST_STEPS = 6  # steps over the grid in one call
+MOST_RISK = 2.0  # ln; an almost unknown link must not be excluded
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
 class Outlook(NetworkView):
-    """Forecasts as a view: every link between ``hosts`` has a rate. ``doubt`` of links, see the module.
+    """View of the network with a forecast for every link between ``hosts``, and the ``doubt`` about each link.
 
-    ``asked``, ``rounds``: what was asked for already, so that the asking ends.
+    ``asked``, ``rounds``: the links requested so far and the rounds of requests, so that the requests end.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Outlook(NetworkView):
         latencies: Mapping[Link, Latency] = {},
     ) -> None:
         super().__init__(estimates, latencies)
-        self.doubt: dict[Any, float] = dict(doubt)  # asked for by pairs, which are made faster
+        self.doubt: dict[Any, float] = dict(doubt)  # queried with pairs, which are made faster than links
         self.asked = asked
         self.rounds = rounds
 
@@ -79,7 +81,7 @@ class Outlook(NetworkView):
 
 
 class _Table:
-    """Samples of some links as arrays (links, samples), those that are not there masked."""
+    """Samples of several links as arrays (links, samples), with a mask for missing samples."""
 
     def __init__(self, samples: Sequence[Sequence[Sample]]) -> None:
         lengths = np.array([len(of_link) for of_link in samples])
@@ -95,7 +97,7 @@ class _Table:
         self._fading: dict[float, Floats] = {}
 
     def covariance(self, permanent: float, wandering: float, passing: float, correlation_s: float) -> Floats:
-        """(links, samples, samples); what is above the diagonal says nothing, and nobody looks at it."""
+        """Return the covariances of samples, (links, samples, samples). Values above the diagonal are meaningless."""
         fading = self._fading.get(correlation_s)
         if fading is None:
             fading = self._fading[correlation_s] = np.ones(self._both.shape)
@@ -107,9 +109,10 @@ class _Table:
 
 
 def read_variability(samples: Samples, before: Variability | None = None) -> Variability | None:
-    """The most likely variability for these samples, looked for from ``before``; None where there are none.
+    """Return the most likely variability for these samples, searched from ``before``. None: there are no samples.
 
-    A step at a time over the grid, and a few steps each time: the same for the same arguments.
+    The search moves by single steps over the grid, at most ``MOST_STEPS`` in a call. Equal arguments give an equal
+    result.
     """
     if not samples:
         return None
@@ -155,9 +158,9 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
 
 
 def look_ahead(past: PlanningHistory, hosts: Iterable[str], horizon_s: float) -> Outlook:
-    """Forecasts of every link between ``hosts`` for the next ``horizon_s`` seconds, which must be above 0.
+    """Return forecasts for every link between ``hosts`` over the next ``horizon_s`` seconds, which must be above 0.
 
-    ``past.variability`` must be there; without samples links are all alike.
+    ``past.variability`` must be set. Without samples, every link has the same forecast.
     """
     how = past.variability
     assert how is not None

@@ -1,12 +1,13 @@
-"""What the networks that join hosts cost: bytes that go over them, and links that are rented by the hour.
+"""Prices of the networks that join hosts: of bytes, and of links that are rented by the hour.
 
-R1. A public network joins every two hosts. Who sends pays by the byte, and nothing for being joined.
-R2. A dedicated network joins those hosts between which a link is rented: by the hour, used or not, and by the byte.
-R3. A rented link takes a port, which is of whole Gbit/s and carries both directions.
+R1. A public network joins every two hosts. The sender pays by the byte, and nothing for the connection.
+R2. A dedicated network joins the hosts between which a link is rented. A link is paid by the hour, used or not, and by
+the byte.
+R3. A rented link takes a port, which has whole Gbit/s and carries both directions.
 
-Prices are in US dollars. Sources of the defaults: list prices of a large provider, as of 2024-06: traffic to the
-internet (its first tier), and of dedicated connections a port of 1 Gbit/s and traffic out. Of these a port pays
-from 4.3 GB an hour on.
+Prices are in US dollars. The defaults are list prices of a large provider, as of 2024-06: traffic to the internet
+(first tier), a port of 1 Gbit/s for dedicated connections, and their traffic out. With these prices, a port pays from
+4.3 GB an hour on.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ HOUR_S = 3600.0
 
 
 class Tariff(msgspec.Struct, frozen=True):
-    """What a network of a ``kind`` costs, in dollars.
+    """Prices of a network of a ``kind``, in dollars.
 
-    ``per_gb``: 10^9 bytes; ``per_hour``: a rented link; ``per_port_hour``: besides, each Gbit/s of its port.
-    ``source``: where the prices are from, and of when.
+    ``per_gb``: for 10^9 bytes. ``per_hour``: for a rented link. ``per_port_hour``: besides, for each Gbit/s of its
+    port. ``source``: origin and date of the prices.
     """
 
     kind: Kind = "public"
@@ -38,11 +39,11 @@ class Tariff(msgspec.Struct, frozen=True):
     source: str = ""
 
     def carrying(self, size_bytes: float) -> float:
-        """Dollars for so many bytes."""
+        """Return the dollars for ``size_bytes``."""
         return self.per_gb * size_bytes / GB
 
     def renting(self, rate_bps: float, seconds: float) -> float:
-        """Dollars for a link of that rate, both directions (R3), for so long; 0 in a public network (R1)."""
+        """Return the dollars for a link of a rate, both directions (R3), for a time. A public network costs 0 (R1)."""
         if self.kind == "public":
             return 0.0
         ports = max(1, math.ceil(rate_bps / PORT_BPS))

@@ -1,7 +1,7 @@
-"""What a planner knows of the network: bandwidth and latency of every directed link that was measured.
+"""View of the network for a planner: bandwidth and latency of every measured directed link.
 
-A link is a ``Link``. A plain pair of hosts stands for the link between them over the network that all share, here
-and wherever applications name links.
+A link is a ``Link``. A plain pair of hosts stands for their link over the network that all hosts share, here and
+wherever applications name links.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from thalweg.middleware.network.place import Place, neighbours
 
 NET = "net"  # the network that all hosts share
-Pair = tuple[str, str]  # (from host, to host), which a Link over that network is equal to
+Pair = tuple[str, str]  # (from host, to host), equal to a Link over ``net``
 _Known = TypeVar("_Known")
 
 
@@ -26,11 +26,12 @@ class _Ends(NamedTuple):
 
 
 class Link(_Ends):
-    """The directed link from host ``source`` to host ``target``, over the network ``via``.
+    """Directed link from host ``source`` to host ``target``, over the network ``via``.
 
-    Over the network that all hosts share a link *is* the pair of its hosts: equal to a plain pair, hashed, unpacked,
-    ordered and encoded like one. Pairs that applications make, files, messages and records therefore keep their form.
-    Over another network its name is the third item; such a link equals no pair, and cannot be unpacked into one.
+    Over the network that all hosts share, a link *is* the pair of its hosts. It is equal to a plain pair, and is
+    hashed, unpacked, ordered and encoded like one. So pairs in applications, files, messages and records keep their
+    form. Over a further network, the network's name is the third item. Such a link equals no pair, and cannot be
+    unpacked into a pair.
     """
 
     __slots__ = ()
@@ -40,37 +41,37 @@ class Link(_Ends):
 
     @property
     def via(self) -> str:
-        """The name of the link's network."""
+        """Name of the link's network."""
         return NET if len(self) == 2 else tuple.__getitem__(self, 2)
 
     @property
     def hosts(self) -> Pair:
-        """Its two hosts, whatever the network."""
+        """Pair of the two hosts, without the network."""
         return self[:2]
 
     @property
     def back(self) -> Link:
-        """The way back."""
+        """Link in the opposite direction."""
         return Link(self.target, self.source, self.via)
 
     @property
     def ends(self) -> tuple[Cable, Cable]:
-        """The cables that it joins."""
+        """Cables at both ends of the link."""
         return cable_of(self.source, self.via), cable_of(self.target, self.via)
 
     @property
     def goal(self) -> str:
-        """For people: ``b``, or ``b over NETWORK``."""
+        """Target as a text for people: ``b``, or ``b over NETWORK``."""
         return self.target if len(self) == 2 else f"{self.target} over {self.via}"
 
     @property
     def text(self) -> str:
-        """For people: ``a → b``, or ``a → b over NETWORK``."""
+        """Link as a text for people: ``a → b``, or ``a → b over NETWORK``."""
         return f"{self.source} → {self.goal}"
 
     @property
     def row(self) -> dict[str, str]:
-        """For machines: ``src`` and ``dst``, and ``via`` where not all hosts share the network."""
+        """Link as fields for programs: ``src`` and ``dst``, and ``via`` unless all hosts share the network."""
         return {"src": self.source, "dst": self.target} | ({} if len(self) == 2 else {"via": self.via})
 
     def __repr__(self) -> str:
@@ -82,32 +83,33 @@ Cable = str | tuple[str, str]
 
 
 def cable_of(host: str, via: str) -> Cable:
-    """What plugs ``host`` into the network ``via``."""
+    """Return the cable that joins ``host`` to the network ``via``."""
     return host if via == NET else (host, via)
 
 
 def link_of(row: Mapping[str, Any]) -> Link:
-    """The link that a row of a log, or of what is told machines, is of: ``src``, ``dst`` and perhaps ``via``."""
+    """Return the link of a row with ``src``, ``dst`` and perhaps ``via``, from a log or other output for programs."""
     return Link(row["src"], row["dst"], row.get("via") or NET)
 
 
 def as_link(link: tuple[str, ...]) -> Link:
-    """The link that is named: a plain pair stands for the link over the network that all share."""
+    """Return a link as a ``Link``. A plain pair stands for the link over the network that all hosts share."""
     return link if type(link) is Link else Link(*link)
 
 
 def links_between(hosts: Iterable[str], via: str = NET) -> list[Link]:
-    """Every directed link between two of ``hosts`` over a network, in their order."""
-    names, new = tuple(hosts), tuple.__new__  # as Link makes them, at a third of the time
+    """Return every directed link between two of ``hosts`` over a network, in the order of the hosts."""
+    names, new = tuple(hosts), tuple.__new__  # as Link() does, in a third of the time
     if via != NET:
         return [new(Link, (source, target, via)) for source in names for target in names if source != target]
     return [new(Link, (source, target)) for source in names for target in names if source != target]
 
 
 class LinkEstimate(msgspec.Struct, frozen=True, gc=False):
-    """The bandwidth of a directed link in bits per second of emulated time, and how well it is known.
+    """Estimate of a directed link's bandwidth, in bits per second of emulated time.
 
-    ``count`` samples with standard deviation ``spread_bps``, the newest taken at ``measured_at_s``.
+    ``count``: the number of samples. ``spread_bps``: their standard deviation. ``measured_at_s``: the time of the
+    newest.
     """
 
     rate_bps: float
@@ -117,10 +119,10 @@ class LinkEstimate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Latency(msgspec.Struct, frozen=True, gc=False):
-    """What an empty message takes one way, in seconds of emulated time: half of the shortest round trip lately.
+    """Time of an empty message in one direction, in seconds of emulated time: half of the shortest recent round trip.
 
-    ``count`` round trips so far, the newest at ``measured_at_s``; halves of the latest have the standard deviation
-    ``spread_s``.
+    ``count``: the number of round trips so far. ``spread_s``: the standard deviation of half of the recent ones.
+    ``measured_at_s``: the time of the newest.
     """
 
     latency_s: float
@@ -130,7 +132,7 @@ class Latency(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinksNeeded(Exception):
-    """Raised inside a planner by a cost model: these links' bandwidth decides, and nobody knows it."""
+    """Exception of a cost model within a planner: the plan depends on unknown bandwidths of these links."""
 
     what: ClassVar[str] = "bandwidth"
 
@@ -140,22 +142,25 @@ class LinksNeeded(Exception):
 
 
 class LatenciesNeeded(LinksNeeded):
-    """The same of these links' latency."""
+    """Exception of a cost model within a planner: the plan depends on unknown latencies of these links."""
 
     what = "latency"
 
 
 class PlacesNeeded(LinksNeeded):
-    """The same of the places of the hosts at the beginning of these links, which they find by measuring to the ends."""
+    """Exception of a cost model within a planner: the coordinates of these links' sources are unknown.
+
+    A source finds its coordinates by measurements to the targets.
+    """
 
     what = "coordinates"
 
 
 class NetworkView:
-    """An immutable map from directed link to what is known of it; a host's link to itself is free.
+    """Immutable map from directed links to their estimates. The link of a host to itself is free.
 
-    A round trip says nothing of how it divides, so that a latency which was measured from the other end does as well.
-    ``places``: the coordinates of hosts.
+    A latency holds for both directions, because a round trip does not show its parts. ``places``: the coordinates of
+    hosts.
     """
 
     def __init__(
@@ -167,68 +172,68 @@ class NetworkView:
         self.places = dict(places)
         self.estimates: dict[Link, LinkEstimate] = _by_link(estimates)
         self.latencies: dict[Link, Latency] = _by_link(latencies)
-        self._at: Mapping[Any, LinkEstimate] = self.estimates  # asked for by pairs, which are made faster
+        self._at: Mapping[Any, LinkEstimate] = self.estimates  # queried with pairs, which are made faster than links
 
     def rate_bps(self, source: str, target: str, via: str = NET) -> float | None:
-        """Bandwidth from ``source`` to ``target``, bits per second; infinite on one host, None when unknown."""
+        """Return the bandwidth of a link in bits per second. It is infinite within a host, and None if unknown."""
         if source == target:
             return math.inf
         estimate = self._at.get((source, target) if via == NET else (source, target, via))
         return None if estimate is None else estimate.rate_bps
 
     def rates_bps(self, hosts: Sequence[str]) -> list[list[float]]:
-        """(hosts, hosts) the bandwidth from one to another, bits per second; infinite on one host, nan when unknown."""
+        """Return the bandwidths between hosts in bit/s: (hosts, hosts), infinite within a host, nan if unknown."""
         unknown, known = LinkEstimate(math.nan), self._at
         return [[math.inf if a == b else known.get((a, b), unknown).rate_bps for b in hosts] for a in hosts]
 
     def latency(self, source: str, target: str, via: str = NET) -> Latency | None:
-        """How long an empty message takes, how well that is known and since when; None when it is unknown."""
+        """Return the latency of a link, measured from either end, or None if unknown."""
         forward = self.latencies.get(Link(source, target, via))
         return self.latencies.get(Link(target, source, via)) if forward is None else forward
 
     def latency_s(self, source: str, target: str, via: str = NET) -> float | None:
-        """Seconds that an empty message takes from ``source`` to ``target``; 0 on one host, None when unknown."""
+        """Return the seconds of an empty message from ``source`` to ``target``: 0 within a host, None if unknown."""
         if source == target:
             return 0.0
         known = self.latency(source, target, via)
         return None if known is None else known.latency_s
 
     def latencies_s(self, hosts: Sequence[str]) -> list[list[float]]:
-        """(hosts, hosts) the seconds from one to another; 0 on one host, nan when unknown."""
+        """Return the latencies between hosts in seconds: (hosts, hosts), 0 within a host, nan if unknown."""
         known = [[self.latency_s(a, b) for b in hosts] for a in hosts]
         return [[math.nan if latency_s is None else latency_s for latency_s in row] for row in known]
 
     def require(self, links: Iterable[Pair]) -> None:
-        """Raise LinksNeeded with those of ``links`` that nobody has measured, if there are any."""
+        """Raise LinksNeeded for the links without a measured bandwidth, if there are such links."""
         unknown = [link for link in links if self.rate_bps(*link) is None]
         if unknown:
             raise LinksNeeded(unknown)
 
     def require_latency(self, links: Iterable[Pair]) -> None:
-        """Raise LatenciesNeeded with those of ``links`` whose latency nobody has measured, if there are any."""
+        """Raise LatenciesNeeded for the links without a measured latency, if there are such links."""
         unknown = [link for link in links if self.latency_s(*link) is None]
         if unknown:
             raise LatenciesNeeded(unknown)
 
     def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> NetworkView:
-        """Return a view with further estimates, which replace those of the same links."""
+        """Return a view with further estimates, which replace estimates of the same links."""
         return NetworkView({**self.estimates, **more}, self.latencies, self.places)
 
     def with_latencies(self, more: Mapping[Link, Latency]) -> Self:
-        """The same where these latencies are known as well."""
+        """Return a view with further latencies, which replace latencies of the same links."""
         other = copy(self)
         other.latencies = {**self.latencies, **_by_link(more)}
         return other
 
     def require_places(self, hosts: Iterable[str]) -> None:
-        """Raise PlacesNeeded for those of ``hosts`` whose coordinates nobody knows, if there are any."""
+        """Raise PlacesNeeded for the hosts without known coordinates, if there are such hosts."""
         names = tuple(hosts)
         unknown = [Link(host, other) for host in names if host not in self.places for other in neighbours(host, names)]
         if unknown:
             raise PlacesNeeded(unknown)
 
     def with_places(self, more: Mapping[str, Place]) -> Self:
-        """The same where these hosts' coordinates are known as well."""
+        """Return a view with the coordinates of further hosts."""
         other = copy(self)
         other.places = {**self.places, **more}
         return other

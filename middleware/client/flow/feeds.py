@@ -1,13 +1,14 @@
-"""Values that an application pushes: a bounded queue between its own threads or tasks and a source at its client.
+"""Feed of values that an application pushes: a bounded queue between its threads or tasks and a source at its client.
 
 Rules:
 
-- R1: A value is made one as it is pushed: whoever pushes may use its buffers again, and hears of what cannot travel.
-- R2: At most ``ahead`` values wait; who pushes another waits until one is taken.
-- R3: A feed that is dropped and not closed, or whose iterator raised, fails the run that takes from it. Where nobody
-  will take any more, who pushes is told.
-- R4: Of what has been taken the last ``replay`` values are kept, for a run that outlives its hosts: its source takes
-  them again when it begins anew, in place of the one before.
+- R1: A value is packed when it is pushed. The caller may then use the value's buffers again, and gets the error of a
+  value that cannot travel.
+- R2: At most ``ahead`` values wait. A caller that pushes a further value waits until the source takes one.
+- R3: A feed that is dropped without ``close``, or whose iterator raises, fails its run. If the source takes no further
+  value, a push raises the reason.
+- R4: The last ``replay`` taken values are kept for a run with failover. A restarted source takes them again, in place
+  of the source before.
 """
 
 from __future__ import annotations
@@ -33,36 +34,39 @@ _numbers = itertools.count()
 
 
 class Channel:
-    """What a feed and the source that takes from it share. ``ended``: why, "" for in good order, None: not yet."""
+    """Queue and state that a feed shares with its source.
+
+    ``ended``: None while the feed is open, an empty text after ``close``, or the reason of a failure.
+    """
 
     def __init__(self, name: str, ahead: int, replay: int = 0) -> None:
         self.name, self.ahead = name, ahead
-        self.past: deque[Any] = deque(maxlen=replay)  # R4: the last values taken, to be taken again
+        self.past: deque[Any] = deque(maxlen=replay)  # R4: the last taken values, for a restarted source
         self.values: deque[Any] = deque()
         self.first = 0  # the index of the first value that waits
         self.ended: str | None = None
-        self.unwanted = ""  # why nobody takes any more
+        self.unwanted = ""  # why the source takes no further value
         self.taker: object = None
         self.news = threading.Condition()
         self.awaiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def wake(self) -> None:
-        """Something has changed; under the lock."""
+        """Wake every waiting thread and task after a change. The caller holds the lock."""
         self.news.notify_all()
         while self.awaiting:
             loop, changed = self.awaiting.pop()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so has no waiting task
                 loop.call_soon_threadsafe(changed.set)
 
     def end(self, why: str = "") -> None:
-        """No value comes after those that wait."""
+        """End the stream after the values that wait. ``why``: the reason of a failure."""
         with self.news:
             if self.ended is None:
                 self.ended = why
                 self.wake()
 
     def abandon(self, why: str) -> None:
-        """Nobody takes any more."""
+        """Record why the source takes no further value, and drop the values that wait."""
         with self.news:
             self.unwanted = self.unwanted or why
             self.values.clear()
@@ -70,23 +74,29 @@ class Channel:
 
     @property
     def over(self) -> bool:
-        """Nothing more will be taken from it."""
+        """Return whether no further value will be taken."""
         return bool(self.unwanted) or (self.ended is not None and self.taker is not None and not self.values)
 
     def room(self) -> bool:
-        """Whether there is room for a value; raises where none is wanted. Under the lock."""
-        if self.ended is not None:  # first: the application's own end is said whether or not the run has ended since
+        """Return whether there is room for a value. Raise if the feed is closed or abandoned.
+
+        The caller holds the lock.
+        """
+        if self.ended is not None:  # before the end of the run: the application's own end comes first
             raise UsageError(f"nothing can be pushed to {self.name!r}, which is closed")
         if self.unwanted:
             raise RunError(f"nothing can be pushed to {self.name!r}: {self.unwanted}")
         return len(self.values) < self.ahead  # R2: without room, the caller waits
 
     def take(self, taker: object, index: int) -> Any:
-        """Value ``index``, when it is there; None after the last one. The first one has the index that is asked for.
-        Raises OperatorError for one that has been taken, and as the feed ends with an error."""
+        """Return value ``index`` when it is there, or None after the last value.
+
+        The first value has the index of the first request. Raises OperatorError for a value that was taken and is not
+        kept, and for a feed that ends with an error.
+        """
         with self.news:
             if self.taker is None and not self.first:
-                self.first = index  # of a query that began in mid-stream
+                self.first = index  # a query may begin in mid-stream
             again = self.first - index
             if (self.taker not in (None, taker) and not self.past.maxlen) or not 0 <= again <= len(self.past):
                 raise OperatorError(
@@ -119,7 +129,7 @@ CHANNELS: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionar
 
 
 def channel_of(feed: str) -> Channel:
-    """The channel of that number in this process. Raises OperatorError where it is gone."""
+    """Return the channel of a feed in this process. Raise OperatorError if there is none."""
     channel = CHANNELS.get(feed)
     if channel is None:
         raise OperatorError(
@@ -129,10 +139,10 @@ def channel_of(feed: str) -> Channel:
 
 
 class Feed:
-    """Values for one source at the client: ``put`` them, in any thread, or ``await aput``; then ``close``.
+    """Source of values that the application pushes: ``put`` in any thread, or ``await aput``, and then ``close``.
 
-    ``code`` is the source's, to be pinned to the client. A context manager: its end closes the feed, and an exception
-    in it fails the run.
+    ``code`` is the code of the source, which must be pinned to the client. As a context manager, the feed is closed at
+    the end of the block. An exception in the block fails the run.
     """
 
     def __init__(self, name: str = "feed", ahead: int = 8, replay: int = 0) -> None:
@@ -151,10 +161,10 @@ class Feed:
         self._dropped.atexit = False
 
     def put(self, value: Any, *, watermark_s: float | None = None, timeout_s: float | None = None) -> None:
-        """Push a value, when there is room for it.
+        """Push a value when there is room.
 
-        Raises OperatorError for a value that cannot travel, RunError where nobody takes any more, TimeoutError when
-        there has been no room for ``timeout_s``, UsageError for a feed that is closed.
+        Raises OperatorError for a value that cannot travel, RunError if the source takes no further value, TimeoutError
+        if there has been no room for ``timeout_s``, UsageError for a closed feed.
         """
         ready, channel = _ready(value, watermark_s), self.channel
         with channel.news:
@@ -163,7 +173,7 @@ class Feed:
             self._add(ready)
 
     async def aput(self, value: Any, *, watermark_s: float | None = None) -> None:
-        """The same for tasks; one that is cancelled has pushed nothing."""
+        """Push a value when there is room, as a task. A task that is cancelled has pushed nothing."""
         ready, channel, loop = _ready(value, watermark_s), self.channel, asyncio.get_running_loop()
         while True:
             with channel.news:
@@ -179,11 +189,11 @@ class Feed:
         self.channel.wake()
 
     def close(self) -> None:
-        """The stream ends with what was pushed; idempotent."""
+        """End the stream after the pushed values. A second call does nothing."""
         self.channel.end()
 
     def fail(self, why: str) -> None:
-        """The run that takes from it fails, after what was pushed."""
+        """Fail the run after the pushed values. ``why``: the reason in the run's error."""
         self.channel.end(f"the producer of {self.channel.name!r} failed: {one_line(why)}")
 
     def __enter__(self) -> Feed:
@@ -197,15 +207,17 @@ class Feed:
 
 
 def _ready(value: Any, watermark_s: float | None) -> Any:
-    """R1."""
+    """Return a value packed for its journey, with its watermark (R1). Raise OperatorError for None."""
     if value is None:
         raise OperatorError("None is no value; push NOTHING for an index without one, and close() at the end")
     return marked(returned_by(lambda: value, ()), watermark_s)
 
 
 def fill(feed: Feed, values: Any) -> None:
-    """Have all of an iterable, an asynchronous one or a queue pushed; a queue ends with None. Raises UsageError for
-    anything else."""
+    """Push every value of an iterable, an asynchronous iterable or a queue. A queue ends with None.
+
+    Raises UsageError for an object of a different kind.
+    """
     if isinstance(values, queue.Queue | queue.SimpleQueue):
         values = iter(values.get, None)
     if isinstance(values, AsyncIterable):
@@ -222,7 +234,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 def _pour(feed: Feed, values: Iterable[Any]) -> None:
-    with contextlib.suppress(Exception), feed:  # what it raises is the run's; nobody hears it here
+    with contextlib.suppress(Exception), feed:  # an error is the run's, and is not raised in this thread
         for value in values:
             feed.put(value)
 

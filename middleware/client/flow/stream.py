@@ -1,4 +1,4 @@
-"""Partitions as an application takes them, of a run or of what it has subscribed to: to iterate over, until the end."""
+"""Stream of partitions that an application consumes from a run or a subscription, by iteration until the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", default=Any)
 else:
-    from typing import TypeVar  # which knows defaults from Python 3.13 on
+    from typing import TypeVar  # has defaults from Python 3.13 on
 
     T = TypeVar("T")
 
@@ -50,10 +50,11 @@ WAITS_S = 5.0
 
 
 class Delivered(msgspec.Struct, Generic[T], frozen=True):
-    """A partition at a sink: its index (from 0), and its value: bytes, a read-only array, records or plain data.
+    """Partition at a sink, with its index (from 0) and value: bytes, a read-only array, records or plain data.
 
-    Of a sink with several inputs it is the tuple of their values, in their order. ``missing``: by source of which
-    partitions it was missing in the graph that gave this one (``Run.missing`` tells of that of now).
+    At a sink with several inputs, the value is the tuple of the inputs' values, in the order of the inputs.
+    ``missing``: for each absent source, the partitions without it, in the graph that computed this partition.
+    ``Run.missing`` has the same of the present graph.
     """
 
     index: int
@@ -64,16 +65,16 @@ class Delivered(msgspec.Struct, Generic[T], frozen=True):
 
 
 class PreparedQuery(msgspec.Struct, frozen=True):
-    """A query as it is to begin: its graph, where its nodes are to be, and what they mean for planning."""
+    """Checked and placed query that is about to begin: its graph, placement, and hints for planning."""
 
     dataflow: Dataflow
     placement: Placement
     hints: Hints | None = None
-    apart: dict[str, float] = {}  # what is there, and too far away
+    apart: dict[str, float] = {}  # nodes of the run too far away to share, with the distance in seconds
 
 
 class QueryRequest(msgspec.Struct, frozen=True):
-    """What the application says of a query that is to begin."""
+    """Request of the application for a query: graph, placement or planner's name, hints, and radius of sharing."""
 
     dataflow: Dataflow
     placement: Mapping[str, str] | str
@@ -82,7 +83,7 @@ class QueryRequest(msgspec.Struct, frozen=True):
 
 
 class _Queued(NamedTuple):
-    """What has arrived; whether the next is demanded already; of what sources were missing then."""
+    """Arrived command, whether the next partition is demanded already, and the gaps of sources at the time."""
 
     command: e.Command
     demanded: bool
@@ -93,10 +94,10 @@ Prepare = Callable[[QueryRequest, tuple[Dataflow, Placement]], PreparedQuery]
 
 
 class ClientServices(msgspec.Struct, frozen=True):
-    """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what.
+    """Parts of a client that a run uses: name, present hosts, allowed code, and callbacks for events and the end.
 
-    ``prepare``: checks a query that is to begin in a run's graph, and places what that does not have. ``me``: where it
-    is reached. ``moves``: takes what runs ask for while they go on. ``logbook``: that of the client.
+    ``prepare``: checks a query for a run's graph and places the nodes that the run lacks. ``me``: the client as a peer,
+    with its endpoints. ``moves``: receives the moves that a run requests. ``logbook``: that of the client.
     """
 
     name: str
@@ -111,30 +112,35 @@ class ClientServices(msgspec.Struct, frozen=True):
 
 
 class Stream(ABC, Generic[T]):
-    """Partitions of some sinks: ``for partition in …`` or ``async for partition in …``; ``close()`` ends it early.
+    """Partitions of some sinks: ``for partition in …`` or ``async for partition in …``.
 
-    The next partition of a sink is demanded when one of it is taken, so at most one of each is here undelivered.
-    Indices without any value are skipped, and counted in ``skipped``, unless the application asked for ``nothing``.
+    ``close()`` ends the stream early.
 
-    Any number of threads and tasks may iterate, also of several event loops: each partition goes to exactly one of
-    them, all see the end, and what failed raises its error in each, until it is closed. Who is cancelled while it waits
-    has taken none. What is dropped while it goes on is closed, with a ``ResourceWarning``.
+    The next partition of a sink is demanded when the application takes one, so at most one of each sink waits here. An
+    index without a value is skipped and counted in ``skipped``, unless the application asked for ``nothing``.
+
+    Several threads and tasks may iterate, also tasks of several event loops. Each partition goes to exactly one of
+    them. Every iterator sees the end, and raises the error of a failed run until the stream is closed. A task that is
+    cancelled while it waits has taken no partition. A stream that is dropped before its end is closed, with a
+    ``ResourceWarning``.
 
     Rules:
 
-    - R1: What has come is taken under the lock, by who is there; what arrives wakes everybody who waits, so that it is
-      nobody's loss if one of them never wakes up (its task is cancelled, its event loop closed).
-    - R2: Where a thread waits for a partition, the next is demanded as it arrives, without waking the thread first.
-    - R3: A query that has left takes what comes until the hosts know, and drops it: so it holds nobody up meanwhile.
-    - R4: Where the client keeps a journal, a partition counts as had when the next one is taken, or, from the first
-      ``commit`` of its sink on, when the application says so, which may be after the end.
-    - R5: What another client has had of a stream that begins anew is not handed out.
-    - R6: If a stream has waited for ``WAITS_S``, and nobody takes what another stream of its run has, or another sink
-      of its own, one line is logged. Nothing can come until somebody does.
+    - R1: A partition that has arrived is taken under the lock by the first free thread or task. An arrival wakes every
+      waiting thread and task, because one of them may never wake up (a cancelled task, a closed event loop).
+    - R2: If a thread waits for a partition, the next one is demanded on arrival, before the thread wakes up.
+    - R3: A query that has left demands and drops further partitions until the hosts know, so that it holds up no other
+      query.
+    - R4: If the client has a journal, a partition is committed when the application takes the next one. From the first
+      ``commit`` of a sink on, only ``commit`` counts for this sink, also after the end.
+    - R5: If a stream begins anew, partitions that an earlier client has committed are not delivered again.
+    - R6: If a stream has waited for ``WAITS_S`` and a partition of its run has no consumer, the stream logs one line.
+      The partition may be in a different stream of the run or at a different sink. No partition arrives until the
+      application takes it.
     """
 
-    _first = 0  # below 0 where that is not known yet
-    _after: Mapping[str, int] = {}  # R5: by sink, the last index that another client has had
+    _first = 0  # below 0: not known yet
+    _after: Mapping[str, int] = {}  # R5: last partition of each sink that an earlier client has committed
 
     def __init__(
         self, home: ClientServices, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
@@ -142,23 +148,23 @@ class Stream(ABC, Generic[T]):
         self.id, self._run_id = run_id, RunId(run_id)
         self.skipped = 0
         self._home = home
-        self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
+        self._news = threading.Condition()  # guards and announces the queue, the placement, and the end
         self._queue: deque[_Queued] = deque()
-        self._missing: dict[str, tuple[Gap, ...]] = {}  # of the graph of what arrives now
+        self._missing: dict[str, tuple[Gap, ...]] = {}  # gaps of the graph of arriving partitions
         self._blocked = 0  # threads that wait in __next__
-        self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
+        self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # event loops with tasks in __anext__
         self._failure: e.Fail | None = None
         self._over = False
-        self._ended: set[str] = set()  # sinks
+        self._ended: set[str] = set()  # sinks that have ended
         self._sinks = sinks
         self._strict, self._nothing = strict, nothing
         self._journal: Journal | None = None
-        self._handed: dict[str, int] = {}  # by sink, what the application has taken last
-        self._said: dict[str, int] = {}  # and what it has said that it is done with
+        self._handed: dict[str, int] = {}  # last partition of each sink that the application took
+        self._said: dict[str, int] = {}  # last partition of each sink committed by ``commit``
 
     @property
     def first_index(self) -> int:
-        """The partition with which it begins; waits until the hosts have agreed on it. Raises its error."""
+        """First partition of the stream. Waits until the hosts have agreed on it. Raises the error of the run."""
         with self._news:
             if not self._news.wait_for(self._has_begun, WAITS_S):
                 self._explain("")
@@ -175,16 +181,19 @@ class Stream(ABC, Generic[T]):
     def _what(self) -> str:
         return f"the run {self.id}"
 
-    # --- standing still ---------------------------------------------------------------------------------
+    # --- standstill -------------------------------------------------------------------------------------
 
     @property
     def _of_the_run(self) -> Iterable[Stream[Any]]:
-        """All streams of the run that this client takes from."""
+        """Streams of the run that this client consumes."""
         return (self,)
 
     def _untaken(self, sink: str) -> str:
-        """Return what is here that nobody takes. Partitions of ``sink`` are waited for."""
-        for queued in list(self._queue):  # in one step, so no lock is needed: who asks may hold another stream's
+        """Return the partition that is here without a consumer, as a text, or an empty text.
+
+        Partitions of ``sink`` are left out, because their consumer is waiting.
+        """
+        for queued in list(self._queue):  # one step needs no lock: the caller may hold another stream's lock
             command = queued.command
             if isinstance(command, e.Ready) and not queued.demanded:
                 return f"nothing has been taken from {self._what} yet"
@@ -193,7 +202,7 @@ class Stream(ABC, Generic[T]):
         return ""
 
     def _why_still(self, sink: str) -> str:
-        """Return why nothing comes, as far as this client knows."""
+        """Return why no partition arrives, as far as this client knows."""
         for stream in self._of_the_run:
             waits = stream._blocked or stream._awaiting
             if (stream is self or not waits) and not stream._over and (why := stream._untaken(sink)):
@@ -201,33 +210,33 @@ class Stream(ABC, Generic[T]):
         return ""
 
     def _explain(self, sink: str) -> None:
-        """R6: log why nothing has come for ``WAITS_S``."""
+        """Log why no partition has arrived for ``WAITS_S`` (R6)."""
         if why := self._why_still(sink):
             text = f"{self._what} has waited for a partition for {in_seconds(WAITS_S)}: {why}"
             self._home.logbook.write("stream-waits", text, run=self.id, duration_s=WAITS_S, reason=why)
 
     @abstractmethod
     def _demand(self, taken: e.Command) -> None:
-        """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
+        """Demand the partition after a taken partition, from the same sink. After ``Ready``, demand from every sink."""
 
     @abstractmethod
     def _left(self, query: int) -> None:
-        """R3: a query has left."""
+        """Notify the hosts that a query has left (R3)."""
 
     @property
     def _others(self) -> bool:
-        """Whether there are queries that go on."""
+        """Return whether queries of the run are still under way."""
         return True
 
     @abstractmethod
     def take(self, command: e.Command) -> None:
-        """A command for the application; any thread."""
+        """Handle a command of the core for the application. Called in any thread."""
 
     def _arrived(self, command: e.Command) -> None:
-        """A command for who iterates; under the lock."""
+        """Queue a command for the application and wake every iterator. The caller holds the lock."""
         wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
         self._queue.append(_Queued(command, wanted, self._missing))
-        if wanted:  # R2: a thread waits: demand the next without waking the thread first
+        if wanted:  # R2: a thread waits: demand the next partition before the thread wakes up
             self._demand(command)
         self._wake()
 
@@ -235,13 +244,13 @@ class Stream(ABC, Generic[T]):
         self._news.notify_all()
         while self._awaiting:  # R1: wake every task, as one of them may never wake up
             loop, arrived = self._awaiting.popitem()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so has no waiting task
                 loop.call_soon_threadsafe(arrived.set)
 
     def _next(self, sink: str) -> Delivered[T] | None:
-        """The partition that is here, of ``sink`` or of any; None when there is none. Raises the run's error.
+        """Return a partition that has arrived, of ``sink`` or of any sink, or None. Raise the run's error.
 
-        Under the lock.
+        The caller holds the lock.
         """
         deferred: list[_Queued] = []
         delivery: e.Deliver | None = None
@@ -251,7 +260,7 @@ class Stream(ABC, Generic[T]):
                 case e.Fail():
                     self._failure = command
                     self._end()
-                case e.Deliver(end=True):  # nothing else of the sink is here: it was demanded when that was taken
+                case e.Deliver(end=True):  # the end is the last in the queue of its sink
                     self._end_of_sink(command)
                 case e.Deliver() if sink and command.sink != sink:
                     deferred.append(queued)
@@ -259,7 +268,7 @@ class Stream(ABC, Generic[T]):
                     if not demanded:
                         self._demand(command)
                     if isinstance(command, e.Deliver):
-                        # R5: another client has had this partition
+                        # R5: an earlier client has committed this partition
                         if command.index <= self._after.get(command.sink, -1):
                             continue
                         if _is_empty(command.value) and not self._nothing:
@@ -275,7 +284,7 @@ class Stream(ABC, Generic[T]):
         return None
 
     def _end_of_sink(self, command: e.Deliver) -> None:
-        """A sink has come to its end. With the last of them the run is over."""
+        """Record the end of a sink. With the last sink, the run is over."""
         if self._strict and command.uneven:
             self._failure = e.Fail(self._run_id, command.uneven)
         self._ended.add(command.sink)
@@ -286,7 +295,7 @@ class Stream(ABC, Generic[T]):
             self._wake()
 
     def begin_after(self, had: Mapping[str, int]) -> None:
-        """R5: of these sinks another client has had the partitions up to these."""
+        """Skip the partitions that an earlier client has committed (R5). ``had``: the last one of each sink."""
         self._after = dict(had)
         if len(had) == len(self._sinks):
             self._first = min(had.values()) + 1
@@ -295,23 +304,23 @@ class Stream(ABC, Generic[T]):
                 self._had(self._journal, sink, index)
 
     def _had(self, journal: Journal, sink: str, index: int) -> None:
-        """R4: the application is done with a partition."""
+        """Record in the journal that the application has committed a partition, and notify the core (R4)."""
         journal.had(self.id, sink, index)
         self._home.tell(e.OutputCommitted(self._run_id, sink, index))
 
     def _finish(self, journal: Journal) -> None:
-        """R4: nothing is left of it to be had."""
+        """Record in the journal that the stream is over (R4)."""
         journal.over(self.id)
 
     def _see_if_done(self) -> None:
-        """R4: whether the streams have ended, and the application is done with all that came."""
+        """Record the stream as over in the journal if every sink has ended and every partition is committed (R4)."""
         ended = len(self._ended) >= len(self._sinks) and self._failure is None
         done = all(self._said.get(sink, index) >= index for sink, index in self._handed.items())
         if self._journal is not None and ended and done:
             self._finish(self._journal)
 
     def _delivered(self, command: e.Deliver, missing: Mapping[str, tuple[Gap, ...]]) -> Delivered[T]:
-        if self._journal is not None:  # R4: the application takes the next one, so it has had the one before
+        if self._journal is not None:  # R4: taking a partition commits the one before
             if command.sink in self._handed and command.sink not in self._said:
                 self._had(self._journal, command.sink, self._handed[command.sink])
             self._handed[command.sink] = command.index
@@ -319,7 +328,7 @@ class Stream(ABC, Generic[T]):
         value: Any
         try:
             value = tuple([opened(part, allow) for part in packed]) if type(packed) is tuple else opened(packed, allow)
-        except OperatorError as error:  # what came cannot be had here
+        except OperatorError as error:  # the value cannot be opened here
             reason = f"partition {command.index} cannot be delivered: {error}"
             self._failure = e.Fail(self._run_id, reason, command.sink, self._home.name)
             self._end()
@@ -338,7 +347,7 @@ class Stream(ABC, Generic[T]):
                 finally:
                     self._blocked -= not sink
                 if not came and wait_s is not None:
-                    wait_s = None  # it is said once
+                    wait_s = None  # log it once
                     self._explain(sink)
             return delivered
 
@@ -374,26 +383,33 @@ class Stream(ABC, Generic[T]):
         return await self._waiting()
 
     def sink(self, name: str) -> OneSink[T]:
-        """The partitions of one sink alone, to iterate over as over the run, beside who takes those of the others.
-        Raises UsageError for a sink that the run does not have."""
+        """Return the partitions of one sink alone as an iterator. The remaining sinks may be consumed beside it.
+
+        Raises UsageError for a sink that the run does not have.
+        """
         sinks = self._sinks
         if name not in sinks:
             raise UsageError(f"there is no sink {name!r}; {nearest(str(name), sinks)}")
         return OneSink(self, name)
 
     def detach(self) -> None:
-        """Leave, as ``close`` does: what no other query uses ends on every host, and the others go on."""
+        """Leave the run, as ``close`` does.
+
+        Nodes that no other query uses end on every host, and other queries go on.
+        """
         self.close()
 
     def close(self) -> None:
-        """End it: the run on every host, or of several queries this one; idempotent, from any thread.
+        """End the run on every host, or only this query if the run has several.
 
-        Whoever waits for a partition sees the end.
+        Called from any thread, also repeatedly.
+
+        Every waiting thread and task sees the end.
         """
         self._shut(over=True)
 
     def _shut(self, *, over: bool) -> None:
-        """End it; ``over``: nobody is to go on with it."""
+        """End the stream. With ``over``, the journal records that no later client can continue it."""
         with self._news:
             if over and self._journal is not None and not self._over:
                 self._finish(self._journal)
@@ -411,7 +427,7 @@ class Stream(ABC, Generic[T]):
                 self._pass(command)
 
     def _pass(self, command: e.Command) -> None:
-        """R3: what comes for a query that has left."""
+        """Demand the next partition in place of a query that has left (R3)."""
         if self._others and isinstance(command, e.Ready | e.Deliver) and not getattr(command, "end", False):
             self._demand(command)
 
@@ -426,11 +442,11 @@ class Stream(ABC, Generic[T]):
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
             self.close()
-        else:  # another client may go on with it
+        else:  # a later client may continue the run
             self._shut(over=False)
 
     def forked(self, why: str) -> None:
-        """This process is a fork of the one that began it: nothing comes here."""
+        """End the stream in a process that was forked from the client's process. ``why``: the text of its error."""
         self._news = threading.Condition()
         self._awaiting.clear()
         self._queue.clear()
@@ -438,12 +454,12 @@ class Stream(ABC, Generic[T]):
 
 
 def _is_empty(value: object) -> bool:
-    """Whether this is an index without a value, of several inputs without any."""
+    """Return whether a value is an index without a value. At a sink with several inputs, all values must be empty."""
     return all(map(is_nothing, value)) if type(value) is tuple else is_nothing(value)
 
 
 class OneSink(Generic[T]):
-    """The partitions of one sink of a run: ``for partition in run.sink("alarms")``, or ``async for``."""
+    """Partitions of one sink of a run: ``for partition in run.sink("alarms")``, or ``async for``."""
 
     def __init__(self, run: Stream[T], name: str) -> None:
         self._run, self.name = run, name
@@ -462,7 +478,7 @@ class OneSink(Generic[T]):
 
 
 def error_of(failure: e.Fail) -> RunError:
-    """What the application is told; text of other hosts may hold anything."""
+    """Return the error that the application gets for a failure. Text of hosts is made printable."""
     cause = failure.cause or m.Cause()
     return (HostLostError if failure.lost else RunError)(
         one_line(failure.reason),

@@ -1,4 +1,4 @@
-"""A host is asked to end when its operators have moved away: ``thalweg host drain``."""
+"""Request to a host to end when its operators have moved away: ``thalweg host drain``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from thalweg.middleware.shell.sockets import new_identity
 
 
 def drain(name: str, endpoint: str, keys: Keys | None = None, timeout_s: float = 60.0) -> None:
-    """Have host ``name``, which listens there, end when nothing is on it any more; wait until it does.
+    """Have the host ``name`` at ``endpoint`` end when its operators have moved away, and wait until the host is empty.
 
-    Raises RunError with the host's reason where it has to stay, HostAbsentError when it does not answer, or is not
-    empty after ``timeout_s``.
+    Raises RunError with the host's reason if the host has to stay. Raises HostAbsentError if the host does not answer,
+    or is not empty after ``timeout_s``.
     """
     speaks: dict[str, m.Speaks] = {}
     endpoint = resolve_endpoint(endpoint)

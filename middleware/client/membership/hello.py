@@ -1,4 +1,4 @@
-"""Who is there: every host of a cluster is asked its name, and where it listens."""
+"""First messages of a client to the hosts of a cluster, which ask each host for its name and endpoints."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
 HELLO_S = 10.0
-LOOK_S = 1.5  # after that it is looked at why one does not answer; hosts that are being started may take as long
-AGAIN_S = 1.0  # between two such looks, and how long each takes at most
-TWICE = 2  # handshakes that fail without a reason: one may be of a host that goes
+LOOK_S = 1.5  # seconds of silence before its cause is looked for; a starting host may take as long
+AGAIN_S = 1.0  # seconds between two such checks, and the limit of each
+TWICE = 2  # failed handshakes without a reason; a single failure may be of a host that ends
 UNREACHED = "is thalweg host running there, and the way to it open?"
 NO_KEYS = "has no keys, and this client has; start it with --keys, or give none here"
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -45,18 +45,20 @@ def identify_hosts(
     down: dict[str, str] | None = None,
     speaks: dict[str, m.Speaks] | None = None,
 ) -> dict[str, m.Peer]:
-    """Ask every host who it is; the hosts as peers, in the order given.
+    """Ask every host for its name and endpoints. Return the hosts as peers, in the order given.
 
-    ``down``: gets those where nobody is, and why, as long as one answers; what goes on their names. ``speaks``: gets
-    the versions of the protocol that each speaks.
+    ``down``: receives each host without a process at its endpoint, with the reason, if at least one host answers. A
+    reason continues a sentence that begins with the host's name. ``speaks``: receives the protocol versions of each
+    host.
 
-    Raises HostAbsentError for one that does not answer, as soon as it is known why, UsageError for one of another name.
+    Raises HostAbsentError for a host that does not answer, as soon as the cause is known. Raises UsageError for a host
+    with a different name.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         bulk = _usual_bulk(addresses)
         asked: list[_Asked] = []
-        for name, address in addresses.items():  # kept one by one: if the next raises, the context closes the others
+        for name, address in addresses.items():  # one by one: after an error, the context closes the earlier sockets
             asked.append(_Asked(context, name, address, keys, bulk.get(address, "")))
         _await_answers(asked, timeout_s)
         peers = {host.name: host.peer for host in asked if host.peer is not None}
@@ -100,7 +102,10 @@ def _await_answers(asked: Sequence[_Asked], timeout_s: float) -> None:
 
 
 def agree(speaks: Mapping[str, m.Speaks]) -> int:
-    """The newest version of the protocol that all of these speak; UsageError, with who has to be upgraded, for none."""
+    """Return the newest version of the protocol that every host in ``speaks`` knows.
+
+    Raise UsageError that names the host to upgrade if there is no such version.
+    """
     if version := frames.agreed(speaks.values()):
         return version
     old, new = min(speaks, key=lambda name: speaks[name][1]), max(speaks, key=lambda name: speaks[name][0])
@@ -111,12 +116,12 @@ def agree(speaks: Mapping[str, m.Speaks]) -> int:
 
 
 def _usual_bulk(addresses: Mapping[str, str]) -> dict[str, str]:
-    """Return, by endpoint, the name of the host that takes partitions there unless it was told otherwise."""
+    """Return the default bulk endpoint of each host over TCP, with the host's name."""
     return {usually_beside(address): name for name, address in addresses.items() if address.startswith(TCP)}
 
 
 class _Asked:
-    """One host that was asked who it is."""
+    """Connection to one host that was asked for its name, with the answer or a reason for silence."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], name: str, address: str, keys: Keys | None, bulk_of: str
@@ -131,7 +136,7 @@ class _Asked:
         self.peer: m.Peer | None = None
         self.guess = UNREACHED
         self.speaks = frames.SPEAKS
-        self.down = ""  # why nobody is there
+        self.down = ""  # why no process answers
         self._failures = 0  # handshakes without a reason
         self.socket = socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
@@ -148,11 +153,11 @@ class _Asked:
 
     @property
     def waits(self) -> bool:
-        """Whether neither an answer has come nor a reason why none does."""
+        """Return whether the host has neither an answer nor a known reason for silence."""
         return self.peer is None and not self.down
 
     def _send_hello(self) -> None:
-        """Say hello, unless there is no connection: one whose handshake failed by now is not waited for."""
+        """Send the question once. Without a connection, the question is sent after the handshake."""
         if not self._asked:
             with suppress(zmq.Again):
                 self.socket.send(frames.encode(m.Hello()), zmq.DONTWAIT)
@@ -162,13 +167,13 @@ class _Asked:
         raise HostAbsentError(f"host {self.name!r} at {self._address} {why}", host=self.name)
 
     def missing(self, why: str) -> None:
-        """Nobody is there, as far as can be seen."""
+        """Record why no process answers at the endpoint. Raise HostAbsentError if a connection had been made."""
         if self.guess != UNREACHED:
             self.fail(why)
         self.down = why
 
     def handle(self, socket: zmq.Socket[bytes]) -> None:
-        """Something has come: an answer, or news of the connection."""
+        """Handle an answer of the host, or an event of the connection."""
         if socket is self.socket:
             self._answered(socket.recv())
             return
@@ -188,7 +193,7 @@ class _Asked:
                 self._failures += 1
 
     def diagnose(self) -> None:
-        """See why it has not answered, where that can be seen."""
+        """Look for the cause of a host's silence. Record the cause, or raise HostAbsentError."""
         if self.guess != UNREACHED:
             return
         if why := greets_like_a_host(self._address, AGAIN_S, hung_up=self._failures > 0):

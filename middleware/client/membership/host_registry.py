@@ -1,4 +1,4 @@
-"""Who takes part in what a client begins: its hosts, where they listen, and those that are not there, and why."""
+"""Registry of the hosts of a client: their endpoints, their protocol versions, and the reasons of absent hosts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from thalweg.middleware.shell.security import Keys
 
 
 class HostRegistry:
-    """The hosts of client ``name``: ``peers`` all that were there once, ``gone`` those that are not, and how they went.
+    """Hosts of the client ``name``. ``peers``: every host that was ever present.
 
-    ``there``: where those listen that are asked who they are. ``news`` is of what changes here, and of all else that
-    somebody waits for. ``closing``: why nothing can be begun any more.
+    ``gone``: absent hosts, with the reasons.
 
-    Raises HostAbsentError when none of them answers.
+    ``there``: the endpoints of the hosts that are asked for their names. ``news``: the condition that guards and
+    announces changes of the registry, and further news of the client. ``closing``: why the client is closed, or an
+    empty text.
+
+    Raises HostAbsentError if no host answers.
     """
 
     def __init__(
@@ -34,47 +37,48 @@ class HostRegistry:
         agree(self._speaks)
         self.news = threading.Condition()
         self.closing = ""
-        self.joining = set[str]()  # names of hosts that are being added
+        self.joining = set[str]()  # names of hosts that are being added now
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Those that are there; the client is the last."""
+        """Names of the present hosts. The client is the last."""
         return tuple(host for host in self.peers if host not in self.gone)
 
     @property
     def known(self) -> set[str]:
-        """All that there are, or were."""
+        """Names of present and absent hosts."""
         return self.peers.keys() | self.gone.keys()
 
     @property
     def ends(self) -> dict[str, dict[str, str]]:
-        """By host its bulk endpoints, by network."""
+        """Bulk endpoints of every host, by host and network."""
         return {host: peer.ends for host, peer in self.peers.items()}
 
     def check_open(self) -> None:
-        """Raises RunError when the client is closed."""
+        """Raise RunError if the client is closed."""
         if self.closing:
             raise RunError(self.closing, host=self.name)
 
     def close_to(self, why: str) -> None:
-        """Nothing can be begun any more."""
+        """Record why the client is closed, and wake waiting calls. The first reason stays."""
         with self.news:
             self.closing = self.closing or why
             self.news.notify_all()
 
     def check_there(self, placement: Mapping[str, str], *, lasting: bool = False) -> None:
-        """Raises HostAbsentError for a node that is to be on a host that is not there.
+        """Raise HostAbsentError if ``placement`` puts a node on an absent host.
 
-        ``lasting``: the run outlives its hosts, and goes on with one that was there as with one that it loses.
+        ``lasting``: the run has failover. A host that was present once then counts as lost during the run, which is no
+        error.
         """
         for node, host in placement.items():
             if (how := self.gone.get(host)) and not (lasting and host in self.peers):
                 raise HostAbsentError(f"host {host!r}, where {node!r} is to be, {how}", node=node, host=host)
 
     def await_sources(self, dataflow: Dataflow) -> None:
-        """Take hosts of sources that have not been there yet for lost ones, which a run that outlives hosts waits for.
+        """Add the hosts of sources that were never present as lost hosts, which a run with failover waits for.
 
-        Their endpoints are as they were told, and those for bulk as usual, until they say so themselves.
+        Until the host answers, its control endpoint is as the client was given, and its bulk endpoint is the default.
         """
         for source in dataflow.sources:
             host = dataflow.by_name[source].pinned
@@ -85,13 +89,13 @@ class HostRegistry:
 
     @property
     def version(self) -> int:
-        """The newest version of the protocol that all hosts speak, as what is begun now does."""
+        """Newest version of the protocol that every present host knows. New runs use this version."""
         return agree({host: self._speaks[host] for host in (self.name, *self.hosts)})
 
     def add(self, name: str, endpoint: str | None, runs: Sequence[str]) -> m.Peer:
-        """A host is to take part from now on, as ``Client.add_host`` says, and raises.
+        """Add a host, with the errors of ``Client.add_host``. Return the host as a peer.
 
-        ``runs``: those that go on.
+        ``runs``: the present runs, whose protocol version the host must know.
         """
         self.check_open()
         (name,) = words([name], "a host is named by a text")
@@ -117,7 +121,7 @@ class HostRegistry:
         return peer
 
     def enlists(self, peer: m.Peer) -> bool:
-        """Whether a host that says that it is there is not known to be, and is to be added now."""
+        """Return whether an announced host is unknown or absent, and is to be added now."""
         name, known = peer.name, self.peers.get(peer.name)
         is_known = known is not None and known.instance == peer.instance and name not in self.gone
         if is_known or name == self.name or name in self.joining or self.closing:
@@ -126,7 +130,7 @@ class HostRegistry:
         return True
 
     def lose(self, host: str, how: str) -> None:
-        """A host is gone."""
+        """Record that a host is gone, and why."""
         with self.news:
             self.gone.setdefault(host, how)
             self.news.notify_all()

@@ -1,7 +1,7 @@
-"""What reaches another host: its port for control messages, its ports for partitions, and large messages on each.
+"""Check of the routes to another host: its port for control messages, its ports for partitions, and large messages.
 
-A host that runs answers all of it, with the messages that it knows. A ``Ping`` comes back as long as it was sent. The
-first chunk of a partition that nobody there has demanded is refused, on the connection that it came on.
+A host that runs answers each check with messages of the protocol. A ``Ping`` comes back with the same length. The first
+chunk of a partition without a demand is refused, on the connection over which it came.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
 WAIT_S = 5.0
-LARGE_BYTES = 16_384  # several packets of any path
+LARGE_BYTES = 16_384  # several packets on every path
 RUN = RunId("thalweg-doctor")
 
 
 class Reachability(NamedTuple):
-    """Whether messages of a kind get to an endpoint and are answered. ``detail``: how soon, or what to look at."""
+    """Result of a check: whether messages of a kind reach an endpoint and are answered.
+
+    ``detail``: the time of the answer, or the likely cause of the failure.
+    """
 
     what: str
     endpoint: str
@@ -38,9 +41,9 @@ class Reachability(NamedTuple):
 
 
 def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WAIT_S) -> Iterator[Reachability]:
-    """Send small and large messages to each port of the host that listens at ``endpoint``.
+    """Send small and large messages to each port of the host at ``endpoint``, and yield the results.
 
-    Raises UsageError for an endpoint that is none, and for keys without the host's ``name``.
+    Raises UsageError for a text that is no endpoint, and for keys without the host's ``name``.
     """
     if name is None and keys is not None:
         raise UsageError("with keys the host's name is needed, as it is in its certificate; give --to NAME=ENDPOINT")
@@ -70,7 +73,7 @@ def reach(endpoint: str, name: str | None, keys: Keys | None, wait_s: float = WA
 
 
 def _chunk(size: int) -> list[bytes]:
-    """The first chunk of a partition that is one byte larger."""
+    """Return a message with the first ``size`` bytes of a partition that is one byte larger."""
     chunk = m.Chunk(size, size + 1, 0, m.Partition(RUN, "doctor", "doctor", 0))
     return [frames.encode(chunk), bytes(size)]
 
@@ -80,14 +83,14 @@ def _ms(begun_s: float) -> str:
 
 
 def _name_at(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, wait_s: float) -> str:
-    """Ask the host at an endpoint for its name."""
+    """Ask the host at an endpoint for its name. Return ``host`` if there is no answer."""
     with closing(_Dealer(context, endpoint, "", None)) as dealer:
         answer = dealer.request([frames.encode(m.Hello())], wait_s)
-    return answer.host if isinstance(answer, m.Welcome) else "host"  # which ``identify_hosts`` says better
+    return answer.host if isinstance(answer, m.Welcome) else "host"  # ``identify_hosts`` then gives a better error
 
 
 class _Dealer:
-    """A connection to one port of a host."""
+    """Connection to one port of a host."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, name: str, keys: Keys | None) -> None:
         self._endpoint = endpoint
@@ -105,7 +108,7 @@ class _Dealer:
         self._socket.close(0)
 
     def request(self, message: list[bytes], wait_s: float) -> m.Message | None:
-        """Send a message, and return the answer, None if there is none within ``wait_s``."""
+        """Send a message and return the answer, or None if there is no answer within ``wait_s``."""
         self._socket.send_multipart(message)
         if not self._socket.poll(int(wait_s * 1000)):
             return None
@@ -115,7 +118,7 @@ class _Dealer:
             return None
 
     def check(self, what: str, message: list[bytes], wait_s: float, *, small: bool) -> Reachability:
-        """Send a message. ``small``: smaller ones have passed here."""
+        """Send a message and return whether an answer comes. ``small``: a smaller message has been answered here."""
         begun_s, end = time.monotonic(), self._endpoint
         if self.request(message, wait_s) is not None:
             return Reachability(what, end, True, f"answered after {_ms(begun_s)}")

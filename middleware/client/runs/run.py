@@ -1,4 +1,4 @@
-"""A running dataflow as its application has it: partitions to iterate over, and operators to move."""
+"""Run as its application sees it: partitions to iterate over, and operators to move."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from thalweg.middleware.protocol.split_graph import PlacedGraph
 
 
 class Run(Stream[T]):
-    """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
+    """Running dataflow: ``for partition in run`` or ``async for partition in run``. ``close()`` ends the run early.
 
-    ``placement`` is where its nodes are now, as far as the client has heard, and ``dataflow`` the graph they form.
-    ``attached``: by number the queries that go on in a run that was resumed (``Client.resume``). A sink that nobody
-    takes from holds up what it shares with others. How it is iterated over says ``Stream``.
+    ``dataflow`` is the graph that runs now, and ``placement`` has the hosts of its nodes, as far as the client was
+    notified. ``attached`` has the queries of a resumed run (``Client.resume``) by number. A sink without a consumer
+    holds up the nodes that it shares with other sinks. ``Stream`` has the rules of iteration.
 
     Rules:
 
-    - R1: The run that an application began is query 0, and hears all that is said of it; what is of others it passes
-      on. They keep it, it does not keep them. The run is over when all have left.
+    - R1: The run that an application began is query 0. The run receives every command for the run, and passes commands
+      for an attached query on. A query holds a reference to the run. The run refers to its queries weakly, except in
+      ``attached``. The run is over when every query has left.
     """
 
     query = 0
@@ -60,16 +61,16 @@ class Run(Stream[T]):
         self.dataflow = dataflow
         self._missing = all_gaps(dataflow)
         self.search = search
-        self.ways: tuple[RoutePreference, ...] = ()  # over which networks partitions go at first
-        self.networks: Mapping[str, Network] = {}  # as they were asked for, whoever is joined to them
+        self.ways: tuple[RoutePreference, ...] = ()  # networks of the links at the start
+        self.networks: Mapping[str, Network] = {}  # as requested, also networks without a joined host
         self.ahead = 1  # partitions that may be under way over each edge
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
-        self._by_sink: dict[str, int] = {}  # sinks of others
-        self._open, self._count = {0}, 0  # queries that go on, and that there have been
-        self._left_over = {0}  # those of which something is left to be had
+        self._by_sink: dict[str, int] = {}  # sinks of attached queries -> their numbers
+        self._open, self._count = {0}, 0  # queries under way, and the number of queries so far
+        self._left_over = {0}  # queries that are not over in the journal
         self.attached: dict[int, Attached[Any]] = {}
         self._failed: e.Fail | None = None  # the failure of all queries
-        self._sharing = threading.Lock()  # of these four
+        self._sharing = threading.Lock()  # guards _open, _count and _left_over
 
     @property
     def _of_the_run(self) -> Iterable[Stream[Any]]:
@@ -77,36 +78,38 @@ class Run(Stream[T]):
 
     @property
     def ticket(self) -> str:
-        """A word that names the run: who may subscribe gives it to ``Client.subscribe``. It gives no rights."""
+        """Text with the run's name, for ``Client.subscribe`` of a permitted client. The ticket gives no rights."""
         assert self._home.me is not None
         return ticket_of(self.id, self._home.me)
 
     def allow(self, *names: str) -> None:
-        """Let clients of these names, and no others, subscribe to the nodes of the run, or of this query.
+        """Let exactly the clients of these names subscribe to the nodes of the run, or of this query.
 
-        Who has subscribed and may not any more is dismissed. Returns at once. Raises UsageError.
+        A present subscriber with a different name is dismissed. Returns at once. Raises UsageError.
         """
         allowed = frozenset(words(names, "names of clients are texts"))
         self._home.tell(e.SubscribersAllowed(self._run_id, self.query, allowed))
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
-        """``dataflow`` and ``placement`` of the same moment: either changes while the run goes on."""
+        """``dataflow`` and ``placement`` of the same moment. Both may change while data flows."""
         with self._news:
             return self.dataflow, self.placement
 
     @property
     def missing(self) -> dict[str, tuple[Gap, ...]]:
-        """By source the partitions of which it is missing, each [first, until); ``until`` None: it is absent now.
+        """Partitions without a source, as ranges [first, until) by source.
 
-        The run goes on without a source of a lost host where operators allow that (``missing="nothing"``). What it has
-        given since the last change is what one machine gives that evaluates ``dataflow``; ``Delivered.missing`` says of
-        which change a partition is.
+        ``until`` is None for a source that is absent now.
+
+        A run with failover goes on without a source of a lost host if its operators allow that (``missing="nothing"``).
+        The partitions since the last change equal those of a single machine that evaluates ``dataflow``.
+        ``Delivered.missing`` has the ranges that hold for a delivered partition.
         """
         return all_gaps(self.tree[0])
 
     def take(self, command: e.Command) -> None:
-        """A command for the application; any thread."""
+        """Handle a command of the core for this run, or pass the command on to a query (R1). Called in any thread."""
         query = self._query_of(command)
         if query and (other := self._queries.get(query)) is not None:  # R1: the command is for another query
             other._missing = self._missing
@@ -137,7 +140,10 @@ class Run(Stream[T]):
                 other.take(command)
 
     def _query_of(self, command: e.Command) -> int:
-        """R1: whom a command is for, 0 where it is for this one or for all."""
+        """Return the number of the query that a command is for (R1).
+
+        0 stands for the run itself and for all queries.
+        """
         if isinstance(command, e.Deliver):
             return self._by_sink.get(command.sink, 0)
         if isinstance(command, e.QueryStarted):
@@ -146,7 +152,7 @@ class Run(Stream[T]):
         return (command.query or 0) if isinstance(command, e.Fail) else 0
 
     def _grow(self, command: e.QueryStarted) -> None:
-        """Another query has begun in the run."""
+        """Record that a further query has begun in the run, with the graph and placement that result."""
         other = self._queries.get(command.query)
         with self._news:
             if other is not None:
@@ -157,14 +163,14 @@ class Run(Stream[T]):
             self._become(PlacedGraph(command.dataflow, command.placement))
 
     def _become(self, tree: PlacedGraph) -> None:
-        """What goes on under the run's own name is that now."""
+        """Record the graph and placement that the run now has."""
         self.dataflow, self.placement = tree
 
     def _plan_aside(self, search: Replanner, command: e.RequestPlan) -> None:
         threading.Thread(target=self._plan, args=(search, command), name="thalweg-planner", daemon=True).start()
 
     def _plan(self, search: Replanner, command: e.RequestPlan) -> None:
-        """One look for a better placement, beside the flow."""
+        """Plan once in a thread beside the flow, and send the result to the core."""
         begun = time.perf_counter()
         answer = search.answer(command)
         if answer.placement is not None:
@@ -173,7 +179,7 @@ class Run(Stream[T]):
         self._home.tell(answer)
 
     def _demand(self, taken: e.Command) -> None:
-        """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
+        """Demand the partition after a taken partition, from the same sink. After ``Ready``, demand from every sink."""
         if isinstance(taken, e.Deliver) and len(self.dataflow.sinks) > 1:
             self._home.tell(e.NextRequested(self._run_id, taken.sink))
         elif isinstance(taken, e.Deliver) or not self._by_sink:
@@ -183,26 +189,29 @@ class Run(Stream[T]):
                 self._home.tell(e.NextRequested(self._run_id, sink))
 
     def joined(self, hosts: tuple[str, ...], networks: dict[str, Network]) -> None:
-        """These are the hosts of the cluster from now on, and the run's networks as far as they are joined to them."""
+        """Record the cluster's present hosts, and the run's networks with the hosts joined to them, for later plans."""
         with self._news:
             if self.search is not None:
                 self.search = self.search.among(hosts, networks)
 
     def move(self, placement: Mapping[str, str]) -> MoveHandle:
-        """Have these operators change hosts, all between the same two partitions, while the flow goes on.
+        """Move these operators to other hosts while data flows, all between the same two partitions.
 
-        Returns at once a handle. ``handle.result(timeout_s)`` waits until the operators have moved and returns from
-        which partition on, or raises MoveRefused with the reason. If an operator cannot move, for example as its target
-        lacks its code, or room, all stay. One whose state is too large, or whose target is lost later, stays alone. A
-        later call replaces one that has not begun.
+        Returns a handle at once. ``handle.result(timeout_s)`` waits until the operators have moved, and returns the
+        first partition of the new placement. If an operator cannot move, for example because the target lacks the code
+        or room, all operators stay, and ``result`` raises MoveRefused with the reason. An operator whose state is too
+        large, or whose target is lost later, stays alone. A later call replaces a move that has not begun.
 
-        Raises PlacementError for an unknown node or host, or a node that is pinned.
+        Raises PlacementError for an unknown node or host, for a pinned node, and for a node that is no operator.
         """
         self._check_move(self.tree, placement)
         return self._request_moves(placement, {self._run_id: placement})
 
     def _request_moves(self, placement: Mapping[str, str], parts: Mapping[RunId, Mapping[str, str]]) -> MoveHandle:
-        """Ask for a move, in these runs; ``placement``: all of it."""
+        """Request the move ``placement``, split over ``parts`` into a placement for each run or stripe.
+
+        Return its handle.
+        """
         where = ", ".join(f"{name!r} to host {host!r}" for name, host in placement.items())
         handle = MoveHandle(f"the move of {where or 'nothing'}", len(parts))
         for run, part in parts.items():
@@ -216,10 +225,10 @@ class Run(Stream[T]):
             self._home.moves.failed(self.id, f"the run has failed: {self._failed.reason}")
 
     def _check_move(self, tree: tuple[Dataflow, Placement], placement: Mapping[str, str]) -> None:
-        """Raise PlacementError where they cannot."""
+        """Raise PlacementError if the operators of ``placement`` cannot move there in this tree."""
         dataflow, present = tree
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
-        away = {name for name in dataflow.sinks if present.get(name) != self._home.name}  # other clients'
+        away = {name for name in dataflow.sinks if present.get(name) != self._home.name}  # sinks of other clients
         still = {name: host for name, host in present.items() if name not in away}
         check_placement(without(dataflow, away), {**still, **placement}, self._home.hosts())
         for name in placement:
@@ -227,22 +236,23 @@ class Run(Stream[T]):
                 raise PlacementError(f"{name!r} is the {kind}; only operators move")
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:
-        """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.
+        """Change to a different tree of the same sources while data flows, between two partitions.
 
-        Operators whose code is ``reorderable`` (and merges its states, if it has some) may be others in it, with other
-        inputs, and anywhere; they get names of their own, which ``dataflow`` and ``placement`` of this run then tell.
-        All others keep their inputs; where ``placement`` has them elsewhere, they move when the tree has changed.
+        Operators with ``reorderable`` code may be different in the new tree, with different inputs, on every host. If
+        such code has state, it must merge states. These operators get new names, which the run's ``dataflow`` and
+        ``placement`` then have. The remaining operators keep their inputs. An operator with a new host in ``placement``
+        moves after the change.
 
-        Returns at once a handle, as ``move``. Where an operator cannot run (its host lacks the code, or room), the tree
-        stays. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
-        same bytes, PlacementError for an unknown node or host.
+        Returns a handle at once, as ``move`` does. If an operator cannot run, because its host lacks the code or room,
+        the tree stays. A later call replaces a change that has not begun. Raises DataflowError for a tree that would
+        not give the same bytes, PlacementError for an unknown node or host.
         """
         return self._reshape(self._run_id, self.tree, dataflow, placement)
 
     def _reshape(
         self, run: RunId, tree: tuple[Dataflow, Placement], dataflow: Dataflow, placement: Mapping[str, str]
     ) -> MoveHandle:
-        """Have a run go on as another tree than that one."""
+        """Check and request the change of ``run`` from its present tree to ``dataflow``. Return the handle."""
         hosts = self._home.hosts()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
@@ -251,7 +261,7 @@ class Run(Stream[T]):
         present, where = tree
         codes = [flow.by_name[name].code for flow in (dataflow, present) for name in flow.operators]
         free = reorderable(codes, self._home.allow)
-        reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
+        reshape(present, dataflow, full, where, free, 0)  # raises if the tree is wrong
         handle = MoveHandle("the change to another tree")
         self._request(handle, e.PlacementProposed(run, full, "asked for", dataflow, *free))
         return handle
@@ -267,26 +277,27 @@ class Run(Stream[T]):
         nothing: bool = False,
         subscribers: Collection[str] = (),
     ) -> Attached[Any]:
-        """Have another query begin in this run, while the flow goes on: its own partitions are what this returns.
+        """Begin a further query in this run while data flows. Return its partitions as an iterator.
 
-        What is the same there and in the run is done once: nodes with the same code, parameters and inputs, on the same
-        host where they are pinned, as sources are. All others begin with one partition on which the hosts agree
-        (``first_index``), as on a machine where the query begins there; nodes that are shared stay where they are.
+        The query shares equal nodes with the run. Nodes are equal if they have the same code, parameters and inputs,
+        and the same host if they are pinned, as sources are. Shared nodes stay where they are. The remaining nodes
+        begin with a partition on which the hosts agree (``first_index``), as on a machine where the query begins there.
 
         Args:
-            dataflow: the query's graph, in names of its own; its sinks are at this client.
-            placement: a host for every operator that the run does not have, or a planner's name.
-            radius_s: an operator that the run has is shared only if the host where it is lies so near, in seconds of
-                hosts' coordinates (``Client.coordinates``), to where it would be for this query alone; ``apart`` says
-                which are not, and how far they are. None: whatever is the same is shared, wherever it is.
+            dataflow: the query's graph, with its own names. Its sinks are at this client.
+            placement: a host for every operator that the run lacks, or a planner's name.
+            radius_s: the largest distance of a shared operator, in seconds of network coordinates
+                (``Client.coordinates``), from the place that is best for this query alone. An operator farther away is
+                not shared, and ``apart`` has its distance. None: all equal operators are shared.
             hints: as for ``Client.run``, for this query.
             strict: as for ``Client.run``, for this query.
             nothing: as for ``Client.run``, for this query.
-            subscribers: names of other clients that may subscribe to the nodes which this query uses.
+            subscribers: names of clients that may subscribe to the nodes of this query.
 
-        Returns at once. Where it cannot begin (a host lacks the code, or room, or is gone), that is the RunError of
-        whoever iterates over it, and the run goes on. Raises RunError when the run is over, DataflowError for a query
-        that has nothing in common with it or means another node by a name of the run's, PlacementError, UsageError.
+        Returns before the query begins. With a planner's name, the call first waits for the plan. If the query cannot
+        begin (a host is lost, or lacks the code or room), its iterator raises RunError, and the run goes on. Raises
+        RunError if the run is over, DataflowError for a query that shares nothing with the run or uses a name of the
+        run for a different node, PlacementError, UsageError.
         """
         self._check_open()
         wanted, begin = self._prepare(QueryRequest(dataflow, placement, hints, radius_s))
@@ -305,14 +316,14 @@ class Run(Stream[T]):
         return other
 
     def _prepare(self, offered: QueryRequest) -> tuple[PreparedQuery, Callable[[int], None]]:
-        """A query as it is to begin, and what has it begin under its number."""
+        """Return the checked query, and the function that starts the query under a number."""
         assert self._home.prepare is not None
         wanted = self._home.prepare(offered, self.tree)
         where = wanted.placement, wanted.apart
         return wanted, lambda number: self._home.tell(e.AttachRequested(self._run_id, number, wanted.dataflow, *where))
 
     def _take_up(self, queries: Mapping[int, JournaledQuery], starts: Mapping[str, int], left: Collection[int]) -> None:
-        """Go on with the queries that another client attached; ``left``: what is over of the others."""
+        """Continue the queries that an earlier client attached. ``left``: the numbers of queries that are over."""
         for number, query in queries.items():
             where = {name: self.placement[run_name] for name, run_name in query.names.items()}
             wanted = PreparedQuery(query.dataflow, where)
@@ -333,7 +344,7 @@ class Run(Stream[T]):
         self._finished(journal, 0)
 
     def _finished(self, journal: Journal, query: int) -> None:
-        """Nothing is left of a query to be had; of all of them, the run is over."""
+        """Record in the journal that a query is over. With the last query, the run is over."""
         with self._sharing:
             self._left_over.discard(query)
             over = not self._left_over
@@ -353,7 +364,7 @@ class Run(Stream[T]):
         return bool(self._open)
 
     def _left(self, query: int) -> None:
-        """R1: a query has left."""
+        """End the query on the hosts, or the run after its last query (R1)."""
         with self._sharing:
             self._open.discard(query)
             last = not self._open or self._failed is not None
@@ -363,19 +374,22 @@ class Run(Stream[T]):
             self._home.tell(e.DetachRequested(self._run_id, query))
 
     def close_all(self) -> None:
-        """End all queries."""
+        """End the run with every query."""
         with self._sharing:
             self._open.clear()  # the run is over at once, and no query leaves by itself
         for query in (self, *self._queries.values()):
             query._shut(over=False)
 
     def commit(self, index: int, sink: str = "") -> None:
-        """The application is done with partition ``index``, and all before: who resumes the run gets what follows.
+        """Commit partition ``index`` and the earlier ones, so that a resuming client gets the next partition.
 
-        Without it a partition counts as done when the next one is taken; from the first call on only what is said so,
-        which may be ``first_index - 1`` before anything is. ``sink``: of several. Raises UsageError for a sink that
-        there is not, a partition that was not taken, and where the client keeps no journal. Raises JournalError if it
-        cannot be written down; it is tried again then, so a later commit may succeed.
+        Without ``commit``, a partition is committed when the application takes the next one. After the first call, only
+        calls count. Before a partition is taken, ``index`` may be ``first_index - 1``. ``sink``: required if the run
+        has several.
+
+        Raises UsageError for an unknown sink, for a partition that was not taken, and if the client has no journal.
+        Raises JournalError if the journal cannot be written. The client tries again then, so a later commit may
+        succeed.
         """
         if self._journal is None:
             raise UsageError(
@@ -404,12 +418,12 @@ class Run(Stream[T]):
 
 
 class Attached(Run[T]):
-    """A query that began in a run of others (``Run.attach``): its own partitions, to iterate over as over a run.
+    """Query that began in a present run (``Run.attach``), with its own partitions to iterate over.
 
-    ``dataflow`` is its graph in its own names, ``names`` what its nodes are called in the run, ``shared`` those that
-    the run had before, ``apart`` those that it had too far away (``radius_s``), and how far, in seconds; ``detach`` or
-    ``close`` leaves. A query that fails, or leaves, disturbs no other; one that nobody takes from holds up the others,
-    as a sink does.
+    ``dataflow`` is the query's graph in its own names, and ``names`` has the nodes' names in the run. ``shared``: the
+    nodes that the run had before. ``apart``: equal nodes that are too far away to share (``radius_s``), with the
+    distance in seconds. ``detach`` or ``close`` leaves the run. A query that fails or leaves disturbs no other query. A
+    query without a consumer holds up the remaining queries, as a sink does.
     """
 
     def __init__(self, of: Run[Any], number: int, wanted: PreparedQuery, *, strict: bool, nothing: bool) -> None:
@@ -419,17 +433,17 @@ class Attached(Run[T]):
         self.names: dict[str, str] = {}
         self.shared: tuple[str, ...] = ()
         self._of, self._first = of, -1
-        self._called: dict[str, str] = {}  # its sinks, by their names in the run
+        self._called: dict[str, str] = {}  # names of its sinks in the run -> its own names
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
-        """``dataflow``, and where its nodes are now."""
+        """``dataflow`` of the query, and the present hosts of its nodes."""
         names, (_, where) = self.names, self._of.tree
         self.placement = {name: where.get(names.get(name, ""), host) for name, host in self.placement.items()}
         return self.dataflow, self.placement
 
     def _begun(self, command: e.QueryStarted, before: Collection[str]) -> None:
-        """It has begun in the run, which had these nodes before."""
+        """Record that the query has begun. ``before``: the nodes that the run had before."""
         with self._news:
             self.names, self._first = command.names, command.first_index
             self.shared = tuple([name for name in self.dataflow.by_name if command.names.get(name) in before])
@@ -439,14 +453,14 @@ class Attached(Run[T]):
             self._journal.query(self.id, self.query, query)
 
     def _go_on(self, query: JournaledQuery, first: int) -> None:
-        """Another client began it, and has had what comes before the partition ``first``."""
+        """Continue the query of an earlier client with partition ``first``."""
         self.names, self.shared, self._first = query.names, query.shared, first
         self._called = {query.names[name]: name for name in self._sinks}
 
     def take(self, command: e.Command) -> None:
         if isinstance(
             command, e.QueryStarted | e.Ready
-        ):  # its first partition is demanded at once: nobody waits for it to be taken
+        ):  # demand the first partition at once, before the application iterates
             with self._news:
                 self._demand(command)
                 self._wake()
@@ -484,11 +498,11 @@ class Attached(Run[T]):
         return f"query {self.query} of run {self.id}"
 
     def attach(self, dataflow: Dataflow, *args: Any, **options: Any) -> Attached[Any]:
-        """Have yet another query begin in the run, as ``Run.attach``."""
+        """Begin a further query in the run of this query, as ``Run.attach`` does."""
         return self._of.attach(dataflow, *args, **options)
 
     def move(self, placement: Mapping[str, str]) -> MoveHandle:
-        """Have operators change hosts, as ``Run.move``; those that are shared move for all."""
+        """Move operators to other hosts, as ``Run.move`` does. A shared operator moves for every query."""
         expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         check_placement(self.dataflow, {**self.tree[1], **placement}, self._home.hosts())
         handle = self._of.move({self.names.get(name, name): host for name, host in placement.items()})
@@ -496,5 +510,5 @@ class Attached(Run[T]):
         return handle
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:
-        """A query that shares nodes with others has no tree of its own to change: raises DataflowError."""
+        """Raise DataflowError, because a query that shares nodes has no tree of its own to change."""
         raise DataflowError("a query that was attached keeps its shape; only trees of one query change theirs")
