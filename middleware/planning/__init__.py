@@ -1,4 +1,4 @@
-"""Where the operators go: cost models, planners, and planning with knowledge fetched on demand."""
+"""Placement of operators on hosts: cost models, planners, and planning with measurements on demand."""
 
 from __future__ import annotations
 

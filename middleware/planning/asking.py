@@ -1,7 +1,7 @@
-"""Planning with knowledge fetched on demand: ask, probe, plan again.
+"""Planning with knowledge fetched on demand: call the planner, measure the links that it lacks, and plan again.
 
-Planning is cheap and probing is not, so a planner simply starts over with what it knows by then. Pruning never
-changes the result, hence the plan is the one that full knowledge would have given.
+Planning is cheap and probing is not, so a planner simply starts over with all that is known by then. Pruning never
+changes the result. The plan is therefore the plan that full knowledge would have given.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 
-UNUSABLE = LinkEstimate(0.0, count=0)  # a link that was probed in vain: no plan may rest on it
-UNHEARD = Latency(math.inf, count=0)  # likewise
+UNUSABLE = LinkEstimate(0.0, count=0)  # a link whose probe failed: no plan may rely on the link
+UNHEARD = Latency(math.inf, count=0)  # a link whose latency could not be measured
 Probe = Callable[[frozenset[Link]], Mapping[Link, LinkEstimate]]
 Sound = Callable[[frozenset[Link]], Mapping[Link, Latency]]
 Find = Callable[[frozenset[Link]], Mapping[str, Place]]
@@ -37,22 +37,24 @@ Answers = Mapping[Link, LinkEstimate] | Mapping[Link, Latency] | Mapping[str, Pl
 
 
 class Unheard(frozenset[Link]):
-    """Links that are asked for as their latency is to be known, not their bandwidth."""
+    """Links of which the planner needs the latency, not the bandwidth."""
 
 
 class Unplaced(frozenset[Link]):
-    """Links that are asked for as the places of the hosts at their beginnings are to be known."""
+    """Links whose source hosts are to report their network coordinates."""
 
 
 KINDS: Mapping[type[LinksNeeded], type[frozenset[Link]]] = {LatenciesNeeded: Unheard, PlacesNeeded: Unplaced}
 
 
 class ProbedPlan(msgspec.Struct, frozen=True):
-    """A plan and what it took: the links asked for, and in how many rounds.
+    """Plan with the probing that led to it: the links asked for, and the number of rounds.
 
-    ``view``: the knowledge at the end; ``unanswered``: links asked for that no probe could measure, taken as
-    unusable; ``complete``: False when ``max_rounds`` ended the asking, and unknown links were taken as unusable.
-    ``took_s``: until the last answer, where a caller's clock tells it.
+    - ``asked``: links whose bandwidth or latency was asked for.
+    - ``view``: knowledge at the end.
+    - ``unanswered``: links asked for that no probe could measure, and that counted as unusable.
+    - ``complete``: False if ``max_rounds`` ended the probing, after which unknown links counted as unusable.
+    - ``took_s``: seconds until the last answer, if the caller has a clock and sets the field.
     """
 
     result: Plan
@@ -67,11 +69,12 @@ class ProbedPlan(msgspec.Struct, frozen=True):
 def plan_probing(
     planner: Planner, task: Task, model: CostModel, *, max_rounds: int = 100
 ) -> Generator[frozenset[Link], Answers, ProbedPlan]:
-    """A generator for any kind of caller: yields the links to probe, is sent what was measured.
+    """Return a generator that yields the links to probe, receives the measurements, and returns the plan.
 
-    Of links that are ``Unheard`` it is sent latencies, of those that are ``Unplaced`` places, of all others estimates.
-    An answer may hold more than was asked (a round trip teaches the way back as well); a link it leaves out counts as
-    unusable. Returns the plan; never raises LinksNeeded. Raises PlannerError for a planner that fails.
+    Every kind of caller can drive the generator. If the yielded links are ``Unheard``, the caller sends latencies. For
+    ``Unplaced`` links the caller sends places of hosts, and for all other links estimates. An answer may hold more than
+    was requested, since a round trip also measures the link back. A link that is missing in the answer counts as
+    unusable. LinksNeeded is never raised. Raises PlannerError if the planner fails.
     """
     asked: set[Link] = set()
     unanswered: set[Link] = set()
@@ -119,8 +122,10 @@ def plan_with_probes(
     find: Find = lambda _: {},
     max_rounds: int = 100,
 ) -> ProbedPlan:
-    """``plan_probing`` for a caller that can wait: ``probe`` measures links and returns estimates, ``sound``
-    latencies, ``find`` places."""
+    """Run ``plan_probing`` for a caller that can wait, and return the plan.
+
+    ``probe`` measures links and returns estimates. ``sound`` returns latencies, and ``find`` returns places of hosts.
+    """
     search = plan_probing(planner, task, model, max_rounds=max_rounds)
     try:
         links = next(search)

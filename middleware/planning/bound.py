@@ -1,24 +1,26 @@
-"""A lower bound of the period of any tree, and of any mixture of trees: fractional packing of aggregation trees.
+"""Lower bound of the period of every tree, and of every mixture of trees: fractional packing of aggregation trees.
 
-What is bounded. Every source makes one partition per period; whatever the shape, the partition of each has to reach the
-sink, alone or combined with others. Let y(a, b) be the messages per second from host a to host b, in the long run and
-over all trees that may be in use by turns. Then, for a rate of λ partitions per second at the sink:
+Quantities. Every source makes one partition per period. Whatever the shape, the partition of every source has to reach
+the sink, alone or combined with other partitions. Let y(a, b) be the messages per second from host a to host b, in the
+long run and summed over all trees that are used by turns. For a rate of λ partitions per second at the sink, two
+conditions hold.
 
-- every set of hosts that holds a source and not the sink sends at least λ messages per second out of it;
-- no interface is busy more than all of the time: with t(a, b) = start-up + smallest message / rate, the sum of
-  y(a, b) · t(a, b) over a host's links is at most 1 (``single``), over those out of it and those into it (``duplex``),
-  or of each link alone (``independent``).
+- Every set of hosts that holds a source and not the sink sends at least λ messages per second out of the set.
+- No interface is busy more than all of the time. With t(a, b) = start-up + smallest message / rate, busy times
+  y(a, b) · t(a, b) sum to at most 1. The sum is over all links of a host (``single``), or over the links out of a host
+  and over the links into a host (``duplex``). If links are ``independent``, the busy time of each link is at most 1.
 
-The largest such λ is a linear program; 1 / λ bounds the period from below. Where every message has the same size and
-every host a source, it is that of a mixture of trees (Edmonds 1973: arborescences can be packed up to the smallest
-cut), so that nothing better can be said of transfers; of one tree alone it may be well below what can be had. Left out
-are computing, disks, node cycles, growth of images, and that links change: rates are those given.
+The largest such λ is a linear program, and 1 / λ bounds the period from below. If all messages have the same size and
+every host has a source, a mixture of trees reaches this λ, so no better bound on transfers exists. (Edmonds 1973:
+arborescences can be packed up to the smallest cut.) A single tree may need a period well above the bound. The bound
+leaves out computation, disks, node cycles and growth of images. Rates of links are constant.
 
-The cuts are too many to write down. They are added as they are found violated: the smallest cut between each source
-and the sink is that of a largest flow in the messages of the solution so far.
+The cuts are too many to write down. A cut is added when a solution violates the cut. The smallest cut between a source
+and the sink is found as a largest flow in the messages of the latest solution.
 
 Source: Legrand, Marchal, Robert (2005), Optimizing the steady-state throughput of scatter and reduce operations on
-heterogeneous platforms, J. Parallel Distrib. Comput. 65; the program of cuts is the dual view of theirs of flows.
+heterogeneous platforms, J. Parallel Distrib. Comput. 65. The program of cuts is the dual view of the paper's program of
+flows.
 """
 
 from __future__ import annotations
@@ -36,18 +38,19 @@ from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.solver.cuts import smallest_cut
 from thalweg.middleware.planning.solver.program import Program
 
-GAP = 1e-6  # relative; a cut that is violated by less is not
-ROUNDS = 1000  # a safeguard: each adds a cut, and mostly a few dozen rounds do
+GAP = 1e-6  # relative; a cut that is violated by less counts as kept
+ROUNDS = 1000  # a safeguard: each round adds cuts, and a few dozen rounds mostly suffice
 
 
 def bound_period_s(task: Task, interface: Interface = "single") -> float:
-    """Seconds per partition that no tree over these hosts can beat (see the module); 0 where nothing is sent.
+    """Return the seconds per partition that no tree over these hosts can beat (see the module).
 
-    Infinite where the links that are usable do not join all sources to the sink. It counts for dataflows whose
-    combinations are not smaller than their smallest input, as those of pixel selection.
+    The result is 0 if nothing is sent. The result is infinite if the usable links do not join all sources to the sink.
+    The bound is valid for dataflows whose combinations are not smaller than their smallest input, as in pixel
+    selection.
 
-    Raises LinksNeeded with every link that is not known, PlacementError when nobody says where the sink is, and
-    PlannerError for a dataflow that is no tree, and when the program cannot be solved.
+    Raises LinksNeeded with every link that is not known. Raises PlacementError if the sink has neither a pin nor a
+    current host. Raises PlannerError if the dataflow is no tree, or if the program cannot be solved.
     """
     dataflow, hosts, hints = task.dataflow.validate(), task.hosts, task.hints
     if why := dataflow.not_a_tree():
@@ -66,10 +69,10 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
 
 
 def packing_rate(seconds: Floats, root: int, sources: Sequence[int], interface: Interface) -> float:
-    """Partitions per second at ``root``: the optimum of the module's program. ``seconds``: (hosts, hosts) of a message.
+    """Return the partitions per second at ``root``: the optimum of the module's linear program.
 
-    Infinite ``seconds`` are links that cannot be used; inf where messages take no time. Raises PlannerError when the
-    cuts do not end.
+    ``seconds``: (hosts, hosts) time of a message. Infinite ``seconds`` are links that cannot be used. The result is inf
+    if messages take no time. Raises PlannerError if the cuts do not end.
     """
     usable = np.isfinite(seconds)
     edges = np.argwhere(usable)
@@ -105,7 +108,7 @@ def _side(count: int, hosts: set[int]) -> npt.NDArray[np.bool_]:
 
 
 class _Packing:
-    """Largest λ over messages y of the ``edges``."""
+    """Linear program that finds the largest λ over the messages y of the ``edges``."""
 
     def __init__(self, edges: npt.NDArray[np.intp], seconds: Floats, hosts: int, interface: Interface) -> None:
         self._edges, self._program = edges, Program(maximise=True)
@@ -118,18 +121,21 @@ class _Packing:
         if resources.of_links:
             return
         carried = resources.of_transfers(edges[:, 0], edges[:, 1])
-        for resource in np.arange(resources.processors).reshape(-1, hosts).T.ravel():  # host by host
+        for resource in np.arange(resources.processors).reshape(-1, hosts).T.ravel():  # rows host by host
             busy = np.flatnonzero(np.any([places == resource for places in carried], axis=0))
             self._program.row(self._messages[busy], seconds[busy], high=1.0)
 
     def add_cut(self, side: npt.NDArray[np.bool_]) -> None:
-        """Those of ``side``, which holds a source and not the sink, send at least λ out of it."""
+        """Require that the hosts of ``side`` send at least λ messages per second out of ``side``.
+
+        ``side`` holds a source and not the sink.
+        """
         out = np.flatnonzero(side[self._edges[:, 0]] & ~side[self._edges[:, 1]])
         columns = np.concatenate(([self._rate], self._messages[out]))
         self._program.row(columns, np.concatenate(([-1.0], np.ones(len(out)))), low=0.0)
 
     def solve(self) -> tuple[float, Floats]:
-        """λ and the messages of every edge."""
+        """Return λ, and the messages per second of every edge."""
         try:
             variables = self._program.solve().variables
         except PlannerError as error:

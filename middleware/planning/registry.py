@@ -1,9 +1,9 @@
 """Planners, cost models and strategies by name: built in, from an installed package's entry point, or by import path.
 
-A researcher's planner is any class with ``plan`` (see ``Planner``), used as ``--planner package.module:Class``
-or registered by its package under the entry-point groups ``thalweg.planners`` and ``thalweg.cost_models``. Names come
-from the user's own command line or configuration, never off the wire. A strategy is what a run is given by one name:
-the planner it begins with, and how operators move afterwards.
+A researcher's planner is any class with ``plan`` (see ``Planner``). The option ``--planner package.module:Class``
+selects the class, or a package registers the class under the entry-point group ``thalweg.planners``. The group of cost
+models is ``thalweg.cost_models``. Names come from the user's own command line or configuration, never from a message. A
+strategy names both the planner that begins a run and the manner in which operators move afterwards.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from thalweg.middleware.planning.planners.planner import Planner, needs_of, need
 from thalweg.middleware.planning.planners.thalweg import Thalweg
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need, SpaceMoves
 
-MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
+MANY_LINKS = 1_000_000  # while data flows, a plan asks for all links that it may need at once: the network changes
 
 AGAIN = OneShot(start="current", batch=MANY_LINKS)
 
 
 class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-moves"):
-    """For tests: operators are moved at random from outside, by what calls ``Run.move``, until ``moves`` have.
+    """Options of a test driver that moves random operators from outside the run, until ``moves`` moves are done.
 
-    Raises UsageError for a negative number.
+    The driver calls ``Run.move``. Raises UsageError for a negative number.
     """
 
     moves: int = 500
@@ -54,9 +54,10 @@ class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class RandomReshapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-reshapes"):
-    """For tests: the tree is changed at random from outside, by what calls ``Run.reshape``, ``reshapes`` times.
+    """Options of a test driver that changes the tree at random from outside the run, ``reshapes`` times.
 
-    In between ``moves`` operators move, as under ``RandomMoves``. Raises UsageError for a negative number.
+    The driver calls ``Run.reshape``. In between, ``moves`` operators move, as under ``RandomMoves``. Raises UsageError
+    for a negative number.
     """
 
     reshapes: int = 500
@@ -73,10 +74,10 @@ Driver = RandomMoves | RandomReshapes
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """A way to run a dataflow: the planner that places it at the start, and how its operators move (None: never).
+    """Strategy of a run: the planner of the start, and how operators move afterwards (None: never).
 
-    ``again``: what plans while data flows, from the present placement, where GlobalMoves is the adaptation. ``driver``:
-    the options of what moves operators from outside the run (``experiments.drivers``).
+    - ``again``: planner while data flows, from the present placement, if the adaptation is GlobalMoves.
+    - ``driver``: options of the driver that moves operators from outside the run (``experiments.drivers``).
     """
 
     initial: Planner
@@ -86,17 +87,17 @@ class Strategy(msgspec.Struct, frozen=True):
 
     @property
     def moving(self) -> Adaptation | Driver | None:
-        """The options of whatever moves operators, None where they stay."""
+        """Options of the adaptation or driver that moves operators. None: operators stay."""
         return self.adaptation or self.driver
 
     def check(self, dataflow: Dataflow) -> None:
-        """Raise UsageError where it is for trees, and this is none."""
+        """Raise UsageError if the strategy is for trees only, and the dataflow is no tree."""
         if isinstance(self.driver, RandomReshapes) and (why := dataflow.not_a_tree()):
             raise UsageError(f"random-reshapes changes trees, and {why}; use random-moves")
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What hosts measure besides bandwidth while data flows, for who plans then."""
+        """Measurements besides bandwidth that hosts make while data flows, as a basis of moves."""
         return needs_while(self.adaptation, self.again)
 
 
@@ -136,30 +137,30 @@ COST_MODELS: Mapping[str, type[CostModel]] = {
 
 
 def planner_names() -> list[str]:
-    """Return the planners that ``get_planner`` knows by name: built in, and of installed packages."""
+    """Return the names that ``get_planner`` knows: built-in planners, and planners of installed packages."""
     return _known(PLANNERS, "thalweg.planners")
 
 
 def strategy_names() -> list[str]:
-    """Return the strategies that ``get_strategy`` knows by name: built in, and of installed packages."""
+    """Return the names that ``get_strategy`` knows: built-in strategies, and planners of installed packages."""
     return _known({**PLANNERS, **MOVERS}, "thalweg.planners")
 
 
 def cost_model_names() -> list[str]:
-    """Return the cost models that ``get_cost_model`` knows by name: built in, and of installed packages."""
+    """Return the names that ``get_cost_model`` knows: built-in cost models, and models of installed packages."""
     return _known(COST_MODELS, "thalweg.cost_models")
 
 
 def needs_latencies(cost_model: str) -> bool:
-    """Whether a built-in cost model goes by latencies, as placement files give them, which runs do not measure for it.
+    """Return whether a built-in cost model uses latencies. The result is False for an unknown name.
 
-    Raises no error for an unknown name.
+    Placement files give latencies. Runs do not measure latencies for a cost model.
     """
     return COST_MODELS.get(cost_model) is QualityCost
 
 
 def get_planner(name: str, **options: Any) -> Planner:
-    """The planner of that name or import path, made with ``options``.
+    """Return the planner with a name or import path, made with ``options``.
 
     Raises UsageError for an unknown name or option, naming the nearest known.
     """
@@ -173,13 +174,14 @@ def get_planner(name: str, **options: Any) -> Planner:
 
 
 def get_strategy(name: str, **options: Any) -> Strategy:
-    """The strategy of that name: one of ``MOVERS``, or any planner's, after which operators stay.
+    """Return the strategy with a name: an entry of ``MOVERS``, or a planner, after which operators stay.
 
-    ``options``: of the adaptation (``GlobalMoves``, ``LocalMoves``, ``SpaceMoves``), of the driver
-    (``RandomMoves``, ``RandomReshapes``), or of the planner. A planner that has an attribute ``adaptation``,
-    a GlobalMoves, is asked again while data flows, with the present placement as ``current``. Its attributes
-    ``initially`` and ``meanwhile``, if it has them, are the planners of the start and of later. Errors as
-    ``get_planner``. Raises UsageError for an unknown one.
+    ``options`` are options of the adaptation (``GlobalMoves``, ``LocalMoves``, ``SpaceMoves``), of the driver
+    (``RandomMoves``, ``RandomReshapes``), or of the planner. A planner may have an attribute ``adaptation``, a
+    GlobalMoves. Such a planner is called again while data flows, with the present placement as ``current``. If the
+    planner has the attributes ``initially`` and ``meanwhile``, ``initially`` plans the start and ``meanwhile`` plans
+    while data flows. Raises UsageError for an unknown name or option, as ``get_planner``, and for an ``adaptation`` of
+    another kind.
     """
     if name in MOVERS:
         initial, kind = MOVERS[name]
@@ -202,7 +204,7 @@ def get_strategy(name: str, **options: Any) -> Strategy:
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
-    """The cost model of that name or import path; errors as ``get_planner``."""
+    """Return the cost model with a name or import path, made with ``options``. Errors are as in ``get_planner``."""
     if COST_MODELS.get(name) is QualityCost:
         options = {"metric": name, **options}
     model = _make("cost model", COST_MODELS, "thalweg.cost_models", name, options)
@@ -235,7 +237,7 @@ def _find(what: str, built_in: Mapping[str, type[Any]], group: str, name: str) -
             return installed[name].load()
         if colon:
             return getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # importing runs the module
+    except Exception as error:  # the import runs the module, so every error may occur
         text = one_line(error)
         text = text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
         raise UsageError(f"{what} {name!r} cannot be imported: {text}") from error
@@ -243,5 +245,5 @@ def _find(what: str, built_in: Mapping[str, type[Any]], group: str, name: str) -
 
 
 def _known(built_in: Iterable[str], group: str) -> list[str]:
-    """The names that are built in, and those of an entry-point group."""
+    """Return the names of the built-in objects, and the names of an entry-point group."""
     return list(dict.fromkeys([*built_in, *(entry.name for entry in entry_points(group=group))]))

@@ -1,1 +1,1 @@
-"""The optimal placement of operators by response time, availability and network metrics (Cardellini et al., 2016)."""
+"""Optimal placement of operators by response time, availability and network metrics (Cardellini et al., 2016)."""

@@ -1,17 +1,22 @@
-"""The optimum of graphs that are narrow: operators are placed one after the other, and what is alike is kept once.
+"""Optimum of narrow graphs: operators are placed one after the other, and equal states are kept once.
 
-Producers come before consumers. Of the operators placed so far those matter that have consumers still to be placed, the
-*frontier*: where they are and when they are done, with the room that is left on hosts and the cost so far. All states
-after as many operators are kept together, as arrays, and the next operator is put on each of its candidates.
+Producers come before consumers. The *frontier* consists of the placed operators that have consumers still to be placed.
+A state holds the hosts of the frontier's operators, the times at which these operators are done, the room left on
+hosts, and the cost so far. The states after the same number of operators are kept together, as arrays. In every state
+the next operator is put on each of its candidates.
 
-R1. What the operators to come cost at least is known of every state: by additive figures the least with every capacity
-    ignored, for all hosts of the frontier (a table, by dynamic programming backwards); by R the longest way on, each
-    consumer where it is nearest. A state whose cost so far and this are above the best placement known is dropped.
-R2. Of states with the same frontier on the same hosts and the same room only those stay that no other is as good as in
-    the cost so far and in all arrival times. Room above what is still needed is no room.
-R3. Operators that are alike (same needs, same producers, same consumers, same rates) are put on hosts in their order.
-R4. At most so many states are kept, the most promising, first few and then more: of those left out the least bound is
-    remembered, so that the answer is proven, or its gap known. Where none is left out that could be better, it is.
+R1. For every state a lower bound of the cost of the operators to come is known. For additive figures, the bound is the
+    least cost without capacities, for all hosts of the frontier: a table, made by dynamic programming backwards. For R,
+    the bound is the longest path onwards, with each consumer on the nearest host. A state is dropped if the cost so far
+    and the bound are not below the cost of the best known placement.
+R2. States are alike if they have the same frontier on the same hosts, and the same room. A state is dropped if the best
+    of the states alike is as good in the cost so far and in every arrival time. Room above the remaining demand is no
+    room.
+R3. Of operators that are alike (same needs, same producers, same consumers, same rates), a later one is on no earlier
+    host.
+R4. At most a given number of states is kept, the most promising: first few, and then more. The least bound of the
+    omitted states is remembered, so the answer is proven, or the gap is known. If no omitted state could be better, the
+    answer is the optimum.
 """
 
 from __future__ import annotations
@@ -28,15 +33,18 @@ from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, Odp
 from thalweg.middleware.planning.odp.objective import Form, Goal
 from thalweg.middleware.planning.odp.solved import Solved
 
-WIDTHS = (200, 4_000, 60_000, 400_000)  # states that are kept
+WIDTHS = (200, 4_000, 60_000, 400_000)  # numbers of states that are kept, one pass each
 TABLE = 1 << 21  # entries of the largest table
-ROUNDING = 1e-12  # of a cost
+ROUNDING = 1e-12  # share of a cost
 
 
 class OperatorTurn(NamedTuple):
-    """One operator's turn. ``before``, ``after``: the frontier; ``inputs``: its producers' places there, with their
-    streams; ``kept``: which of the frontier, and the operator itself as the last, are in ``after``; ``twin``: the place
-    of one that is alike and comes before it.
+    """Turn of one operator in the search.
+
+    - ``before``, ``after``: the frontier before and after the turn.
+    - ``inputs``: places of the operator's producers in ``before``, with the numbers of the streams.
+    - ``kept``: places of the operators of ``after``. The operator itself has the place behind ``before``.
+    - ``twin``: place of the last operator of ``before`` that is alike. None: no operator is alike.
     """
 
     node: int
@@ -48,8 +56,14 @@ class OperatorTurn(NamedTuple):
 
 
 class States(NamedTuple):
-    """(rows, …) hosts of the frontier, when these are done, the room on hosts, hosts in use, R of what is complete, and
-    the cost so far without R.
+    """States of the search, as arrays with a row for every state.
+
+    - ``hosts``: hosts of the frontier's operators.
+    - ``done``: times at which these operators are done.
+    - ``room``: room left on hosts.
+    - ``used``: hosts in use.
+    - ``over``: R of the paths that are complete.
+    - ``cost``: cost so far without R.
     """
 
     hosts: Indices
@@ -60,14 +74,17 @@ class States(NamedTuple):
     cost: Floats
 
     def only(self, rows: Indices) -> States:
-        """Those of these rows."""
+        """Return the states of these rows."""
         return States(
             self.hosts[rows], self.done[rows], self.room[rows], self.used[rows], self.over[rows], self.cost[rows]
         )
 
 
 def steps_of(instance: OdpInstance, form: Form) -> tuple[OperatorTurn, ...]:
-    """An order in which the frontier stays narrow: of operators that are next the one after which it is least wide."""
+    """Return the turns of all operators, in an order in which the frontier stays narrow.
+
+    Among the operators that may come next, the search takes the operator after which the frontier is narrowest.
+    """
     placed: list[int] = []
     steps: list[OperatorTurn] = []
     frontier: tuple[int, ...] = ()
@@ -102,7 +119,7 @@ def steps_of(instance: OdpInstance, form: Form) -> tuple[OperatorTurn, ...]:
 
 
 def _alike(instance: OdpInstance, form: Form, one: int, other: int) -> bool:
-    """Whether two operators could change places without any difference."""
+    """Return whether two operators could change places without a difference."""
 
     def beside(node: int) -> list[list[tuple[int, float]]]:
         return [
@@ -120,7 +137,7 @@ def _alike(instance: OdpInstance, form: Form, one: int, other: int) -> bool:
 
 
 class Frontier:
-    """The search, made for one goal. ``fits``: whether the graph is narrow enough for the tables."""
+    """Search for the optimum of one goal. ``fits``: whether the graph is narrow enough for the tables."""
 
     def __init__(self, goal: Goal) -> None:
         self.goal, self.instance, self.form = goal, goal.instance, goal.form
@@ -130,12 +147,12 @@ class Frontier:
         widest = max(len({*step.before, step.node}) for step in self.steps)
         self.fits = len(instance.hosts) ** widest <= TABLE
         demands = np.array([instance.demand[step.node] for step in self.steps])
-        self.still = np.cumsum(demands[::-1])[::-1] - demands  # what is needed after each step
+        self.still = np.cumsum(demands[::-1])[::-1] - demands  # demand of the operators after each step
         self._random = np.random.default_rng(0).integers(1, 2**63, 2 * len(instance.hosts) + widest + 1, np.uint64)
 
     @cached_property
     def tables(self) -> list[Floats]:
-        """After each step, for all hosts of the frontier: the least that operators to come cost (R1)."""
+        """Least costs of the operators to come, after each step, for all hosts of the frontier (R1)."""
         hosts = len(self.instance.hosts)
         tables: list[Floats] = [np.zeros(())]
         for step in reversed(self.steps):
@@ -155,7 +172,7 @@ class Frontier:
 
     @cached_property
     def ahead(self) -> Floats:
-        """(n, h) the longest way on from an operator that is done on a host, each consumer where it is nearest (R1)."""
+        """(n, h) longest paths onwards from an operator done on a host, with consumers on the nearest hosts (R1)."""
         instance = self.instance
         longest = np.zeros((instance.count, len(instance.hosts)))
         took = np.where(instance.candidates, instance.execution_s[:, None] / instance.speed, np.inf)
@@ -167,9 +184,9 @@ class Frontier:
         return longest
 
     def solve(self, best: Indices | None = None, widths: Sequence[int] = WIDTHS) -> Solved | None:
-        """The optimum, or the best with so many states (R4); None where it found no placement.
+        """Return the optimum, or the best placement with these numbers of states (R4). None: no placement was found.
 
-        ``best``: a placement that is known.
+        ``best``: a placement that is known. ``widths``: the numbers of states, one pass each.
         """
         where, cost, bound, looked_at = best, math.inf, -math.inf, 0
         if where is not None:
@@ -187,11 +204,14 @@ class Frontier:
         if where is None:
             return None
         main = self.goal.cost(where)
-        # what decides ties is in the bound as well, and no more than a tie of the cost
+        # the bound includes the terms that decide ties, which are no more than a tie of the cost
         return Solved(where, main, min(main, bound - (cost - main)), "frontier", looked_at)
 
     def _pass(self, width: int, limit: float) -> tuple[Indices | None, float, int]:
-        """The best placement below ``limit`` with at most so many states, the least bound of one left out, states."""
+        """Return the best placement below ``limit``, the least bound of an omitted state, and the number of new states.
+
+        At most ``width`` states are kept after each step. The placement is None if no state is left.
+        """
         instance, form = self.instance, self.form
         hosts = len(instance.hosts)
         states = States(
@@ -226,13 +246,14 @@ class Frontier:
     def _expand(
         self, number: int, step: OperatorTurn, states: States, limit: float
     ) -> tuple[Indices, Indices, States, Floats]:
-        """Every state with the operator on every candidate where there is room and the bound is below ``limit``: the
-        row it came from, the host, the state, the bound.
+        """Put the operator in every state on every candidate that has room, and drop states not below ``limit``.
+
+        Return for every new state the row of the state before, the host, the state and its bound.
         """
         instance, form, node = self.instance, self.form, step.node
         options = np.flatnonzero(instance.candidates[node])
         fits = states.room[:, options] >= instance.demand[node]
-        if step.twin is not None:  # R3: of operators that are alike, a later one is on no earlier host
+        if step.twin is not None:  # R3: of two operators that are alike, the later is on no earlier host
             fits &= options >= states.hosts[:, step.twin, None]
         rows, chosen = np.nonzero(fits)
         chosen = options[chosen]
@@ -268,12 +289,12 @@ class Frontier:
         room[index, chosen] -= instance.demand[node]
         if form.host.any():
             used[index, chosen] = True
-        # R2: states that differ only in room that nothing needs have the same room
+        # R2: room that no operator needs makes no difference between states
         np.minimum(room, self.still[number] * (1 + SLACK), out=room)
         return rows, chosen, States(after, done[good], room, used, over[good], cost[good]), bound[good]
 
     def _best_of_alike(self, states: States) -> Indices:
-        """The rows that no other is as good as (R2)."""
+        """Return the rows of the states that stay (R2): of states alike the best, and states better in some figure."""
         keys = np.concatenate((states.hosts, states.room, states.used), axis=1)
         random = self._random[: keys.shape[1]]
         marks = (np.ascontiguousarray(keys, dtype=np.float64).view(np.uint64) * random).sum(axis=1, dtype=np.uint64)
@@ -286,6 +307,6 @@ class Frontier:
         if self.form.response:
             worse &= states.over[order] >= states.over[leader]
             worse &= (states.done[order] >= states.done[leader]).all(axis=1)
-        worse &= (keys[order] == keys[leader]).all(axis=1)  # marks may be equal by chance
+        worse &= (keys[order] == keys[leader]).all(axis=1)  # marks may be equal by chance: compare the states
         undominated: Indices = order[first | ~worse]
         return undominated

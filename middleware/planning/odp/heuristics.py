@@ -1,7 +1,7 @@
-"""Placements that are good, not proven best: one interface for all ways to find one.
+"""Heuristics that find good placements, which are not proven best, with one interface.
 
-A heuristic is a function of a goal and a seed that returns the host of every operator, or raises PlannerError where it
-finds no placement that keeps all constraints. What depends on chance depends on the seed alone.
+A heuristic is a function of a goal and a seed that returns the host of every operator. The function raises PlannerError
+if it finds no placement that keeps all constraints. Chance depends on the seed alone.
 
 Sources: Xu, Chen, Tang, Su (ICDCS 2014), T-Storm; Rizou, Dürr, Rothermel (ICCCN 2010); Pietzuch et al. (ICDE 2006).
 """
@@ -25,21 +25,24 @@ from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 Heuristic = Callable[[Goal, int], Indices]
 
-ROUNDS = 300  # of measurements, from which hosts find their coordinates
-SWEEPS, STEPS, STILL_S = 200, 50, 1e-5  # over operators, of one median, and what is no movement
-WORK, AGAIN = 12_000_000, 100  # entries that local search looks at, and how often it begins again at most
-NEAREST = 10  # hosts from which a descent of cost-space begins
+ROUNDS = 300  # rounds of measurements, from which hosts find their coordinates
+SWEEPS, STEPS, STILL_S = 200, 50, 1e-5  # sweeps over operators, steps of one median, and a distance that is no movement
+WORK, AGAIN = 12_000_000, 100  # entries that a search evaluates, and the most restarts of local search
+NEAREST = 10  # number of central hosts from which descents of cost-space begin
 
 
 def found(goal: Goal, where: Indices, name: str) -> Indices:
-    """The placement; PlannerError where it breaks a constraint."""
+    """Return the placement. Raise PlannerError if the placement breaks a constraint."""
     if shortfall := goal.instance.shortfall(where):
         raise PlannerError(f"{name} finds no placement: {shortfall}")
     return where
 
 
 class Filling:
-    """Hosts that are filled operator by operator. What is pinned, that is, has one candidate, is there first."""
+    """Hosts that are filled with one operator after the other.
+
+    The pinned operators, which have only one candidate, are placed first.
+    """
 
     def __init__(self, instance: OdpInstance, name: str) -> None:
         self.instance, self.name = instance, name
@@ -51,11 +54,14 @@ class Filling:
             self.put(node, self.fits(node))
 
     def free(self) -> list[int]:
-        """The operators that are not placed yet."""
+        """Return the operators that are not placed yet."""
         return np.flatnonzero(self.where < 0).tolist()
 
     def fits(self, node: int) -> Flags:
-        """(h,) whether an operator may be on a host beside what is there; PlannerError where none is left."""
+        """Return whether each host may take an operator beside the placed operators, (h,).
+
+        Raise PlannerError if no host may.
+        """
         instance = self.instance
         good: Flags = instance.candidates[node] & (self.left >= instance.demand[node])
         if instance.limited:
@@ -71,7 +77,7 @@ class Filling:
         return good
 
     def put(self, node: int, liking: Floats | Flags) -> None:
-        """Put an operator on the host that is liked most, of equals the first."""
+        """Put an operator on the host with the greatest ``liking``, the first among equals."""
         host = self.where[node] = int(liking.argmax())
         self.left[host] -= self.instance.demand[node]
         for other, stream in self.instance.inputs[node]:
@@ -86,7 +92,7 @@ class Filling:
 
 
 def first_fit(goal: Goal, seed: int = 0) -> Indices:
-    """Operators in their order, those with fewest candidates first: each on the first of its candidates with room."""
+    """Place each operator on the first candidate with room, beginning with the operators with fewest candidates."""
     filling = Filling(goal.instance, "first-fit")
     for node in np.argsort(goal.instance.candidates.sum(axis=1), kind="stable").tolist():
         if filling.where[node] < 0:
@@ -95,8 +101,11 @@ def first_fit(goal: Goal, seed: int = 0) -> Indices:
 
 
 def t_storm(goal: Goal, seed: int = 0) -> Indices:
-    """Xu: operators by what they send and receive, the most first, each where it adds least traffic between hosts; of
-    such hosts the one that has least room left."""
+    """Place operators as in T-Storm (Xu), beginning with the operator that sends and receives most.
+
+    Each operator goes to the host where it adds the least traffic between hosts. Among equal hosts, the host with the
+    least room left is taken.
+    """
     instance, filling = goal.instance, Filling(goal.instance, "t-storm")
     traffic = np.zeros(instance.count)
     np.add.at(traffic, instance.edges, instance.rate[:, None])
@@ -117,7 +126,10 @@ def t_storm(goal: Goal, seed: int = 0) -> Indices:
 
 
 def query_of(instance: OdpInstance) -> Query:
-    """Streams with the hosts of what is pinned; a rate of 0 pulls a little, so that nothing is anywhere."""
+    """Return the streams as a query, with the hosts of pinned operators.
+
+    A rate of 0 becomes a very small rate, so that every operator is pulled to a place.
+    """
     least = max(float(instance.rate.max(initial=0.0)), 1.0) * SLACK
     pairs = zip(instance.edges.tolist(), instance.rate.tolist(), strict=True)
     streams = (QueryStream(producer, consumer, max(rate, least)) for (producer, consumer), rate in pairs)
@@ -126,7 +138,7 @@ def query_of(instance: OdpInstance) -> Query:
 
 
 def _places(instance: OdpInstance, seed: int) -> Floats:
-    """(h, d) the coordinates that hosts find from the delays between them."""
+    """Return the coordinates (h, d) that hosts find from the delays between them."""
     both_s = (instance.ways_s + instance.ways_s.T) / 2
     if len(both_s) == 1:
         return np.zeros((1, 1))
@@ -134,7 +146,7 @@ def _places(instance: OdpInstance, seed: int) -> Floats:
 
 
 def _mapped(goal: Goal, hosts: Floats, places: Mapping[int, Floats], name: str) -> Indices:
-    """Every operator on the host nearest to its place that has room."""
+    """Return the placement of every operator on the host with room that is nearest to the operator's place."""
     filling, mapper = Filling(goal.instance, name), Mapper(hosts)
     for node in filling.free():
         room = ["room", None]
@@ -145,7 +157,10 @@ def _mapped(goal: Goal, hosts: Floats, places: Mapping[int, Floats], name: str) 
 
 
 def relaxation(goal: Goal, seed: int = 0) -> Indices:
-    """Pietzuch: operators as bodies between springs, at rest in the space of coordinates, and then on hosts."""
+    """Place operators by relaxation (Pietzuch): bodies between springs come to rest in the space of coordinates.
+
+    Each operator then goes to the nearest host with room.
+    """
     instance, hosts, query = goal.instance, _places(goal.instance, seed), query_of(goal.instance)
     pinned = {node: hosts[host] for node, host in query.pinned.items()}
     middle = hosts.mean(axis=0)
@@ -156,8 +171,11 @@ def relaxation(goal: Goal, seed: int = 0) -> Indices:
 
 
 def rizou(goal: Goal, seed: int = 0) -> Indices:
-    """Rizou: every operator in turn to the geometric median of what it is joined to, by rates, until none moves; and
-    then on hosts. That is where the network usage is least, were there hosts everywhere."""
+    """Place operators by geometric medians (Rizou), and then on the nearest hosts with room.
+
+    Each operator in turn goes to the median of its neighbours, weighted by rates, until no operator moves. If there
+    were hosts everywhere, the network usage would be least at these places.
+    """
     instance, hosts, query = goal.instance, _places(goal.instance, seed), query_of(goal.instance)
     places = np.repeat(hosts.mean(axis=0)[None], instance.count, axis=0)
     for node, host in query.pinned.items():
@@ -174,7 +192,10 @@ def rizou(goal: Goal, seed: int = 0) -> Indices:
 
 
 def geometric_median(points: Floats, weights: Floats, place: Floats) -> Floats:
-    """The point with the least sum of weighted distances, near which ``place`` is (Weiszfeld)."""
+    """Return the point with the least sum of weighted distances to ``points`` (Weiszfeld).
+
+    ``place``: start of the search, near the result.
+    """
     for _ in range(STEPS):
         away = np.maximum(np.sqrt(((points - place) ** 2).sum(axis=1)), 1e-9)
         pull = weights / away
@@ -186,8 +207,11 @@ def geometric_median(points: Floats, weights: Floats, place: Floats) -> Floats:
 
 
 def cost_space(goal: Goal, seed: int = 0) -> Indices:
-    """The least network usage by the delays themselves, whatever the goal: the optimum without capacities where
-    streams are a tree, else a descent; what has no room there goes where it uses least; and from there a descent."""
+    """Place operators for the least network usage by the delays themselves, whatever the goal.
+
+    The start is the optimum without capacities if the streams are a tree, or else the result of a descent. An operator
+    that has no room on its host goes to the host with the least usage. A descent then goes on from this placement.
+    """
     instance, query = goal.instance, query_of(goal.instance)
     delay_s = instance.ways_s
     own = Goal(instance, only("usage"))
@@ -221,7 +245,7 @@ def cost_space(goal: Goal, seed: int = 0) -> Indices:
 
 
 def _anywhere(goal: Goal, seed: int, name: str) -> Indices:
-    """A placement that keeps all constraints."""
+    """Return a placement that keeps all constraints. Raise PlannerError if none is found."""
     where = Neighbours(goal).packed(np.random.default_rng((seed, 3)))
     if where is None:
         raise PlannerError(f"{name} finds no placement that keeps all constraints")
@@ -241,12 +265,14 @@ def _tried(way: Heuristic, goal: Goal, seed: int) -> Indices | None:
         return None
 
 
-OTHERS = cost_space, first_fit  # from which local search begins as well
+OTHERS = cost_space, first_fit  # heuristics from whose placements local search begins as well
 
 
 def local_search(goal: Goal, seed: int = 0) -> Indices:
-    """Move an operator, exchange two, exchange all of two hosts, while that is better; again from where it is shaken,
-    and from what other ways found."""
+    """Return the best result of descents, which move an operator, exchange two operators, or exchange two hosts.
+
+    Descents begin at placements of other heuristics, at shaken placements, and at random placements.
+    """
     near, random = Neighbours(goal, WORK), np.random.default_rng((seed, 4))
     where, cost = near.descended(_start(goal, seed, "local-search"))
     for number in range(AGAIN):
@@ -264,7 +290,10 @@ def local_search(goal: Goal, seed: int = 0) -> Indices:
 
 
 def tabu(goal: Goal, seed: int = 0) -> Indices:
-    """Always to the best placement near, though it is worse, and not back soon; the best on the way."""
+    """Return the best placement on a path that always goes on to the best neighbour.
+
+    The path goes on even if this neighbour is worse, and does not go back soon.
+    """
     start = _start(goal, seed, "tabu")
     return found(goal, Neighbours(goal, WORK).tabu(start, np.random.default_rng((seed, 5))), "tabu")
 

@@ -1,11 +1,14 @@
-"""The optimum of fat graphs: a source that all take from, operators in the middle, and a sink that takes from all.
+"""Optimum of fat graphs: every operator in the middle takes from one source and feeds one sink.
 
-For every two hosts of the two hubs the operators in the middle are an assignment to hosts: what each costs on a host,
-and how long the way through it is, does not depend on the others but for the room they take, which is one place each.
-Where they are alike, sorting gives the least sum and the least threshold, that is, the least longest way, for all hosts
-of the hubs at once; their sum bounds the cost (R1). Pairs of hosts are looked at by their bounds, until no other can be
-better. Of a pair, for one threshold after the other from the least on, the least sum of those no farther than that is
-found by sorting or, where operators differ, as an assignment (R2).
+The source and the sink are the hubs. If the hosts of both hubs are fixed, the placement of the operators in the middle
+is an assignment to hosts. The cost of a middle operator on a host, and the length of the path through the operator,
+then do not depend on the remaining operators. Operators only compete for room: every operator takes one place.
+
+If the operators are alike, sorting gives the least sum of costs for all hosts of the hubs at once. Sorting also gives
+the least threshold, which is the least longest path. The total of both bounds the cost (R1). Pairs of hub hosts are
+tried in the order of their bounds, until no further pair can be better. For one pair, thresholds are tried from the
+least on. The least sum over the hosts within a threshold (R2) is found by sorting, or as an assignment if operators
+differ.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ ROUNDING = 1e-12
 
 
 class _Fat(NamedTuple):
-    """A goal of which the graph is fat. ``alike``: whether operators in the middle are."""
+    """Goal whose graph is fat, with the numbers of the operators and of the streams into and out of the middle.
+
+    ``alike``: whether the operators in the middle are alike.
+    """
 
     goal: Goal
     source: int
@@ -34,20 +40,26 @@ class _Fat(NamedTuple):
     alike: bool
 
     def sums(self, number: int, a: Indices, b: Indices) -> Floats:
-        """(pairs, h) what one in the middle costs on every host, inf where it may not be; hubs on ``a`` and ``b``."""
+        """Return the cost of middle operator ``number`` on every host, (pairs, h), with the hubs on ``a`` and ``b``.
+
+        inf: the host is no candidate.
+        """
         form, node = self.goal.form, self.middle[number]
         allowed = np.where(self.goal.instance.candidates[node], form.node[node], np.inf)
         return np.asarray(form.edge[self.into[number]][a] + form.edge[self.out[number]].T[b] + allowed)
 
     def ways_s(self, number: int, a: Indices, b: Indices) -> Floats:
-        """(pairs, h) how long it takes from the source's host through it to the sink's, on every host."""
+        """Return the seconds from the source's host through middle operator ``number`` to the sink's host.
+
+        The result is (pairs, h), for the operator on every host. inf: the host is no candidate.
+        """
         instance, node = self.goal.instance, self.middle[number]
         took = np.where(instance.candidates[node], instance.execution_s[node] / instance.speed, np.inf)
         return np.asarray(instance.ways_s[a] + instance.ways_s.T[b] + took)
 
 
 def through_hubs(goal: Goal) -> Solved | None:
-    """The optimum; None where this way says nothing of the problem, or nothing fits."""
+    """Return the optimum. None: the method does not apply to the problem, or no placement fits."""
     fat = _fat(goal)
     if fat is None:
         return None
@@ -113,7 +125,10 @@ def _fat(goal: Goal) -> _Fat | None:
 
 
 def _least(fat: _Fat, a: Indices, b: Indices, places: Floats) -> tuple[Floats, Floats]:
-    """(pairs,) bounds on the sum of all in the middle, and on the longest way (R1); exact by themselves where alike."""
+    """Return bounds (pairs,) on the sum of costs in the middle, and on the longest path (R1).
+
+    If the operators are alike, each bound alone is exact.
+    """
     count, pairs = len(fat.middle), np.arange(len(a))[:, None]
     if fat.alike:
         sums, ways = fat.sums(0, a, b), fat.ways_s(0, a, b)
@@ -139,7 +154,10 @@ def _least(fat: _Fat, a: Indices, b: Indices, places: Floats) -> tuple[Floats, F
 
 
 def _assign(fat: _Fat, a: int, b: int, places: Floats, limit: float) -> tuple[float, Indices | None]:
-    """The least sum and longest way (R2) below ``limit``, and the hosts of those in the middle; None: none is."""
+    """Return the least sum of the costs and the longest path (R2), and the hosts of the middle.
+
+    If no assignment is below ``limit``, the result is the limit and None.
+    """
     pair, response = (np.array([a]), np.array([b])), fat.goal.form.response
     if fat.alike:
         ways = fat.ways_s(0, *pair)
@@ -151,7 +169,7 @@ def _assign(fat: _Fat, a: int, b: int, places: Floats, limit: float) -> tuple[fl
         )
     least, middle = limit, None
     thresholds = np.unique(ways[np.isfinite(ways)]) if response else np.array([np.inf])
-    low, high = 0, len(thresholds)  # the first threshold that all are within
+    low, high = 0, len(thresholds)  # bisection to the first threshold within which every operator has a place
     while low < high:
         half = (low + high) // 2
         if _filled(fat, np.where(ways <= thresholds[half], 0.0, np.inf), places) is None:
@@ -173,7 +191,10 @@ def _assign(fat: _Fat, a: int, b: int, places: Floats, limit: float) -> tuple[fl
 
 
 def _filled(fat: _Fat, sums: Floats, places: Floats) -> tuple[float, Indices] | None:
-    """The least sum with all in the middle somewhere, and where; None where not all fit."""
+    """Return the least sum of costs with every operator of the middle on a host, and the hosts.
+
+    None: not every operator has room.
+    """
     count = len(fat.middle)
     if fat.alike:
         order = np.argsort(sums[0], kind="stable")
@@ -185,7 +206,7 @@ def _filled(fat: _Fat, sums: Floats, places: Floats) -> tuple[float, Indices] | 
     slots = np.repeat(np.arange(len(places)), places.clip(0).astype(np.intp))
     try:
         rows, columns = linear_sum_assignment(sums[:, slots])
-    except ValueError:  # says that none is feasible
+    except ValueError:  # scipy found no feasible assignment
         return None
     if len(rows) < count:
         return None

@@ -1,8 +1,8 @@
-"""An optimal placement problem as arrays: what operators need, and what hosts and the links between them give.
+"""Optimal placement problem as arrays: the needs of operators, and the capacities of hosts and links.
 
-Operators are numbered so that each comes before its consumers, hosts in the order that decides ties. A placement is an
-array with the host of every operator. Source: Cardellini, Grassi, Lo Presti, Nardelli (DEBS 2016), sections 3 to 5;
-their symbols stand beside the names.
+Operators are numbered so that producers come before consumers. Hosts are numbered in the order that decides ties. A
+placement is an array with the host of every operator. Source: Cardellini, Grassi, Lo Presti, Nardelli (DEBS 2016),
+sections 3 to 5. The paper's symbols stand beside the names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.middleware.errors import PlacementError, UsageError
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-SLACK = 1e-9  # of a capacity: rounding is no overload
+SLACK = 1e-9  # of a capacity: an excess up to this share is rounding, not overload
 
 
 def _finite(values: Floats) -> Flags:
@@ -31,9 +31,11 @@ def _share(values: Floats) -> Flags:
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Of one placement: R in seconds, log A by operators (``availability="hosts"``: by hosts) and links, T, N and EE.
+    """Metrics of one placement: response time R, availability A, traffic T, network usage N and elastic energy EE.
 
-    T is in units of rate, N in those times seconds, EE in those times seconds squared.
+    R is in seconds. Both fields of log A have a factor for every link in use. ``log_availability`` has a factor for
+    every operator, and ``log_availability_of_hosts`` a factor for every host in use (``availability="hosts"``). T is in
+    the unit of rates, N in this unit times seconds, EE in this unit times seconds squared.
     """
 
     response_s: float
@@ -45,16 +47,16 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """What is placed, and where it may go.
+    """Optimal placement problem: operators and streams to be placed, and hosts with their links.
 
-    - ``names``, ``hosts``: of n operators and h hosts
-    - ``edges``: (m, 2) producer and consumer of every stream
-    - ``rate``: (m,) λ_ij of every stream, in any unit
-    - ``execution_s``: (n,) R_i; ``demand``: (n,) C_i
-    - ``capacity``: (h,) C_u; ``speed``: (h,) S_u; ``availability``: (h,) A_u
-    - ``delay_s``: (h, h) d_uv; ``link_availability``: (h, h) A_uv; ``bandwidth``: (h, h) B_uv in the unit of rates,
-      inf where there is no limit. What stays on a host takes no time, never fails and has no limit
-    - ``candidates``: (n, h) whether an operator may be on a host; one that is pinned has one
+    - ``names``, ``hosts``: names of the n operators and of the h hosts.
+    - ``edges``: (m, 2) producer and consumer of every stream.
+    - ``rate``: (m,) λ_ij of every stream, in any unit.
+    - ``execution_s``: (n,) R_i. ``demand``: (n,) C_i.
+    - ``capacity``: (h,) C_u. ``speed``: (h,) S_u. ``availability``: (h,) A_u.
+    - ``delay_s``: (h, h) d_uv. ``link_availability``: (h, h) A_uv. ``bandwidth``: (h, h) B_uv in the unit of rates, inf
+      for no limit. A stream within one host takes no time, never fails and has no limit.
+    - ``candidates``: (n, h) whether an operator may be on a host. A pinned operator has one candidate.
     """
 
     names: tuple[str, ...]
@@ -72,7 +74,7 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     candidates: Flags
 
     def check(self) -> OdpInstance:
-        """Return self; UsageError naming the first operator, host or link that does not fit."""
+        """Return self. Raise UsageError naming the first operator, host, stream or link with a wrong value."""
         names, hosts, count = self.names, self.hosts, len(self.hosts)
         if not (names and hosts):
             raise UsageError(f"there are {len(names)} operators and {count} hosts; at least one of each is needed")
@@ -121,7 +123,7 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def reachable(self) -> Flags:
-        """(h, h) whether a stream may go from one host to another."""
+        """(h, h) flags: whether a stream may go from the first host to the second."""
         reachable = np.zeros((len(self.hosts), len(self.hosts)), dtype=bool)
         for producer, consumer in self.edges.tolist():
             reachable |= self.candidates[producer][:, None] & self.candidates[consumer]
@@ -129,32 +131,32 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many operators there are."""
+        """Number of operators."""
         return len(self.names)
 
     @cached_property
     def ways_s(self) -> Floats:
-        """(h, h) d_uv, 0 on one host; what is missing and never used is 0 as well."""
+        """(h, h) delays d_uv, 0 within one host. A missing delay, which no stream uses, is 0 as well."""
         return np.nan_to_num(np.where(np.eye(len(self.hosts), dtype=bool), 0.0, self.delay_s), nan=0.0, posinf=0.0)
 
     @cached_property
     def unlike(self) -> Floats:
-        """(h, h) 1 between two hosts, 0 on one."""
+        """(h, h) 1 for two different hosts, 0 for the same host."""
         return 1.0 - np.eye(len(self.hosts))
 
     @cached_property
     def log_links(self) -> Floats:
-        """(h, h) log A_uv, 0 on one host."""
+        """(h, h) log A_uv, 0 within one host."""
         return np.log(np.where(np.eye(len(self.hosts), dtype=bool), 1.0, self.link_availability))
 
     @cached_property
     def inputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Of every operator its producers, each with the number of the stream."""
+        """Producers of every operator, each with the number of the stream."""
         return self._beside(1)
 
     @cached_property
     def outputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Of every operator its consumers, each with the number of the stream."""
+        """Consumers of every operator, each with the number of the stream."""
         return self._beside(0)
 
     def _beside(self, own: int) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -165,18 +167,21 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def limited(self) -> bool:
-        """Whether a link that a stream may take could be too narrow: else (17) says nothing."""
+        """Return whether a link that a stream may take could be too narrow. If no link could, (17) has no effect."""
         return bool((self.bandwidth < self.rate.sum())[self.reachable & (self.unlike > 0)].any())
 
     # --- placements -----------------------------------------------------------------------------
 
     def where(self, placement: Iterable[str]) -> Indices:
-        """The hosts of all operators, in their order, as an array."""
+        """Return a placement as an array. ``placement``: host names, in the order of the operators."""
         number = {host: at for at, host in enumerate(self.hosts)}
         return np.array([number[host] for host in placement], dtype=np.intp)
 
     def responses_s(self, where: Indices) -> Floats:
-        """(rows,) R of many placements (rows, n): the longest way from a source to a sink (1)-(4)."""
+        """Return the response times R (rows,) of many placements (rows, n).
+
+        R is the longest path from a source to a sink, (1) to (4).
+        """
         took = self.execution_s / self.speed[where]
         done = took.copy()
         for node, inputs in enumerate(self.inputs):
@@ -187,7 +192,7 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return responses_s
 
     def metrics(self, where: Indices) -> Metrics:
-        """What a placement comes to."""
+        """Return the metrics of one placement."""
         ends = where[self.edges[:, 0]], where[self.edges[:, 1]]
         links = float(self.log_links[ends].sum())
         hosts = np.log(self.availability)
@@ -202,18 +207,18 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         )
 
     def loads(self, where: Indices) -> Floats:
-        """(h,) what is asked of every host."""
+        """Return the sum of demands on every host, (h,)."""
         return np.bincount(where, self.demand, len(self.hosts)).astype(np.float64, copy=False)
 
     def flows(self, where: Indices) -> Floats:
-        """(h, h) what goes from every host to every other."""
+        """Return the sum of stream rates from every host to every other host, (h, h)."""
         hosts = len(self.hosts)
         ends = where[self.edges[:, 0]] * hosts + where[self.edges[:, 1]]
         flows: Floats = np.bincount(ends, self.rate, hosts * hosts).reshape(hosts, hosts) * self.unlike
         return flows
 
     def shortfall(self, where: Indices) -> str:
-        """Which constraint a placement breaks, and by how much; empty where it breaks none."""
+        """Return a text with the first constraint that a placement breaks, and by how much. Empty: no constraint."""
         for node, host in enumerate(where.tolist()):
             if not self.candidates[node, host]:
                 return f"operator {self.names[node]!r} is on {self.hosts[host]!r}, which is no candidate of it"
@@ -231,7 +236,11 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return ""
 
     def lacks(self, where: Indices) -> Floats:
-        """(rows,) how much room and bandwidth is short in many placements (rows, n), and how many are no candidates."""
+        """Return by how much many placements (rows, n) break constraints, (rows,).
+
+        The result adds up the missing room, the missing bandwidth, and the number of operators on hosts that are no
+        candidates.
+        """
         rows, hosts = np.arange(len(where))[:, None], len(self.hosts)
         loads = np.zeros((len(where), hosts))
         np.add.at(loads, (rows, where), np.broadcast_to(self.demand, where.shape))
@@ -247,13 +256,16 @@ class OdpInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return lacks
 
     def require(self, where: Indices) -> None:
-        """Raise PlacementError for a placement that breaks a constraint."""
+        """Raise PlacementError if a placement breaks a constraint."""
         if shortfall := self.shortfall(where):
             raise PlacementError(shortfall)
 
 
 def sampled(instance: OdpInstance, share: float, random: np.random.Generator) -> OdpInstance:
-    """The same with so large a share of its candidates for every operator, drawn, at least one."""
+    """Return the instance with a random ``share`` of the candidates of every operator.
+
+    Every operator keeps at least one candidate.
+    """
     candidates = np.zeros_like(instance.candidates)
     for node, allowed in enumerate(instance.candidates):
         hosts = np.flatnonzero(allowed)

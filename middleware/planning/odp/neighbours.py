@@ -1,9 +1,9 @@
-"""Placements that differ by little from one: an operator elsewhere, two operators exchanged, two hosts exchanged.
+"""Neighbours of a placement: one operator moved, two operators exchanged, or two hosts exchanged.
 
-What every move costs is known at once, as an array: of additive figures from what neighbours are on, of R from the
-longest ways to and from each operator, and the longest that avoids it. Exchanges are evaluated together, a row each.
-A search goes from a placement that keeps all constraints to others that do; one is found by letting what is broken
-become less.
+The costs of all moves are computed together, as an array. Additive figures follow from the hosts of the neighbours in
+the graph. R follows from the longest paths to and from each operator, and from the longest path that avoids the
+operator. Exchanges are evaluated together, a row each. A search goes from placement to placement, and every placement
+keeps all constraints. A first such placement is found by reducing the excess step by step.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import numpy as np
 from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, OdpInstance
 from thalweg.middleware.planning.odp.objective import Goal
 
-GAIN = 1e-12  # of a cost: less is rounding
-FLOWS = 1 << 22  # entries of links that are looked at together
-ENTRIES = 60_000  # of exchanges that are looked at together
-PACKING = 400  # steps until no placement that keeps all constraints is found
-TENURE = 7  # steps for which an operator does not go back
-PATIENCE = 60  # steps of a tabu search without a better placement
+GAIN = 1e-12  # share of a cost: less is rounding
+FLOWS = 1 << 22  # entries of flows over links that are evaluated together
+ENTRIES = 60_000  # entries of exchanges that are evaluated together
+PACKING = 400  # steps of the search for a placement that keeps all constraints, at most
+TENURE = 7  # steps for which an operator does not go back to a host
+PATIENCE = 60  # steps without a better placement after which a tabu search ends
 
 
 def excess(instance: OdpInstance, rows: Indices) -> Floats:
-    """(rows,) by how much placements break constraints, as shares of all that is asked; 0: they break none."""
+    """Return by how much placements break constraints, (rows,). 0: all constraints are kept.
+
+    Missing room and bandwidth count as shares of the sum of demands and of rates. An operator on a host that is no
+    candidate counts 1.
+    """
     hosts, number = len(instance.hosts), np.arange(len(rows))[:, None]
     shares: Floats = (~instance.candidates[np.arange(instance.count), rows]).sum(axis=1).astype(np.float64)
     asked = np.broadcast_to(instance.demand, rows.shape).ravel()
@@ -46,9 +50,9 @@ def excess(instance: OdpInstance, rows: Indices) -> Floats:
 
 
 class Neighbours:
-    """What is near a placement, for one goal. A placement that is asked about keeps all constraints.
+    """Neighbourhood of placements for one goal. Placements that callers pass keep all constraints.
 
-    ``most``: so many entries of arrays are looked at, about, until the search is tired, and ends.
+    ``most``: about this number of array entries is evaluated until the search is tired, and ends.
     """
 
     def __init__(self, goal: Goal, most: int | None = None) -> None:
@@ -64,16 +68,18 @@ class Neighbours:
 
     @property
     def tired(self) -> bool:
-        """Whether it has looked at enough."""
+        """Return whether the search has evaluated more than ``most`` entries."""
         return self._most is not None and self._work > self._most
 
     def cost(self, where: Indices) -> float:
-        """What a placement costs, with what decides ties."""
+        """Return the cost of a placement, with the terms that decide ties."""
         return float(self.goal.costs(where[None])[0])
 
     def moves(self, where: Indices) -> Floats:
-        """(n, h) what it costs with each operator on each host, the others staying; inf: no room there, no candidate,
-        or it is there."""
+        """Return the costs (n, h) with each operator on each host, while the remaining operators stay.
+
+        inf: the host has no room, is no candidate, or is the operator's present host.
+        """
         instance, form, operators = self.instance, self.form, np.arange(self.instance.count)
         producers, consumers = instance.edges.T
         self._work += (instance.count + len(self._streams)) * len(instance.hosts)
@@ -98,10 +104,14 @@ class Neighbours:
         return costs
 
     def _responses_s(self, where: Indices) -> Floats:
-        """(n, h) R with each operator on each host: the longest way through it there, or else the longest without."""
+        """Return R (n, h) with each operator on each host.
+
+        R is the longest path through the operator there, or the longest path without the operator if that path is
+        longer.
+        """
         instance, count = self.instance, self.instance.count
         took = self._took_s[np.arange(count), where]
-        done = np.repeat(took[:, None], count + 1, axis=1)  # by operator, without each one, and with all
+        done = np.repeat(took[:, None], count + 1, axis=1)  # (n, n + 1) without each operator, and with all operators
         apart = np.full((count + 1, count), 0.0)
         apart[np.arange(count), np.arange(count)] = -np.inf
         ready = np.zeros((count, len(instance.hosts)))
@@ -122,14 +132,17 @@ class Neighbours:
         return responses_s
 
     def exchanged(self, where: Indices) -> Indices:
-        """(rows, n) two operators in each other's place."""
+        """Return the placements (rows, n) in which two operators have exchanged their hosts."""
         first, second = self._pairs[:, where[self._pairs[0]] != where[self._pairs[1]]]
         rows, number = np.repeat(where[None], len(first), axis=0), np.arange(len(first))
         rows[number, first], rows[number, second] = where[second], where[first]
         return rows
 
     def renamed(self, where: Indices) -> Indices:
-        """(rows, n) all that is on one host on another, and what is there on the first."""
+        """Return the placements (rows, n) in which two hosts have exchanged all their operators.
+
+        One of the two hosts may be without operators.
+        """
         used = np.unique(where)
         pairs = [(u, v) for u in used.tolist() for v in range(len(self.instance.hosts)) if u < v or v not in used]
         to = np.repeat(np.arange(len(self.instance.hosts))[None], len(pairs), axis=0)
@@ -138,7 +151,11 @@ class Neighbours:
         return to[:, where]
 
     def better(self, where: Indices, cost: float) -> tuple[Indices, float] | None:
-        """The best placement near this one, by moves, or else by exchanges; None: none is better."""
+        """Return a better neighbour of a placement, with the cost. None: none is better, or the search is tired.
+
+        The best move is taken. If no move is better, exchanges of operators and then of hosts are evaluated in batches.
+        The best exchange of the first batch with a better placement is taken.
+        """
         for row, _ in self._moved(where, self.moves(where), cost - GAIN * abs(cost)):
             return row, self.cost(row)
         for rows in (self.exchanged(where), self.renamed(where)):
@@ -151,8 +168,10 @@ class Neighbours:
         return None
 
     def _best(self, rows: Indices, forbidden: Flags | None = None, least: float = np.inf) -> tuple[Indices, float]:
-        """The best of some placements that keeps all constraints, and is better than ``least`` where it is forbidden
-        one of its hosts (n, h); inf: there is none."""
+        """Return the best of ``rows`` that keeps all constraints, with the cost. inf: there is no such placement.
+
+        ``forbidden``: (n, h) hosts on which operators must not be, unless the placement costs less than ``least``.
+        """
         self._work += len(rows) * (self.instance.count + len(self._streams))
         costs = np.where(excess(self.instance, rows) == 0, self.goal.costs(rows), np.inf)
         if forbidden is not None:
@@ -162,14 +181,14 @@ class Neighbours:
         return rows[at], float(costs[at])
 
     def descended(self, where: Indices) -> tuple[Indices, float]:
-        """The placement to which better ones lead, and its cost."""
+        """Return the placement at the end of a descent over better neighbours, with the cost."""
         cost = self.cost(where)
         while not self.tired and (neighbour := self.better(where, cost)) is not None and neighbour[1] < cost:
             where, cost = neighbour
         return where, cost
 
     def shaken(self, where: Indices, random: np.random.Generator) -> Indices:
-        """Some operators on other hosts, drawn; constraints are kept."""
+        """Return a placement with some operators on random hosts. All constraints are kept."""
         row = where.copy()
         for node in random.permutation(self.instance.count)[: max(2, self.instance.count // 4)].tolist():
             room = self.instance.capacity * (1 + SLACK) - self.instance.loads(row)
@@ -181,7 +200,7 @@ class Neighbours:
         return row
 
     def packed(self, random: np.random.Generator) -> Indices | None:
-        """A placement that keeps all constraints, whatever it costs; None: none was found."""
+        """Return a placement that keeps all constraints, whatever the cost. None: no placement was found."""
         instance, hosts = self.instance, len(self.instance.hosts)
         where = np.array([random.choice(np.flatnonzero(row)) for row in instance.candidates], dtype=np.intp)
         until = np.zeros((instance.count, hosts), dtype=np.intp)
@@ -205,7 +224,10 @@ class Neighbours:
         return None
 
     def tabu(self, where: Indices, random: np.random.Generator) -> Indices:
-        """The best placement on a way that always goes on to the best near, though it is worse, and not back soon."""
+        """Return the best placement of a search that always goes on to the best neighbour, even to a worse placement.
+
+        An operator does not return soon to a host that the operator has left.
+        """
         instance, cost = self.instance, self.cost(where)
         best, least, since, step = where, cost, 0, 0
         until = np.zeros((instance.count, len(instance.hosts)), dtype=np.intp)
@@ -222,7 +244,10 @@ class Neighbours:
         return best
 
     def _next(self, where: Indices, cost: float, least: float, forbidden: Flags) -> tuple[Indices, float] | None:
-        """The best near, of those that are not forbidden or better than all so far; exchanges where no move gains."""
+        """Return the best neighbour that is not forbidden, or costs less than ``least``, with the cost.
+
+        Exchanges are evaluated if no move lowers the cost. None: there is no such neighbour.
+        """
         moves = self.moves(where)
         moves[forbidden & (moves >= least)] = np.inf
         neighbour = next(self._moved(where, moves, np.inf), None)
@@ -230,14 +255,17 @@ class Neighbours:
             rows = self.exchanged(where)
             if len(rows):
                 forbidden = forbidden.copy()
-                forbidden[np.arange(self.instance.count), where] = False  # who stays does not go back
+                forbidden[np.arange(self.instance.count), where] = False  # an operator that stays does not go back
                 row, value = self._best(rows, forbidden, least)
                 if value < (np.inf if neighbour is None else neighbour[1]):
                     neighbour = row, value
         return neighbour
 
     def _moved(self, where: Indices, moves: Floats, below: float) -> Iterator[tuple[Indices, float]]:
-        """The placements after moves that cost less than ``below`` and keep all constraints, the best first."""
+        """Yield the placements after moves that cost less than ``below`` and keep all constraints, the best first.
+
+        If no bandwidth is limited, only the best placement is yielded.
+        """
         good = np.flatnonzero(moves.ravel() < below)
         limited = self.instance.limited
         if len(good) and not limited:

@@ -1,9 +1,10 @@
-"""What makes a placement the best one: metrics, weighed and normalised, and what decides among equals.
+"""Objective of a placement: metrics, weighed and normalised, and the rule that decides among equals.
 
 The utility F (9), (22) is the weighted sum of metrics, each 1 at its best and 0 at its worst (simple additive
-weighting). The paper does not say where the two lie. Here the best of a metric is that of the placement which is best
-by it alone, proven, or else its bound; the worst is what every operator and every stream has at its worst host or link,
-whatever the others have. Maximising F is minimising a ``Form``, which is what solvers and heuristics are given.
+weighting). The paper does not define these extremes. Here the best value of a metric belongs to the placement that is
+proven best by the metric alone. If no placement is proven best, a bound replaces the value. For the worst value, every
+operator and every stream is on its own worst host or link. Maximising F is minimising a ``Form``, and solvers and
+heuristics minimise forms.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ Network = Literal["traffic", "usage", "energy"]
 Metric = Literal["response", "availability", "traffic", "usage", "energy"]
 Counted = Literal["operators", "hosts"]
 NETWORK: tuple[Network, ...] = get_args(Network)
-# Shares of a cost that are a tie. What decides ties counts for so much less that it changes nothing else, and
-# sums in double precision still tell the second from the third.
+# Shares of a cost that count as a tie. The terms that decide ties have such small shares that they change nothing else.
+# Sums in double precision still distinguish the first of these terms from the second.
 TIE, SECOND_TIE = 1e-7, 1e-12
 
 
 class Objective(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """The weights w_r, w_a and w_z, which sum to 1, and what they weigh.
+    """Objective of a placement: the weights w_r, w_a and w_z, which sum to 1, and the metrics that they weigh.
 
-    - ``metric``: Z, the inter-node traffic T, the network usage N or the elastic energy EE
-    - ``availability_of``: whether A has a factor for every operator (5), or for every host in use, once
-    - ``ties``: among equals the least R is taken, and then the least N; else any
+    - ``metric``: Z. This is the inter-node traffic T, the network usage N or the elastic energy EE.
+    - ``availability_of``: whether A has a factor for every operator (5), or one for every host in use.
+    - ``ties``: among equals the least R wins, and then the least N. False: any of the equals may win.
 
-    Raises UsageError for weights that are negative, or sum to something else.
+    Raises UsageError for weights that are negative, or do not sum to 1.
     """
 
     response: float = 1.0
@@ -60,28 +61,28 @@ class Objective(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tr
 
     @cached_property
     def weights(self) -> Mapping[Metric, float]:
-        """Those above 0, by metric."""
+        """Weights above 0, by metric."""
         weights: dict[Metric, float] = {"response": self.response, "availability": self.availability}
         return {metric: weight for metric, weight in {**weights, self.metric: self.network}.items() if weight > 0}
 
     @property
     def sole(self) -> Metric | None:
-        """The only metric with a weight; None where there are several."""
+        """Only metric with a weight. None: several metrics have a weight."""
         return next(iter(self.weights)) if len(self.weights) == 1 else None
 
 
 def only(metric: Metric, *, availability_of: Counted = "operators", ties: bool = True) -> Objective:
-    """The objective that is this metric alone."""
+    """Return the objective in which one metric has all the weight."""
     if metric in NETWORK:
         return Objective(0.0, 0.0, 1.0, metric, availability_of, ties)
     return Objective(float(metric == "response"), float(metric == "availability"), 0.0, "usage", availability_of, ties)
 
 
 class Form(msgspec.Struct, frozen=True, dict=True):
-    """A figure of placements that is to be small: ``response`` · R + ``node`` of every operator on its host + ``edge``
-    of every stream on its link + ``host`` of every host in use.
+    """Figure of placements that is to be small, a sum of four terms.
 
-    ``node``: (n, h), ``edge``: (m, h, h), ``host``: (h,); all at least 0.
+    The terms are ``response`` · R, ``node`` of every operator on its host, ``edge`` of every stream on its link, and
+    ``host`` of every host in use. ``node``: (n, h), ``edge``: (m, h, h), ``host``: (h,). No value is below 0.
     """
 
     response: float
@@ -90,7 +91,7 @@ class Form(msgspec.Struct, frozen=True, dict=True):
     host: Floats
 
     def plus(self, other: Form, share: float) -> Form:
-        """This figure and ``share`` of another."""
+        """Return the sum of this figure and ``share`` times another figure."""
         return Form(
             self.response + share * other.response,
             self.node + share * other.node,
@@ -100,9 +101,9 @@ class Form(msgspec.Struct, frozen=True, dict=True):
 
 
 class Extremes(msgspec.Struct, frozen=True):
-    """Between which values a metric is normalised, each as a figure to be small: R, -log A, T, N or EE.
+    """Best and worst value of a metric (R, -log A, T, N or EE, which are to be small), for its normalisation.
 
-    ``proven``: whether some placement has ``best``; else no placement can be better.
+    ``proven``: whether a placement has the value ``best``. If not, no placement can be better than ``best``.
     """
 
     best: float
@@ -111,7 +112,7 @@ class Extremes(msgspec.Struct, frozen=True):
 
 
 def form_of(instance: OdpInstance, metric: Metric, availability_of: Counted = "operators") -> Form:
-    """A metric as a form: R, -log A, T, N or EE."""
+    """Return a metric as a form: R, -log A, T, N or EE."""
     nodes, hosts, streams = instance.count, len(instance.hosts), len(instance.edges)
     node, edge, host = np.zeros((nodes, hosts)), np.zeros((streams, hosts, hosts)), np.zeros(hosts)
     if metric == "response":
@@ -125,7 +126,7 @@ def form_of(instance: OdpInstance, metric: Metric, availability_of: Counted = "o
 
 
 def value_of(metrics: Metrics, metric: Metric, availability_of: Counted = "operators") -> float:
-    """The same of a placement that was evaluated."""
+    """Return one metric of an evaluated placement as a figure that is to be small: R, -log A, T, N or EE."""
     if metric == "response":
         return metrics.response_s
     if metric == "availability":
@@ -134,7 +135,7 @@ def value_of(metrics: Metrics, metric: Metric, availability_of: Counted = "opera
 
 
 def worst_of(instance: OdpInstance, metric: Metric, availability_of: Counted = "operators") -> float:
-    """A metric with every operator and every stream at its worst, whatever the others have."""
+    """Return the worst value of a metric: every operator and every stream is on its own worst host or link."""
     form = form_of(instance, metric, availability_of)
     allowed = instance.candidates
     node = np.where(allowed, form.node, 0.0).max(axis=1)
@@ -151,11 +152,11 @@ def worst_of(instance: OdpInstance, metric: Metric, availability_of: Counted = "
 
 
 class Goal(msgspec.Struct, frozen=True, dict=True):
-    """An instance and what makes its placements good.
+    """Placement problem together with the objective for its placements.
 
-    ``extremes``: of every metric with a weight; none are needed where one has all of it, whose placements are in the
-    same order however it is normalised. ``moving``: (n, h) what it costs besides to move an operator to a host, in the
-    unit of what is minimised.
+    - ``extremes``: extremes of every metric with a weight. No extremes are needed if one metric has all the weight,
+      because normalisation then does not change the order of placements.
+    - ``moving``: (n, h) additional cost of a move of an operator to a host, in the unit of the minimised form.
     """
 
     instance: OdpInstance
@@ -165,7 +166,10 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def main(self) -> Form:
-        """What is minimised: 1 - F, or the metric itself where there is but one, and what moving costs."""
+        """Form that is minimised, with the cost of moves.
+
+        The form is 1 - F up to a constant, or the metric itself if only one metric has a weight.
+        """
         form = self._weighed
         return form if self.moving is None else msgspec.structs.replace(form, node=form.node + self.moving)
 
@@ -183,7 +187,10 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def form(self) -> Form:
-        """``main``, and so little of R and then N that they only decide among equals: what exact ways minimise."""
+        """Form that exact methods minimise: ``main``, with very small shares of R and then N.
+
+        The shares only decide among equals.
+        """
         if not self.objective.ties:
             return self.main
         total, scale, sole = self.main, 1.0, self.objective.sole
@@ -196,8 +203,11 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
         return total
 
     def _least(self, sole: Metric) -> float:
-        """What the least difference that matters is a share of: the optimum, where it is known, else what is above it;
-        the worst, where it is not."""
+        """Return the cost that the shares of ties refer to, if one metric has all the weight.
+
+        The cost is the proven optimum, or the least cost above 0 if the optimum is 0. If no optimum is proven, the cost
+        is the worst value.
+        """
         ends = self.extremes.get(sole)
         if ends is not None and ends.proven:
             above = (values[values > 0] for values in (self.main.node, self.main.edge, self.main.host))
@@ -205,7 +215,7 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
         return worst_of(self.instance, sole, self.objective.availability_of) or 1.0
 
     def utility(self, where: Indices) -> float:
-        """F of a placement, 1 at its best; with one metric and no extremes nan."""
+        """Return F of a placement, 1 at its best. nan: a metric with a weight has no extremes."""
         metrics, total = self.instance.metrics(where), 0.0
         for metric, weight in self.objective.weights.items():
             if metric not in self.extremes:
@@ -216,7 +226,10 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
         return total
 
     def costs(self, where: Indices, form: Form | None = None) -> Floats:
-        """(rows,) ``form``, by default that with what decides ties, of many placements (rows, n)."""
+        """Return the costs (rows,) of many placements (rows, n) by ``form``.
+
+        By default the form includes the terms that decide ties.
+        """
         form = self.form if form is None else form
         instance = self.instance
         total = form.node[np.arange(instance.count), where].sum(axis=1)
@@ -233,5 +246,5 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
         return costs
 
     def cost(self, where: Indices) -> float:
-        """What is minimised, of one placement, without what decides ties."""
+        """Return the minimised cost of one placement, without the terms that decide ties."""
         return float(self.costs(where[None], self.main)[0])

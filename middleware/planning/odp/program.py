@@ -1,15 +1,16 @@
-"""The optimum of any graph: the paper's program with stronger rows, for HiGHS.
+"""Optimum of any graph: the paper's integer program with stronger rows, solved by HiGHS.
 
-x_iu, whether operator *i* is on host *u*, is whole; y, whether a stream goes from *u* to *v*, follows from (13), (14).
-R is found by when each operator is done, not by paths, of which a graph may have 2²⁴. As printed the program's bound is
-0 wherever nothing is pinned: x may be spread evenly over all hosts, and every stream stays on each. So there is z_u
-besides, whether a host is in use, and
+x_iu, whether operator *i* is on host *u*, is an integer variable. y, whether a stream goes from *u* to *v*, follows
+from (13), (14). R follows from the times at which operators are done, not from paths, of which a graph may have 2²⁴.
+The bound of the printed program is 0 if nothing is pinned: x may be spread evenly over all hosts, and every stream
+stays on each host. An additional variable z_u therefore states whether a host is in use.
 
-R1. z_u >= x_iu, and the operators on a host need at most C_u · z_u;
-R2. of a forest of streams, on a host at most as many stay as it has operators, but for one if it is in use;
-R3. so many hosts are in use that the largest of so many have room for all.
-R4. HiGHS takes a millionth for none. So costs, times, needs and rates are given as shares of what they are about; and a
-    placement that breaks a constraint by less is excluded by a row, and the next best one is found.
+R1. z_u >= x_iu, and the operators on a host need at most C_u · z_u.
+R2. On a host, at most as many streams of a forest stay as the host has operators, minus one if the host is in use.
+R3. At least so many hosts are in use that the largest hosts, in this number, have room for all operators.
+R4. HiGHS takes a violation of a millionth for none. Costs, times, needs and rates are therefore shares of their typical
+    values. If a placement breaks a constraint by less, a row excludes the placement, and the next best placement is
+    found.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from thalweg.middleware.planning.odp.objective import Goal, worst_of
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.solver.program import Program, Solution
 
-SCALE = 1_000.0  # of the objective: HiGHS is exact to a ten-millionth
+SCALE = 1_000.0  # scale of the objective: HiGHS is exact to a ten-millionth
 
 
 class General:
-    """The program of one goal."""
+    """Integer program of one goal."""
 
     def __init__(
         self, goal: Goal, start: Indices | None = None, *, gap: float = 0.0, time_limit_s: float = math.inf
@@ -38,7 +39,7 @@ class General:
         instance, hosts = self.instance, len(self.instance.hosts)
         self._program = program = Program(gap=gap, time_limit_s=time_limit_s)
         form = goal.main
-        # R4: what is known of the optimum's size, or else the worst
+        # R4: scale by the known placement, or else by the worst values
         known = (0.0, 0.0) if start is None else (goal.cost(start), float(instance.responses_s(start[None])[0]))
         most_s = worst_of(instance, "response")
         most = form.response * most_s + plain_sum(
@@ -67,7 +68,9 @@ class General:
         self._price()
 
     def _pairs(self) -> list[tuple[Indices, Indices, Indices]]:
-        """Of every stream its number and the hosts that it may go from and to, as often as there are such."""
+        """Return three arrays for every stream: its number, repeated, and both hosts of each pair that may be its
+        ends.
+        """
         allowed = [np.flatnonzero(row) for row in self.instance.candidates]
         pairs = []
         for stream, (producer, consumer) in enumerate(self.instance.edges.tolist()):
@@ -76,12 +79,12 @@ class General:
         return pairs
 
     def _one_host_each(self) -> None:
-        """Put every operator on one host, (12)."""
+        """Add the rows that put every operator on one host, (12)."""
         columns = self._x[self._node, self._host]
         self._program.rows(self._node, columns, np.ones(len(columns)), low=1.0, high=1.0)
 
     def _streams_follow(self) -> None:
-        """Have streams go between the hosts of their operators, (13) and (14)."""
+        """Add the rows that have streams go between the hosts of their operators, (13) and (14)."""
         instance, hosts = self.instance, len(self.instance.hosts)
         for end, own in ((0, self._u), (1, self._v)):
             nodes = instance.edges[:, end] if len(instance.edges) else np.zeros(0, dtype=np.intp)
@@ -94,11 +97,11 @@ class General:
             self._program.rows(rows, columns, values, low=0.0, high=0.0)
 
     def _capacities(self) -> None:
-        """Keep the capacities of hosts (11), with stronger rows (R1 to R3)."""
+        """Add the rows for the capacities of hosts (11), and the stronger rows (R1 to R3)."""
         instance, program, hosts = self.instance, self._program, len(self.instance.hosts)
         columns, count = self._x[self._node, self._host], len(self._node)
         every = np.arange(hosts)
-        unit = float(instance.demand.max()) or 1.0  # R4: capacities are shares of the largest need, as needs are
+        unit = float(instance.demand.max()) or 1.0  # R4: capacities and needs are shares of the largest need
         capacity = np.minimum(instance.capacity / unit, self._demand.sum())
         rows, z = np.concatenate((self._host, every)), self._z
         needs = np.concatenate((self._demand[self._node], -capacity))
@@ -116,7 +119,7 @@ class General:
         program.row(z, np.ones(hosts), low=float(min(int(enough.argmax()) + 1, instance.count)))
 
     def _forest(self) -> list[int]:
-        """Streams of which none closes a circle, the heaviest first."""
+        """Return the streams of a forest, none of which closes a circle, the heaviest first."""
         instance, root = self.instance, list(range(self.instance.count))
 
         def rooted(node: int) -> int:
@@ -133,7 +136,7 @@ class General:
         return forest
 
     def _responses(self) -> None:
-        """Have R be at least the time at which every operator is done, (10)."""
+        """Add the rows by which R is at least the time at which every operator is done, (10)."""
         instance = self.instance
         took = (instance.execution_s[:, None] / instance.speed)[self._node, self._host] / self._time_s
         x = self._x[self._node, self._host]
@@ -156,7 +159,7 @@ class General:
         self._program.row(np.concatenate(columns), np.concatenate(values), low=0.0)
 
     def _bandwidths(self) -> None:
-        """Keep the bandwidths of links (17)."""
+        """Add the rows for the bandwidths of links (17)."""
         instance, hosts = self.instance, len(self.instance.hosts)
         if not instance.limited:
             return
@@ -175,7 +178,7 @@ class General:
         program.price(self._r, scale * form.response * self._time_s)
 
     def _values(self, where: Indices) -> Floats:
-        """The variables of a placement."""
+        """Return the values of the variables for a placement."""
         instance = self.instance
         variables = np.zeros(int(self._r[0]) + 1)
         variables[self._x[np.arange(instance.count), where]] = 1.0
@@ -191,11 +194,14 @@ class General:
         return variables
 
     def write(self, path: str) -> None:
-        """Write the program to a file, as ``.mps``."""
+        """Write the program to a file, for example as ``.mps``."""
         self._program.write(path)
 
     def solve(self) -> Solved:
-        """The optimum, or the best in time; NoSolutionError where there is none, PlannerError where none was found."""
+        """Return the optimum, or the best placement found in time.
+
+        Raise NoSolutionError if there is no placement, and PlannerError if no placement was found in time.
+        """
         start = self._start
         while True:
             if start is not None:
@@ -210,7 +216,10 @@ class General:
         return Solved(where, cost, min(cost, max(0.0, solution.bound / self._scale)), "program")
 
     def _too_many(self, where: Indices) -> bool:
-        """Whether hosts or links lack a little that the solver takes for rounding; rows exclude what is there (R4)."""
+        """Return whether a host or link lacks so little that the solver takes the lack for rounding.
+
+        Every such lack is excluded by a row: the operators or streams there must not all be there again (R4).
+        """
         instance, lacking = self.instance, False
         for host in np.flatnonzero(instance.loads(where) > instance.capacity * (1 + SLACK)).tolist():
             present = np.flatnonzero(where == host)
@@ -230,9 +239,9 @@ class General:
 
 
 def shortage(instance: OdpInstance, time_limit_s: float = 60.0) -> str:
-    """Which constraint no placement keeps, and by how much the one that lacks least falls short; empty: one keeps all.
+    """Return which constraint no placement keeps, and the shortage in the placement that lacks least.
 
-    Raises PlannerError where the solver does not find out in time.
+    Empty: a placement keeps all constraints. Raises PlannerError if the solver finds no answer in time.
     """
     names = instance.names
     largest = np.where(instance.candidates, instance.capacity, 0.0).max(axis=1)
@@ -249,7 +258,7 @@ def shortage(instance: OdpInstance, time_limit_s: float = 60.0) -> str:
 
 
 def _least_lack(instance: OdpInstance, time_limit_s: float) -> Indices:
-    """The placement that lacks least room, and of those least bandwidth."""
+    """Return the placement that lacks the least room, and among equals the least bandwidth."""
     program = Program(time_limit_s=time_limit_s)
     node, host = np.nonzero(instance.candidates)
     x = program.variables(len(node), high=1.0, integer=True)
@@ -272,7 +281,7 @@ def _least_lack(instance: OdpInstance, time_limit_s: float) -> Indices:
                         both = np.array([y, number[producer, u], number[consumer, v]])
                         program.row(both, np.array([1.0, -1.0, -1.0]), low=-1.0)
                         flows.setdefault((u, v), []).append((int(y), rate))
-        least = 1e-3 / max(float(instance.rate.max()), 1e-12)  # what lacks room counts for more
+        least = 1e-3 / max(float(instance.rate.max()), 1e-12)  # missing room counts for more
         for (u, v), streams in flows.items():
             (lack,) = program.variables(1, cost=least)
             columns, rates = zip(*streams, strict=True)

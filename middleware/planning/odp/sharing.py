@@ -1,13 +1,15 @@
-"""Placements where a partition that several consumers on one host take goes there once, as it does while data flows.
+"""Placements under shared transfers: consumers on one host get a partition of their producer once, as while data flows.
 
-The paper's streams are each for themselves: (6) to (8) count what two consumers on one host take twice. What is sent
-once depends on where consumers are, so a placement is found by three steps.
+The paper counts every stream separately. (6) to (8) count twice what two consumers on one host take. The shared
+transfers depend on the hosts of the consumers, so a placement is found in three steps.
 
-R1. With every stream's share of what its producer sends as its rate no placement is priced above what it costs: the
-    optimum of that is the bound. Bandwidths (17) are kept by the paper's streams, so what is found keeps them by far.
-R2. From that optimum, from that of the paper's streams and from the present placement a descent goes on by true costs:
-    an operator moves, or all on one host that may, or all consumers of a producer.
-R3. The best of all is taken; it is proven where it meets the bound.
+R1. The first problem gives each stream an equal share of the producer's rate. Costs that are proportional to rates are
+    then never above the true costs, so the optimum is a bound. The availability of links does not depend on rates. If
+    availability has a weight, the optimum may be above the true costs. Bandwidths (17) are kept with the paper's rates,
+    so the result keeps the bandwidths with room to spare.
+R2. A descent by true costs starts from this optimum, from the optimum for the paper's streams, and from the present
+    placement. In a step an operator moves, or every operator of one host that may move, or all consumers of a producer.
+R3. The best of these results is returned. The result is proven if its cost meets the bound.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from thalweg.middleware.planning.odp.objective import Form, Goal
 from thalweg.middleware.planning.odp.solve import OdpLimits, solve
 from thalweg.middleware.planning.odp.solved import Solved
 
-ROUNDS = 200  # of a descent at most
-LEAST = 1e-9  # of a cost, that a step of a descent saves
+ROUNDS = 200  # steps of a descent, at most
+LEAST = 1e-9  # share of the cost that a step of a descent saves, at least
 
 
 def costs_as_sent(goal: Goal, where: Indices, form: Form | None = None) -> Floats:
-    """(rows,) ``form``, by default that with what decides ties, of many placements (rows, n): of the streams of one
-    producer to one host the dearest counts."""
+    """Return the costs (rows,) of many placements (rows, n), if a producer sends its output once to each host.
+
+    Among the streams of one producer to one host, the most expensive stream counts. ``form``: by default the goal's
+    form, with the terms that decide ties.
+    """
     form = goal.form if form is None else form
     total, edges = goal.costs(where, form), goal.instance.edges
     for producer in np.flatnonzero(np.bincount(edges[:, 0]) > 1).tolist() if len(edges) else ():
@@ -40,11 +45,14 @@ def costs_as_sent(goal: Goal, where: Indices, form: Form | None = None) -> Float
 
 
 def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -> Solved:
-    """The best placement that was found, with its bound; errors as ``solve``."""
+    """Return the best placement that was found for shared transfers, with a bound.
+
+    ``start``: the present placement. Errors are as in ``solve``.
+    """
     instance = goal.instance
     sent = np.bincount(instance.edges[:, 0], minlength=instance.count)
     shares = msgspec.structs.replace(instance, rate=instance.rate / sent[instance.edges[:, 0]])
-    # R1: no placement is priced above its cost, so the optimum is a bound
+    # R1: with shares, costs by rates are never above the true costs, so the optimum is a bound
     least = solve(msgspec.structs.replace(goal, instance=shares), effort, start)
     if sent.max(initial=0) < 2:
         return least
@@ -61,7 +69,7 @@ def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -
 
 
 def _descended(goal: Goal, where: Indices) -> Indices:
-    """The placement from which no step leads to a better one."""
+    """Return the placement at the end of a descent, where no step leads to a better placement."""
     instance, hosts = goal.instance, np.arange(len(goal.instance.hosts))
     consumers = [[node for node, _ in outputs] for outputs in instance.outputs]
     cost = float(costs_as_sent(goal, where[None])[0])

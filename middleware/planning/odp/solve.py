@@ -1,4 +1,4 @@
-"""The optimum by whichever way proves it first: those by structure where their conditions hold, then the program."""
+"""Optimum by the first method that proves an optimum: methods for graphs of a special structure, then the program."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.odp.walks import walk
 from thalweg.middleware.planning.solver.program import NoSolutionError, SearchLimits
 
-ROWS = 20_000_000  # states that the frontier's search may look at, about
-STARTS = ("local-search", "first-fit")  # heuristics that the program begins with, if nothing better is known
+ROWS = 20_000_000  # approximate limit of the states that the frontier's search evaluates
+STARTS = ("local-search", "first-fit")  # heuristics for the program's first placement, if no placement is known
 
 
 class OdpLimits(SearchLimits, frozen=True):
-    """What the program (HiGHS) may take. ``structure``: whether the ways by structure are tried first."""
+    """Limits of the program (HiGHS). ``structure``: whether the methods for special structures are tried first."""
 
     time_limit_s: float = 300.0
     structure: bool = True
 
 
 def solve(goal: Goal, effort: OdpLimits | None = None, start: Indices | None = None) -> Solved:
-    """The optimum, or the best placement that was found, with its bound.
+    """Return the optimum, or the best placement that was found, with a bound.
 
-    ``start``: a placement that is known; one that breaks a constraint is of no use. Raises UsageError, naming the
-    constraint and how much is short, where there is no placement; PlannerError where none was found in time.
+    ``start``: a known placement, which is ignored if the placement breaks a constraint. Raises UsageError if there is
+    no placement, naming the constraint and the shortage. Raises PlannerError if no placement was found in time.
     """
     instance, effort = goal.instance, effort or OdpLimits()
     try:
@@ -49,7 +49,7 @@ def _solve(goal: Goal, effort: OdpLimits, start: Indices | None) -> Solved:
     start = None if start is None or instance.shortfall(start) else start
     if instance.demand.sum() > instance.capacity.sum() * (1 + SLACK):
         raise NoSolutionError("the hosts have too little room")
-    # what is best of all placements, and keeps (17), is best of those that do
+    # if the optimum without (17) keeps (17), it is also the optimum with (17)
     wide = msgspec.structs.replace(instance, bandwidth=np.full_like(instance.bandwidth, math.inf))
     relaxed = msgspec.structs.replace(goal, instance=wide) if instance.limited else goal
     bound, best, looked_at = -math.inf, start, 0
@@ -89,7 +89,10 @@ def _begin(goal: Goal) -> Indices | None:
 
 
 def normalised(instance: OdpInstance, objective: Objective, effort: OdpLimits | None = None) -> Goal:
-    """The goal with the extremes of what has a weight: the best by each metric alone, and the worst of all."""
+    """Return the goal with the extremes of every metric that has a weight.
+
+    The extremes are the best value by the metric alone, and the worst value (see ``worst_of``).
+    """
     ends = {metric: extremes_of(instance, metric, objective, effort) for metric in objective.weights}
     return Goal(instance, objective, ends)
 
@@ -97,7 +100,10 @@ def normalised(instance: OdpInstance, objective: Objective, effort: OdpLimits | 
 def extremes_of(
     instance: OdpInstance, metric: Metric, objective: Objective, effort: OdpLimits | None = None
 ) -> Extremes:
-    """The best and the worst of one metric; errors as ``solve``."""
+    """Return the best and the worst value of one metric. Errors are as in ``solve``.
+
+    If the best value is not proven, the bound takes its place.
+    """
     counted = objective.availability_of
     solved = solve(Goal(instance, only(metric, availability_of=counted, ties=False)), effort)
     return Extremes(solved.cost if solved.proven else solved.bound, worst_of(instance, metric, counted), solved.proven)

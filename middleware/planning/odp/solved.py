@@ -1,4 +1,4 @@
-"""What ways to solve a problem return."""
+"""Result of a method that solves a placement problem: a placement, with its cost and a bound."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import msgspec
 
 from thalweg.middleware.planning.odp.instance import Indices
 
-PROVEN = 1e-6  # a relative gap so small is none: what decides ties, and rounding, is within it
+PROVEN = 1e-6  # a relative gap up to this size is no gap: the terms that decide ties, and rounding, are smaller
 
 
 class Solved(msgspec.Struct, frozen=True):
-    """The best placement that a way found.
+    """Best placement that a method found.
 
-    - ``where``: the host of every operator
-    - ``cost``: what it costs by the goal, without what decides ties; ``bound``: what none can beat
-    - ``way``: who found it; ``looked_at``: how many placements, or parts of some, it looked at
+    - ``where``: host of every operator.
+    - ``cost``: cost of the placement by the goal, without the terms that decide ties.
+    - ``bound``: cost below which no placement lies.
+    - ``way``: name of the method.
+    - ``looked_at``: number of placements, or of parts of placements, that the method evaluated.
     """
 
     where: Indices
@@ -25,10 +27,10 @@ class Solved(msgspec.Struct, frozen=True):
 
     @property
     def gap(self) -> float:
-        """How far the bound is below the cost, as a share of it."""
+        """Distance from the bound to the cost, as a share of the cost."""
         return max(0.0, self.cost - self.bound) / max(abs(self.cost), 1e-12)
 
     @property
     def proven(self) -> bool:
-        """Whether it is the optimum."""
+        """Return whether the placement is proven to be the optimum."""
         return self.gap <= PROVEN

@@ -1,4 +1,4 @@
-"""Tasks as optimal placement problems, networkx's graphs as such, and their metrics as cost models."""
+"""Optimal placement problems made from tasks and from networkx graphs, and their metrics as cost models."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, P
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import migration_s
 
-ROUND_TRIPS = 4  # that a move of ours pauses an operator for at most, besides its state's transfer
-LACK = 1e3  # what a unit of room that is short costs, in seconds or what else the cost is in
+ROUND_TRIPS = 4  # longest pause of an operator in a move, in round trips, besides the transfer of the state
+LACK = 1e3  # cost of each unit that ``OdpInstance.lacks`` counts, in the unit of the cost
 
 
 def instance_of(problem: Problem) -> OdpInstance:
-    """A compiled task: R_i and S_u from compute times and factors, d_uv from latencies, λ_ij from bytes and rates.
+    """Return a compiled task as an optimal placement problem.
 
-    Raises LatenciesNeeded for latencies that nobody knows, UsageError for what does not fit.
+    R_i and S_u follow from compute times and factors, d_uv from latencies, λ_ij from bytes and rates. Raises
+    LatenciesNeeded for unknown latencies, and UsageError for values that do not fit.
     """
     task, names, hosts = problem.task, problem.names, problem.hosts
     quality, hints, view = task.quality.check(task.dataflow, hosts), task.hints, task.view
     nodes = [task.dataflow.by_name[name] for name in names]
     hz: list[float] = []
-    for vertex, inputs in zip(nodes, problem.producers, strict=True):  # a node makes as many as it takes
+    for vertex, inputs in zip(nodes, problem.producers, strict=True):  # a node makes as many as its slowest input
         inputs_hz = [hz[producer] for producer in inputs] or [1.0 if vertex.rate is None else vertex.rate]
         hz.append(hints.rates_hz.get(vertex.name, min(inputs_hz)))
     ends = list(zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True))
@@ -65,7 +66,10 @@ def instance_of(problem: Problem) -> OdpInstance:
 
 
 def _candidates(problem: Problem, named: Mapping[str, Sequence[str]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return (nodes, hosts): which hosts each node may be on. Lost hosts are none, unless no other is named."""
+    """Return (nodes, hosts) whether a node may be on a host.
+
+    A lost host is no candidate, unless only lost hosts are named.
+    """
     hosts, held = problem.hosts, problem.at_sink()
     candidates = np.zeros((len(problem.names), len(hosts)), dtype=bool)
     lost = {host for host in hosts if _is_lost(problem.task, host)}
@@ -86,13 +90,16 @@ def _of_links(
 
 
 def _is_lost(task: Task, host: str) -> bool:
-    """Whether every link to a host of which anything is known cannot be used: so those of lost ones are told."""
+    """Return whether every link to a host with a known rate is unusable, as is reported of lost hosts.
+
+    The result is False if no rate is known.
+    """
     rates = [rate for other in task.hosts if other != host and (rate := task.view.rate_bps(other, host)) is not None]
     return bool(rates) and not any(rates)
 
 
 def present_of(instance: OdpInstance, task: Task) -> Indices | None:
-    """The hosts of all operators at present; None before a run."""
+    """Return the present hosts of all operators. None: the run has not begun."""
     if task.current is None:
         return None
     full = check_placement(task.dataflow, task.current, dict.fromkeys(task.hosts, 0))
@@ -100,10 +107,12 @@ def present_of(instance: OdpInstance, task: Task) -> Indices | None:
 
 
 def with_changes(goal: Goal, task: Task, *, weight: float, horizon_s: float) -> Goal:
-    """The goal where a change has to repay itself: moving an operator costs ``weight`` times the seconds that it is
-    down, as a share of the horizon, of what the present placement costs; of 1 where metrics are weighed.
+    """Return the goal in which a change has to repay itself.
 
-    Down it is for its state at the measured rate and ``ROUND_TRIPS``, as long as our moves take at most.
+    Moving an operator costs ``weight`` times the seconds that the operator is down, divided by the horizon, as a share
+    of the cost of the present placement. If several metrics are weighed, the cost is a share of 1. An operator is down
+    for the transfer of its state at the measured rate, and for ``ROUND_TRIPS`` round trips, the longest of our moves. A
+    host that the state cannot reach is no candidate, unless no candidate can be reached.
     """
     instance, view = goal.instance, task.view
     present = present_of(instance, task)
@@ -123,12 +132,15 @@ def with_changes(goal: Goal, task: Task, *, weight: float, horizon_s: float) -> 
 
 
 def from_networkx(application: Any, resources: Any) -> OdpInstance:
-    """A problem of two directed graphs of networkx, with attributes as the fields of ``OdpInstance``.
+    """Return the placement problem of two directed networkx graphs. Attributes are named as fields of ``OdpInstance``.
 
-    Nodes of ``application``: ``execution_s`` (0), ``demand`` (1), ``candidates`` (all) or ``host`` (a pin); its edges:
-    ``rate`` (1). Nodes of ``resources``: ``capacity`` (inf), ``speed`` (1), ``availability`` (1); its edges:
-    ``delay_s``, ``availability`` (1), ``bandwidth`` (inf). What is no attribute has the value in brackets. Raises
-    UsageError for a circle, a candidate that is no host, and what ``OdpInstance.check`` finds.
+    - Nodes of ``application``: ``execution_s`` (0), ``demand`` (1), ``candidates`` (all) or ``host`` (a pin).
+    - Edges of ``application``: ``rate`` (1).
+    - Nodes of ``resources``: ``capacity`` (inf), ``speed`` (1), ``availability`` (1).
+    - Edges of ``resources``: ``delay_s``, ``availability`` (1), ``bandwidth`` (inf).
+
+    A missing attribute has the value in brackets. Raises UsageError for a circle, for a candidate that is no host, and
+    for the faults that ``OdpInstance.check`` finds.
     """
     hosts = list(resources.nodes)
     number = {host: at for at, host in enumerate(hosts)}
@@ -177,7 +189,10 @@ def from_networkx(application: Any, resources: Any) -> OdpInstance:
 
 
 def objective_of(given: str | Mapping[str, float], counted: str = "operators", *, ties: bool = True) -> Objective:
-    """The objective that is one metric alone, or several with these weights; UsageError for what is none."""
+    """Return the objective of one metric alone, or of several metrics with these weights.
+
+    Raise UsageError for an unknown metric, a weight that is no number, or a second network metric.
+    """
     weights = {given: 1.0} if isinstance(given, str) else dict(given)
     known = ("response", "availability", *NETWORK)
     for metric, weight in weights.items():
@@ -200,10 +215,11 @@ def objective_of(given: str | Mapping[str, float], counted: str = "operators", *
 
 
 class QualityCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cost model of one metric or of the task's objective: what ``Goal`` minimises, but for what decides ties.
+    """Cost model of one metric or of the task's objective: the cost that ``Goal`` minimises, without decisions of ties.
 
-    R is in seconds, -log A has no unit, T, N and EE are in the units of rates times seconds, none, one or two times;
-    1 - F has none. What is short on hosts and links costs so much besides that every planner leaves it.
+    R is in seconds. -log A and 1 - F have no unit. T is in the unit of rates, N in this unit times seconds, EE in this
+    unit times seconds squared. Missing room on hosts and links adds so high a cost that every planner avoids the
+    placement.
     """
 
     metric: str = "objective"
@@ -220,13 +236,13 @@ class QualityCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return QualityPosition(self, problem, where)
 
     def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
-        """(rows,) of many placements."""
+        """Return the costs (rows,) of many placements, times ``NS_PER_S``."""
         goal = goal_of(problem, self.metric)
         return (goal.costs(where, goal.main) + LACK * goal.instance.lacks(where)) * NS_PER_S
 
 
 class QualityPosition(Position):
-    """One placement; any operator may be to blame."""
+    """Placement under a ``QualityCost``, in which every operator counts as critical."""
 
     def __init__(self, model: CostModel, problem: Problem, where: Where) -> None:
         super().__init__(model, problem, where)
@@ -246,7 +262,10 @@ class QualityPosition(Position):
 
 @lru_cache(maxsize=4)
 def goal_of(problem: Problem, metric: str) -> Goal:
-    """What a task's placements are judged by: a metric, or ``objective``, its own."""
+    """Return the goal by which a task's placements are judged.
+
+    ``metric``: a metric, or ``objective`` for the task's own objective.
+    """
     quality = problem.task.quality
     choice = (quality.objective or "response") if metric == "objective" else metric
     return normalised(instance_of(problem), objective_of(choice, quality.counted), OdpLimits())

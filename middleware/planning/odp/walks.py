@@ -1,15 +1,19 @@
-"""The optimum of a chain of operators that are alike on hosts that are alike: the cheapest way over enough hosts.
+"""Optimum of a chain of equal operators on equal hosts: the cheapest walk over enough hosts.
 
-Where at most c operators fit on a host, a chain of n is a walk over the hosts with at least ⌈n/c⌉ different ones, n
-visits at most, and c at most of each host: every visit has an operator, and the others go wherever there is room. A
-walk may come back to a host, and over more hosts than needed, where links break the triangle inequality. With every
-link replaced by the cheapest way between its ends, some cheapest walk is a path over exactly ⌈n/c⌉ different hosts:
-leaving out what comes again, and what is beyond those, costs nothing. So no walk costs less than the cheapest such path
-(R1), and if that, written out, has no more visits than allowed, it is the optimum; else nothing is claimed.
+If at most c operators fit on a host, a chain of n operators is placed by a walk over the hosts. The walk has at least
+⌈n/c⌉ different hosts, at most n visits, and at most c visits to each host. Every visit has an operator, and the
+remaining operators go wherever there is room. If links break the triangle inequality, the cheapest walk may return to a
+host, or use more hosts than needed.
 
-The path is searched host by host. Of paths over the same hosts with the same end the cheapest stays. The bound of the
-rest is the cheapest walk of as many links in which every visit costs its host's price besides, less the prices of the
-hosts that were not visited (R2): Lagrange's relaxation of *no host twice*. Prices are found by subgradient steps.
+If every link is replaced by the cheapest connection between its ends, a cheapest walk is a path over exactly ⌈n/c⌉
+different hosts. The reason is that leaving out repeated hosts, and hosts beyond this number, costs nothing. So no walk
+costs less than the cheapest such path (R1). If this path, written out, has no more visits than allowed, it is the
+optimum. Otherwise the method claims nothing.
+
+The path is searched host by host. Among paths over the same hosts with the same end, the cheapest stays. The bound of
+the rest (R2) is the cheapest walk with as many links, in which every visit additionally costs the price of the host.
+The prices of the hosts that were not visited are subtracted. This is Lagrange's relaxation of *no host twice*. Prices
+are found by subgradient steps.
 """
 
 from __future__ import annotations
@@ -23,13 +27,16 @@ from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices
 from thalweg.middleware.planning.odp.objective import Goal
 from thalweg.middleware.planning.odp.solved import Solved
 
-WIDTHS = (100, 2_000, 50_000, 1_500_000)  # paths that are kept
-STEPS = 150  # of the prices
+WIDTHS = (100, 2_000, 50_000, 1_500_000)  # numbers of paths that are kept, one pass each
+STEPS = 150  # subgradient steps of the prices
 ROUNDING = 1e-12
 
 
 def walk(goal: Goal, widths: Sequence[int] = WIDTHS) -> Solved | None:
-    """The optimum, or the best with so many paths and a bound; None where this way says nothing of the problem."""
+    """Return the optimum, or the best placement with these numbers of paths and a bound.
+
+    None: the method does not apply to the problem.
+    """
     instance, form = goal.instance, goal.form
     order = _chain(goal)
     if order is None:
@@ -40,7 +47,7 @@ def walk(goal: Goal, widths: Sequence[int] = WIDTHS) -> Solved | None:
     if not fitting or hosts * fitting < count:
         return None
     links = form.edge[0] + form.response * instance.ways_s if count > 1 else np.zeros((hosts, hosts))
-    direct = fitting == 1  # no host twice: nothing is on the way
+    direct = fitting == 1  # every visit is on a new host, so connections over a third host are out
     ways, over = (links, np.zeros_like(links, dtype=np.intp) - 1) if direct else _cheapest_ways(links)
     path, cost, bound, looked_at = _search(ways, math.ceil(count / fitting), widths)
     visits = _written_out(path, over)
@@ -54,7 +61,7 @@ def walk(goal: Goal, widths: Sequence[int] = WIDTHS) -> Solved | None:
 
 
 def _chain(goal: Goal) -> Indices | None:
-    """The operators one after the other, where they are a chain and alike, and so are hosts; else None."""
+    """Return the operators in chain order. None: there is no chain, or operators or hosts differ."""
     instance, form = goal.instance, goal.form
     inputs, outputs = ([len(streams) for streams in ends] for ends in (instance.inputs, instance.outputs))
     node = form.node + form.response * instance.execution_s[:, None] / instance.speed
@@ -79,7 +86,10 @@ def _chain(goal: Goal) -> Indices | None:
 
 
 def _cheapest_ways(links: Floats) -> tuple[Floats, Indices]:
-    """(h, h) what the cheapest way between two hosts costs, and a host in between on it, -1 where it is the link."""
+    """Return the costs (h, h) of the cheapest connections of hosts, and (h, h) a host between the two.
+
+    The host between is -1 if the connection is the link itself.
+    """
     ways, over = links.copy(), np.full(links.shape, -1, dtype=np.intp)
     for middle in range(len(links)):
         through = ways[:, middle, None] + ways[middle]
@@ -89,7 +99,7 @@ def _cheapest_ways(links: Floats) -> tuple[Floats, Indices]:
 
 
 def _written_out(path: Sequence[int], over: Indices) -> list[int]:
-    """All hosts on the cheapest ways between those of the path, one after the other."""
+    """Return every host on the cheapest connections between the hosts of the path, in order."""
     visits = [path[0]]
     for target in path[1:]:
         ahead = [target]
@@ -103,7 +113,7 @@ def _written_out(path: Sequence[int], over: Indices) -> list[int]:
 
 
 def _lengths(visits: Sequence[int], count: int, fitting: int) -> list[int]:
-    """How many operators each visit has: one, and as many more as its host has room for, in turn."""
+    """Return the number of operators of each visit: one, and as many more as the host has room for, in turn."""
     times = np.bincount(visits)
     lengths, left = [1] * len(visits), count - len(visits)
     for place, host in enumerate(visits):
@@ -115,7 +125,10 @@ def _lengths(visits: Sequence[int], count: int, fitting: int) -> list[int]:
 
 
 def _prices(ways: Floats, links: int, target: float) -> Floats:
-    """(h,) what makes the bound of walks with so many links largest (R2), or nearly so."""
+    """Return prices (h,) of hosts that make the bound of walks with so many ``links`` largest (R2), or nearly so.
+
+    ``target``: cost of the best known path.
+    """
     hosts = len(ways)
     prices, best, least = np.zeros(hosts), np.zeros(hosts), -math.inf
     apart = np.where(np.eye(hosts, dtype=bool), np.inf, ways)
@@ -146,7 +159,7 @@ def _prices(ways: Floats, links: int, target: float) -> Floats:
 
 
 def _search(ways: Floats, count: int, widths: Sequence[int]) -> tuple[list[int], float, float, int]:
-    """The cheapest path over so many different hosts, its cost, a bound on it, and how many were looked at."""
+    """Return the cheapest path over ``count`` different hosts, its cost, a bound, and the number of evaluated paths."""
     hosts, looked_at = len(ways), 0
     if count == 1:
         return [0], 0.0, 0.0, 1
@@ -166,10 +179,13 @@ def _search(ways: Floats, count: int, widths: Sequence[int]) -> tuple[list[int],
 
 
 def _pass(ways: Floats, count: int, prices: Floats, width: int, limit: float) -> tuple[list[int], float, float, int]:
-    """The cheapest path below ``limit`` with at most so many kept, its cost, the least bound of one left out, rows."""
+    """Return the cheapest path below ``limit``, its cost, the least bound of an omitted path, and the number of paths.
+
+    At most ``width`` paths are kept after each step. The path is empty if none is below the limit.
+    """
     hosts = len(ways)
     apart = np.where(np.eye(hosts, dtype=bool), np.inf, ways)
-    rests = [np.zeros(hosts)]  # of walks with so many more links, by where they begin
+    rests = [np.zeros(hosts)]  # cheapest walks with so many further links, by their first host
     for _ in range(count - 1):
         rests.append((apart + prices + rests[-1]).min(axis=1))
     marks = np.random.default_rng(0).integers(1, 2**63, (2, hosts), np.uint64)
@@ -180,7 +196,7 @@ def _pass(ways: Floats, count: int, prices: Floats, width: int, limit: float) ->
     for rest in reversed(rests[:-1]):
         total = costs[:, None] + ways[ends]
         bounds = total + rest
-        bounds += prices  # of the host itself, visited for the first time
+        bounds += prices  # price of the host itself, at its first visit
         bounds -= owed[:, None]
         bounds[seen] = np.inf
         rows, nexts = np.nonzero(bounds < limit)
@@ -193,7 +209,7 @@ def _pass(ways: Floats, count: int, prices: Floats, width: int, limit: float) ->
         order = np.lexsort((costs, both))
         first = np.r_[True, both[order[1:]] != both[order[:-1]]]
         leader = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
-        # marks may be equal by chance, of which nothing may come
+        # marks may be equal by chance: then both paths stay
         chance = (nexts[order] != nexts[leader]) | (rows[order] != rows[leader]) & (
             seen[rows[order]] | (np.arange(hosts) == nexts[order, None])
             != seen[rows[leader]] | (np.arange(hosts) == nexts[leader, None])

@@ -1,6 +1,6 @@
-"""Linear and mixed-integer programs, which HiGHS solves.
+"""Linear and mixed-integer programs, solved by HiGHS.
 
-HiGHS is imported when a program is first made: it takes a tenth of a second to load, and few plans need it.
+HiGHS is imported when the first program is made: the import takes a tenth of a second, and few plans need HiGHS.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ Indices = npt.NDArray[np.intp]
 
 
 class NoSolutionError(PlannerError):
-    """A program that has no solution."""
+    """Error: a program has no solution."""
 
 
 class SearchLimits(msgspec.Struct, frozen=True):
-    """How long to look for a proof: ``time_limit_s``, and a solution is taken whose ``gap`` to the bound, as a share of
-    its cost, is so small. Raises UsageError for what cannot be.
+    """Limits of the search for a proof. Raises UsageError for a value out of range.
+
+    - ``time_limit_s``: seconds after which the search ends.
+    - ``gap``: a solution is accepted if its distance to the bound is at most this share of the solution's cost.
     """
 
     time_limit_s: float = math.inf
@@ -39,9 +41,11 @@ class SearchLimits(msgspec.Struct, frozen=True):
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """``value`` of the objective with ``variables``, and ``bound``: what no solution can beat.
+    """Solution of a program: the ``value`` of the objective, with ``variables``.
 
-    ``gap``: how far they are apart, relative to the value; ``optimal``: False where the time limit ended the search.
+    - ``bound``: a value that no solution can beat. nan: a linear program was not solved in time.
+    - ``gap``: distance between value and bound, relative to the value.
+    - ``optimal``: False if the time limit ended the search.
     """
 
     value: float
@@ -53,11 +57,14 @@ class Solution(msgspec.Struct, frozen=True):
 
 @cache
 def _silent() -> type[Any]:
-    """HiGHS that says nothing on standard output, as it else may from the moment at which it has callbacks."""
+    """Return a HiGHS class that prints nothing on standard output.
+
+    HiGHS itself may print from the moment at which callbacks are enabled.
+    """
     import highspy
 
     class Silent(highspy.Highs):
-        def enableCallbacks(self) -> None:  # which its constructor calls
+        def enableCallbacks(self) -> None:  # called by the constructor of Highs
             self.setOptionValue("output_flag", False)
             highspy.Highs.enableCallbacks(self)
 
@@ -65,14 +72,14 @@ def _silent() -> type[Any]:
 
 
 class Program:
-    """A linear program, with ``integer`` variables a mixed-integer one: variables, rows, an objective.
+    """Linear program, or mixed-integer program if variables are ``integer``: variables, rows and an objective.
 
-    - ``maximise``: the objective; else it is minimised
-    - ``gap``: relative; a solution so near to the bound is good enough
-    - ``time_limit_s``: seconds for one ``solve``, after which the best solution so far is taken
+    - ``maximise``: maximise the objective. Without it, the objective is minimised.
+    - ``gap``: relative distance to the bound at which a solution is good enough.
+    - ``time_limit_s``: seconds for one ``solve``, after which the best solution so far is returned.
 
-    Rows may be added after a ``solve``, which then goes on from the solution before. Source: HiGHS, Huangfu and Hall
-    (2018), Parallelizing the dual revised simplex method, Math. Prog. Comp. 10.
+    Rows may be added after a ``solve``. The next ``solve`` goes on from the solution before. Source: HiGHS, Huangfu and
+    Hall (2018), Parallelizing the dual revised simplex method, Math. Prog. Comp. 10.
     """
 
     def __init__(self, *, maximise: bool = False, gap: float = 0.0, time_limit_s: float = math.inf) -> None:
@@ -90,7 +97,10 @@ class Program:
     def variables(
         self, count: int, *, high: Floats | float = math.inf, cost: Floats | float = 0.0, integer: bool = False
     ) -> Indices:
-        """Add so many variables between 0 and ``high``, with ``cost`` in the objective ((count,) or for all)."""
+        """Add ``count`` variables between 0 and ``high``, with ``cost`` in the objective, and return their columns.
+
+        ``high`` and ``cost`` have the form (count,), or are one value for all variables.
+        """
         columns = np.arange(self._count, self._count + count)
         self._count += count
         self._highs.addVars(count, np.zeros(count), np.array(np.broadcast_to(high, count), dtype=np.float64))
@@ -102,17 +112,19 @@ class Program:
         return columns
 
     def price(self, columns: Indices, cost: Floats | float) -> None:
-        """What variables cost in the objective from now on."""
+        """Set the cost of variables in the objective from now on."""
         costs = np.array(np.broadcast_to(cost, len(columns)), dtype=np.float64)
         self._highs.changeColsCost(len(columns), columns.astype(np.int32), costs)
 
     def row(self, columns: Indices, values: Floats, *, low: float = -math.inf, high: float = math.inf) -> None:
-        """Add ``low`` <= the sum of ``values`` times the variables of ``columns`` <= ``high``."""
+        """Add the row ``low`` <= the sum of ``values`` times the variables of ``columns`` <= ``high``."""
         self._highs.addRow(low, high, len(columns), columns.astype(np.int32), values)
 
     def rows(self, at: Indices, columns: Indices, values: Floats, *, low: Floats | float, high: Floats | float) -> None:
-        """Add the rows ``low`` <= … <= ``high`` ((rows,) or for all): ``values`` of the variables ``columns``, in those
-        rows, from 0, that ``at`` says. Every row has an entry.
+        """Add several rows ``low`` <= … <= ``high``, with bounds of the form (rows,), or one bound for all rows.
+
+        ``at``, ``columns`` and ``values`` have an item for every entry: the number of the row, from 0, the variable,
+        and the factor. Every row has an entry.
         """
         if not len(at):
             return
@@ -124,26 +136,33 @@ class Program:
         )
 
     def start(self, variables: Floats) -> None:
-        """Begin with this solution, if it is one."""
+        """Begin the next ``solve`` with these variables, if they are a solution."""
         everything = np.arange(self._count, dtype=np.int32)
         self._highs.setSolution(self._count, everything, np.asarray(variables, dtype=np.float64))
 
     def write(self, path: str) -> None:
-        """Write the program to a file, in the form that its ending names, as ``.mps``; UsageError if that fails."""
+        """Write the program to a file, in the format that the file's ending names, such as ``.mps``.
+
+        Raise UsageError if the file cannot be written.
+        """
         if self._highs.writeModel(path) == self._library.HighsStatus.kError:
             raise UsageError(f"the program cannot be written to {path}; name a file in an existing folder, as odp.mps")
 
     @property
     def took_s(self) -> float:
-        """Seconds that its solving took until now."""
+        """Seconds that HiGHS has spent on the program until now."""
         return float(self._highs.getRunTime())
 
     def solve(self) -> Solution:
-        """The best solution; NoSolutionError where there is none, PlannerError where none was found in time."""
+        """Solve the program, and return the best solution.
+
+        Raise NoSolutionError if the program has no solution. Raise PlannerError if no solution was found in time, or if
+        the solver failed.
+        """
         self._highs.run()
         states = self._library.HighsModelStatus
         if self._highs.getModelStatus() in (states.kSolveError, states.kUnbounded, states.kUnboundedOrInfeasible):
-            # presolve has failed, which is seldom; without it the status is right
+            # in rare cases presolve fails: without presolve the status is right
             self._highs.clearSolver()
             self._highs.setOptionValue("presolve", "off")
             self._highs.run()
