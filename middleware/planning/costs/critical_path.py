@@ -1,4 +1,4 @@
-"""The critical path: how long one partition takes through an idle dataflow.
+"""Cost model of the critical path: the time of one partition through an idle dataflow.
 
 Source: Ranganathan, Acharya, Saltz (1998), sections 2 and 2.1.
 """
@@ -16,13 +16,14 @@ from thalweg.middleware.planning.problem.problem import Nanoseconds, Problem, Wh
 
 
 class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The length of the longest path from a source to the sink: the paper's cost (section 2).
+    """Cost model of the longest path from a source to the sink: the paper's cost (section 2).
 
-    A path's length: the source's disk read, for every edge start-up + size / rate (nothing on one host), and
-    the compute time of every node on it. It is what one partition takes through an idle tree.
+    The length of a path is a sum. It has the disk read of the source, start-up + size / rate for every edge (0 on one
+    host), and the compute time of every node. The cost is the time of one partition through an idle tree.
 
-    ``serialised``: the inputs of a node arrive one after the other through its host's single interface, in
-    the order in which they become ready (a refinement of ours: the paper's cost lets them arrive at once).
+    ``serialised``: the inputs of a node arrive in sequence through the single interface of its host, in the order in
+    which they become ready. This option is a refinement of ours. In the paper's cost the inputs arrive at the same
+    time.
     """
 
     name: ClassVar[str] = "critical-path"
@@ -32,7 +33,7 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _SerialPosition(self, problem, where) if self.serialised else _PathPosition(self, problem, where)
 
     def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
-        """(rows,) the cost of every row of ``where``."""
+        """Return the cost of every row of ``where``, (rows,)."""
         edges = problem.edges_ns(where[:, problem.producer], where[:, problem.consumer]).T
         ready: list[Nanoseconds] = []
         for i, producers in enumerate(problem.producers):
@@ -47,17 +48,18 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SerialisedCriticalPath(CriticalPath, frozen=True, forbid_unknown_fields=True):
-    """The critical path with a node's inputs one after the other, under a name of its own."""
+    """Critical path with a node's inputs in sequence, as a cost model with its own name."""
 
     name: ClassVar[str] = "serialised-critical-path"
     serialised: bool = True
 
 
 class _PathPosition(Position):
-    """``ready[i]``: longest way from a source to node i's output.
+    """Placement with the longest path from a source to the output of every node *i* (``ready[i]``).
 
-    In a tree a move of node i changes only the way through i: ``rest[i]`` is the longest from its inputs to the end,
-    ``beside[i]`` the longest path that does not pass through i. In other graphs moves are looked at one by one.
+    In a tree, a move of node *i* changes only the path through *i*. ``rest[i]`` is the longest path from the inputs of
+    *i* to the end. ``beside[i]`` is the longest path that does not pass through *i*. In other graphs, moves are
+    evaluated one by one.
     """
 
     def __init__(self, model: CostModel, problem: Problem, where: Where) -> None:
@@ -66,7 +68,7 @@ class _PathPosition(Position):
         edge = problem.edge_ns(where).tolist()
         compute = problem.compute_ns[np.arange(count), where].tolist()
         ready = problem.disk_ns.tolist()
-        self._last = last = [-1] * count  # the input that arrives last; the first of those in a tie
+        self._last = last = [-1] * count  # the input that arrives last, in a tie the first
         for i in range(count):
             arrival = ready[i]
             for producer, e in problem.inputs[i]:
@@ -122,15 +124,15 @@ class _PathPosition(Position):
 
 
 class _SerialPosition(Position):
-    """The longest path when a node's remote inputs arrive one after the other, the earliest ready first."""
+    """Placement with the longest path when a node's remote inputs arrive in sequence, the earliest ready first."""
 
     def __init__(self, model: CostModel, problem: Problem, where: Where) -> None:
         super().__init__(model, problem, where)
         edge = problem.edge_ns(where).tolist()
         compute = problem.compute_ns[np.arange(len(problem.names)), where].tolist()
-        self._ready = ready = problem.disk_ns.tolist()  # when each node's output is
+        self._ready = ready = problem.disk_ns.tolist()  # time at which each node's output is ready
         self._compute = compute
-        self._waits: list[tuple[int, ...]] = []  # the inputs whose transfers the node's start waited for
+        self._waits: list[tuple[int, ...]] = []  # inputs whose transfers delayed the start of the node
         for i, inputs in enumerate(problem.inputs):
             free, arrival = 0.0, ready[i]
             chain: tuple[int, ...] = ()
@@ -151,7 +153,7 @@ class _SerialPosition(Position):
         self.lower_ns = float(ready[self._end])
 
     def critical(self) -> tuple[int, ...]:
-        """The path that ends last, and the inputs that the interface carried before it meanwhile."""
+        """Return the nodes of the path that ends last, and the inputs that the interface carried before this path."""
         nodes: set[int] = set()
         queue = [self._end]
         while queue:
@@ -161,7 +163,10 @@ class _SerialPosition(Position):
         return tuple(sorted(nodes))
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
-        """All moves at once as columns, and up the tree node by node; only above a moving node do columns differ."""
+        """Return the cost of every move, (nodes, hosts), with all moves as columns of one pass up the tree.
+
+        Columns differ only at and above a moving node, so only these nodes are computed anew.
+        """
         problem, hosts = self.problem, len(self.problem.hosts)
         columns = len(nodes) * hosts
         where = np.repeat(self.where[:, np.newaxis], columns, axis=1)  # (nodes, columns)
@@ -188,9 +193,11 @@ class _SerialPosition(Position):
 
 
 def _last_arrival(ready: Sequence[Nanoseconds | float], edges: Nanoseconds) -> Nanoseconds:
-    """(columns,) when the last input is there: ``ready`` of every input, ``edges`` (inputs, columns) its transfer.
+    """Return the time at which the last input has arrived, (columns,).
 
-    The earliest ready goes first. One whose transfer takes nothing holds up none, as those after it are ready later.
+    ``ready``: the time at which each input is ready. ``edges``: (inputs, columns) the durations of the transfers. The
+    earliest ready input goes first. A transfer that takes no time delays no input, as the inputs after it are ready
+    later.
     """
     if len(ready) == 2:
         second_first = np.less(ready[1], ready[0])

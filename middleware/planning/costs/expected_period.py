@@ -1,18 +1,18 @@
-"""The period when links vary: the expected load of the busiest link, disk or processor.
+"""Cost model of the period when links vary: the expected load of the busiest link, disk or processor.
 
-What a plan rests on was measured a moment ago, and every link then goes its own way. Let the load of resource *i*
-(seconds of work a partition brings it) be *l_i* times a random factor, the factors independent and Fréchet-distributed
-with shape *a*. Then the expected maximum over the resources is, up to a constant, the *a*-norm of the loads,
+A plan rests on measurements of the past, and every link then varies on its own. Let the load of resource *i* (seconds
+of work that a partition brings) be *l_i* times a random factor. The factors are independent and Fréchet-distributed
+with shape *a*. Then the expected maximum over the resources is, up to a constant, the *a*-norm of the loads:
 
-    E[max l_i X_i] = Γ(1 - 1/a) (Σ l_i^a)^(1/a),
+    E[max l_i X_i] = Γ(1 - 1/a) (Σ l_i^a)^(1/a).
 
-because the maximum of Fréchet variables is one again. With *a* growing this is the period itself, the largest load. A
-finite *a* also counts the loads next to the largest, so a plan does not rest on one lucky measurement, and a search
-that moves one operator at a time sees progress where the maximum alone stays on a plateau.
+The reason is that the maximum of Fréchet variables is a Fréchet variable. With growing *a* the norm approaches the
+period itself, the largest load. A finite *a* also counts the loads next to the largest, so a plan does not rest on one
+lucky measurement. A search that moves one operator at a time then sees progress where the maximum stays on a plateau.
 
-A move changes few of the loads, so only their terms are exchanged in the sum of a placement without the operator. Sums
-are carried in two floats (the second holds what the first rounds away; Knuth, TAOCP 2, 4.2.2, theorem B), so that they
-come out as if every term had been added anew, in any order: the same move costs the same from wherever it is looked at.
+A move changes few loads, so only their terms are exchanged in the sum of a placement without the operator. A sum is
+held in two floats. The second holds what the first rounds away (Knuth, TAOCP 2, 4.2.2, theorem B). So the sum is the
+same as if every term had been added anew, in any order. The same move costs the same from every start.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from thalweg.middleware.planning.costs.model import LoadedPosition, Position, lo
 from thalweg.middleware.planning.problem.loads import Floats, Interface
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
 
-LARGEST_PLAIN_SHAPE = 32.0  # up to here a load in seconds, from a nanosecond to a year, keeps its power a float
+LARGEST_PLAIN_SHAPE = 32.0  # up to this shape the powers of loads from a nanosecond to a year, in seconds, fit a float
 INTERFACE: Interface = "independent"
 
 
 class ExpectedPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Expected time per partition of a saturated pipeline over independent links (see the module).
+    """Cost model of the expected time per partition of a saturated pipeline over independent links (see the module).
 
-    ``shape``: of the links' variation; lower is wilder. The default lies between what single minutes of inter-cloud
-    links vary by and what their means do. The constant Γ(1 - 1/a) is left out, as it is the same for all plans.
+    ``shape``: shape of the links' variation. A lower value means more variation. The default lies between the variation
+    of single minutes of inter-cloud links and the variation of their means. The constant Γ(1 - 1/a) is left out, as it
+    is the same for all plans.
     """
 
     name: ClassVar[str] = "expected-period"
@@ -54,7 +55,10 @@ class ExpectedPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return kind(self, problem, where)
 
     def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
-        """(rows,) the cost of every row of ``where``, up to what sums in another order round otherwise."""
+        """Return the cost of every row of ``where``, (rows,).
+
+        The last digits may differ from the cost of a position, as sums in a different order round differently.
+        """
         loads, _, _ = loads_of(problem, INTERFACE, where)
         busy = loads / problem.loads(INTERFACE).capacity
         scale = busy.max(axis=1)
@@ -65,7 +69,7 @@ class ExpectedPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _SummedPosition(LoadedPosition):
-    """The sum of the powers of all loads, kept for placements that differ in one node."""
+    """Placement with the sum of the powers of all loads, for quick costs of placements that differ in one node."""
 
     def __init__(self, options: ExpectedPeriod, problem: Problem, where: Where) -> None:
         super().__init__(options, INTERFACE, problem, where)
@@ -82,7 +86,11 @@ class _SummedPosition(LoadedPosition):
         return norms
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
-        """Take each node's work off the loads, then lay it on those of every host; only these terms change."""
+        """Return the cost of every move, (nodes, hosts).
+
+        The work of each node is removed from the loads, and then added to the loads of every host. Only these terms
+        change.
+        """
         without, places, gains = self.moved(nodes)
         capacity, used = self.resources.capacity, np.flatnonzero(self.loads)
         remaining = self._terms(without[:, used], capacity[used]).tolist()
@@ -104,7 +112,7 @@ class _SummedPosition(LoadedPosition):
 
 
 class _ScaledPosition(LoadedPosition):
-    """The general way, for any shape: loads relative to the largest of them, and every placement anew."""
+    """Placement for a shape of any size: loads are relative to the largest load, and every move is computed anew."""
 
     moves_of = Position.moves_of
 

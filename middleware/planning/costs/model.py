@@ -1,15 +1,15 @@
-"""Cost models: what a placement costs, and which nodes are to blame.
+"""Cost models: the cost of a placement, and the nodes that determine the cost.
 
-One interface for all (``CostModel``, ``Position``). A model looks at a placement once
-(``at``) and then answers quickly what it would cost with any one of some operators elsewhere (``moves_of``).
+All models share one interface (``CostModel``, ``Position``). A model analyses a placement once (``at``). Then it
+quickly returns the costs of placements with any one of some operators moved (``moves_of``).
 
-Branch and bound: an unknown link counts as infinitely fast, so every figure is a lower bound, and is exact
-as soon as all links of the placement are known. A placement whose lower bound exceeds the best cost known is
-given up, and its unknown links are never asked for. Of the others *all* the unknown links are
-asked for at once: an unknown link may be arbitrarily slow, so a maximum over paths or resources is
-not known before the last of them.
+Branch and bound: an unknown link counts as infinitely fast, so every figure is a lower bound. The figure is exact as
+soon as all links of the placement are known. If the lower bound of a placement exceeds the best known cost, the
+placement is dropped, and its unknown links are never measured. For a remaining placement, *all* unknown links are
+requested at once. An unknown link may be arbitrarily slow, so a maximum over paths or resources is not known before the
+last of them.
 
-Costs that are reductions of what resources are kept busy for share ``LoadedPosition``.
+Costs that are reductions of loads share ``LoadedPosition``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, P
 
 
 class Position(ABC):
-    """One placement seen by one cost model. Subclasses set ``lower_ns`` and say what is critical.
+    """One placement analysed by one cost model. Subclasses set ``lower_ns`` and implement ``critical``.
 
-    ``lower_ns``: the cost with unknown links taken as infinitely fast, whole nanoseconds.
+    ``lower_ns``: cost in whole nanoseconds, with unknown links taken as infinitely fast.
     """
 
     lower_ns: float
@@ -39,12 +39,12 @@ class Position(ABC):
 
     @abstractmethod
     def critical(self) -> tuple[int, ...]:
-        """The nodes that determine the cost, producers first: moving any other cannot lower it."""
+        """Return the nodes that determine the cost, producers first. A move of a different node cannot lower it."""
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
-        """(nodes, hosts) the lower bound of the cost with each of ``nodes`` alone moved to each host.
+        """Return the lower bound of the cost with each of ``nodes`` alone moved to each host, (nodes, hosts).
 
-        This general way looks at every placement anew; a model that can do better overrides it.
+        This general method analyses every placement anew. A model with a faster method overrides it.
         """
         costs = np.empty((len(nodes), len(self.problem.hosts)))
         for (row, host), _ in np.ndenumerate(costs):
@@ -55,11 +55,13 @@ class Position(ABC):
 
 
 class LoadedPosition(Position):
-    """``loads`` (resources,): nanoseconds of work on each of ``resources``; unusable links are not among the work.
+    """Placement with the nanoseconds of work on each of ``resources``: ``loads``, (resources,).
 
-    ``edge`` (edges,), ``compute`` (nodes,): what transfers and computations take; ``unusable``: edges that take for
-    ever, counted apart, as a load of inf could not be taken off again. ``work`` (edges,): the same without what rides
-    along with the transfer of another edge. ``carried``: the resources that every edge's transfer keeps busy.
+    - ``edge`` (edges,), ``compute`` (nodes,): durations of transfers and computations.
+    - ``unusable``: edges of infinite duration. They are not part of the loads, as an infinite load could not be
+      subtracted again.
+    - ``work`` (edges,): durations of transfers, with 0 for an edge that shares the transfer of a different edge.
+    - ``carried``: resources that the transfer of every edge keeps busy.
     """
 
     def __init__(self, model: CostModel, interface: Interface, problem: Problem, where: Where) -> None:
@@ -74,11 +76,14 @@ class LoadedPosition(Position):
         self.loads = self.resources.add_up(self.carried, self.work, where, self.compute, problem.disk_ns)
 
     def critical(self) -> tuple[int, ...]:
-        """Every node: each resource in use counts, unless the reduction says otherwise."""
+        """Return every node: each resource in use counts, unless a subclass says otherwise."""
         return tuple(range(len(self.where)))
 
     def beside(self, producer: int, edge: int) -> Nanoseconds:
-        """(hosts,) the work of a transfer to the consumer on each host: none where another one gets the same."""
+        """Return the work of a transfer to the consumer on each host, (hosts,).
+
+        The work is 0 on a host where a different consumer of the producer gets the same partition.
+        """
         work = self.problem.edge_from_ns(edge, int(self.where[producer]))
         if transfers := self.problem.transfers_of(producer, self.where, edge):
             work = work.copy()
@@ -86,7 +91,10 @@ class LoadedPosition(Position):
         return work
 
     def _own(self, node: int) -> Nanoseconds:
-        """What goes with a node, for the edges into it and out of it: not what others on its host are sent as well."""
+        """Return the work that leaves the loads together with a node, for the edges into the node and then out of it.
+
+        A transfer that further consumers on the node's host need as well stays.
+        """
         problem, here = self.problem, int(self.where[node])
         alone = [
             here not in problem.transfers_of(producer, self.where, edge) for producer, edge in problem.inputs[node]
@@ -95,7 +103,10 @@ class LoadedPosition(Position):
         return np.concatenate((arriving, self.work[[*problem.leaving[node]]]))
 
     def moved(self, nodes: Sequence[int]) -> MoveEffects:
-        """What moving each of ``nodes`` alone does to the loads; those of unusable links elsewhere gain inf."""
+        """Return the effects on the loads of moving each of ``nodes`` alone.
+
+        If an unusable link remains after the move of a node, the node's gain on every processor is inf.
+        """
         problem, resources, where = self.problem, self.resources, self.where
         own = [[*problem.arriving[node], *problem.leaving[node]] for node in nodes]
         rows = np.repeat(np.arange(len(nodes)), [len(edges) for edges in own])
@@ -109,7 +120,7 @@ class LoadedPosition(Position):
 
         slots = []
         for node in nodes:
-            arriving: dict[int, Nanoseconds] = {}  # by the host of producers, and then of consumers
+            arriving: dict[int, Nanoseconds] = {}  # by host of producers; ``leaving`` by host of consumers
             leaving: dict[int, Nanoseconds] = {}
             for producer, edge in problem.inputs[node]:
                 host = int(where[producer])
@@ -133,8 +144,10 @@ class LoadedPosition(Position):
 
 
 def loads_of(problem: Problem, interface: Interface, where: Where) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
-    """Of many placements (rows, nodes) what resources, edges and nodes are busy for: (rows, resources), (rows, edges),
-    (rows, nodes), with inf on the first resource of a row that uses an unusable link.
+    """Return the loads of many placements (rows, nodes).
+
+    The result has the work of resources (rows, resources), of edges (rows, edges) and of nodes (rows, nodes), in
+    nanoseconds. In a row that uses an unusable link, the first resource is inf.
     """
     resources = problem.loads(interface)
     sources, targets = where[:, problem.producer], where[:, problem.consumer]
@@ -148,20 +161,21 @@ def loads_of(problem: Problem, interface: Interface, where: Where) -> tuple[Nano
 
 
 class CostModel(Protocol):
-    """A cost model: a name, and a way to look at a placement.
+    """Interface of a cost model: a name, and the analysis of a placement.
 
-    One that can look at many at once has ``costs_of(problem, where)`` as well, for the function of that name.
+    A model that can evaluate many placements at once also has a method ``costs_of(problem, where)``, for the function
+    of that name.
     """
 
     @property
     def name(self) -> str: ...
 
     def at(self, problem: Problem, where: Where) -> Position:
-        """Look at a placement; never raises for unknown links (see ``Position.lower_ns``)."""
+        """Analyse a placement. Never raises for unknown links (see ``Position.lower_ns``)."""
 
 
 def costs_of(model: CostModel, problem: Problem, where: Where) -> Nanoseconds:
-    """(rows,) what each of many placements (rows, nodes) costs in nanoseconds, all links known."""
+    """Return the costs of many placements (rows, nodes) in nanoseconds, (rows,). Every link must be known."""
     together = getattr(model, "costs_of", None)
     if together is None:
         return np.array([model.at(problem, row).lower_ns for row in where])
@@ -170,9 +184,9 @@ def costs_of(model: CostModel, problem: Problem, where: Where) -> Nanoseconds:
 
 
 def evaluate(model: CostModel, problem: Problem, placement: Placement) -> float:
-    """Seconds that a placement costs.
+    """Return the cost of a placement in seconds.
 
-    Raises LinksNeeded with all the links that are still needed, PlacementError for a bad placement.
+    Raises LinksNeeded with all the links that are unknown, PlacementError for a bad placement.
     """
     where = problem.where(placement)
     problem.require(where)

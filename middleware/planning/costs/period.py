@@ -1,22 +1,22 @@
-"""The period: what bounds the rate of a saturated, demand-driven pipeline.
+"""Cost model of the period: the bound of the rate of a saturated, demand-driven pipeline.
 
-Partition i+1 is on its way while partition i is combined further down, so the sink receives one partition
-per *period*, not per critical path. The period is the largest of:
+Partition i+1 is on its way while partition i is combined further down. So the sink receives one partition per *period*,
+not per critical path. The period is the largest of:
 
-- **every host's interface**: all transfers in and out of it, start-up included (``problem.loads`` says what
-  ``single``, ``duplex`` and ``independent`` interfaces carry at once);
-- **every host's processor** (``cores`` computations at once) and **disk**;
-- **every node's cycle**. A node holds one output and demands its next inputs only after it has dispatched that output,
-  so its own transfers in, computation (or disk read) and transfers out never overlap. Their sum bounds the rate even
-  where every resource has time left. Inputs arrive one after the other, and so do outputs leave, except with
+- **every host's interface**: all transfers in and out, start-up included. ``problem.loads`` says what ``single``,
+  ``duplex`` and ``independent`` interfaces carry at once.
+- **every host's processor** (``cores`` computations at once) and **disk**.
+- **every node's cycle**. A node holds one output, and demands its next inputs only after the dispatch of that output.
+  So its own transfers in, computation (or disk read) and transfers out never overlap. Their sum bounds the rate even if
+  every resource has time left. Inputs arrive one after the other, and outputs leave one after the other, except with
   independent links.
 
-Why no longer cycles: let x_v(i) be the end of the transfer of v's i-th output. It starts when v has computed
-(after x_c(i) of its inputs c) and its consumer p has demanded (after x_p(i-1)). Taken as an event graph, every tree
-edge goes up with no partition of delay and back down with one, so the elementary cycles are
-in + compute + out of one node (and disk + out of a source), with one partition each: without contention the
-period *is* the largest of them. Contention adds the resources. The maximum of all is a lower bound of the
-period, which a schedule of the transfers may miss; the delay of the demands themselves is not counted.
+Longer cycles are not needed. Let x_v(i) be the end of the transfer of v's i-th output. The transfer starts after two
+events: v has computed (after x_c(i) of its inputs c), and its consumer p has demanded (after x_p(i-1)). In the event
+graph, every tree edge goes up with no partition of delay, and back down with one. So the elementary cycles are in +
+compute + out of one node (and disk + out of a source), with one partition each. Without contention the period *is* the
+largest of these cycles. Contention adds the resources. The maximum over cycles and resources is a lower bound of the
+period. A schedule of the transfers may miss this bound. The delay of the demands themselves is not counted.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from thalweg.middleware.planning.problem.problem import Nanoseconds, Problem, Wh
 
 
 class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The time per partition of a saturated pipeline: its busiest resource or node (see the module).
+    """Cost model of the time per partition of a saturated pipeline: its busiest resource or node (see the module).
 
-    ``interface``: what a host sends and receives at once; ``node_cycles=False`` leaves the cycles out, for
-    nodes that demand their next inputs before their output has gone.
+    ``interface``: capacity of a host to send and receive at once. ``node_cycles=False`` leaves the cycles out, for
+    nodes that demand their next inputs before their output is sent.
     """
 
     name: ClassVar[str] = "period"
@@ -48,7 +48,7 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _PeriodPosition(self, problem, where)
 
     def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
-        """(rows,) the cost of every row of ``where``."""
+        """Return the cost of every row of ``where``, (rows,)."""
         loads, edge, compute = loads_of(problem, self.interface, where)
         resources = problem.loads(self.interface)
         cost: Nanoseconds = (loads / resources.capacity).max(axis=1)
@@ -65,7 +65,7 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _PeriodPosition(LoadedPosition):
-    """The largest load, or cycle. ``cycle`` (nodes,) is ``inner`` (in + disk + compute) + ``out``."""
+    """Placement with its largest load or cycle. ``cycle`` (nodes,) is ``inner`` (in + disk + compute) + ``out``."""
 
     def __init__(self, options: Period, problem: Problem, where: Where) -> None:
         super().__init__(options, options.interface, problem, where)
@@ -82,7 +82,10 @@ class _PeriodPosition(LoadedPosition):
             self.lower_ns = max(self.lower_ns, float(self._cycle.max()))
 
     def _of_nodes(self, ends: Where, edge: Nanoseconds) -> Nanoseconds:
-        """(nodes,) what the transfers take that have each node at this end: one after the other, or over own links."""
+        """Return the time of the transfers at every node, (nodes,). ``ends``: the node at this end of every edge.
+
+        The transfers go one after the other. With independent links they overlap, so the longest counts.
+        """
         if not self.resources.of_links:
             return sum_by(ends, edge, len(self.where))
         latest = np.zeros(len(self.where))
@@ -90,8 +93,11 @@ class _PeriodPosition(LoadedPosition):
         return latest
 
     def critical(self) -> tuple[int, ...]:
-        """The nodes at the ends of the bottleneck interface's transfers, on the bottleneck processor, or in and
-        next to the bottleneck cycle; those of all bottlenecks in a tie."""
+        """Return the nodes of the bottlenecks, and of all bottlenecks in a tie.
+
+        These are the nodes at both ends of a bottleneck interface's transfers, and the nodes on a bottleneck processor.
+        For a bottleneck cycle, they are its node and the neighbours of the node.
+        """
         problem, worst = self.problem, self._busy == self.lower_ns
         carried = np.any([worst[places] for places in self.carried], axis=0) & (self.edge > 0)
         nodes = {*problem.producer[carried].tolist(), *problem.consumer[carried].tolist()}
@@ -104,7 +110,11 @@ class _PeriodPosition(LoadedPosition):
         return tuple(sorted(nodes))
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
-        """Only the loads that a node's work falls on grow; of the others the largest without the node's work stays."""
+        """Return the cost of every move, (nodes, hosts).
+
+        Only the loads on which the node's work falls grow. Of the remaining loads, the largest without the node's work
+        counts.
+        """
         without, places, gains = self.moved(nodes)
         rows, capacity = np.arange(len(nodes))[:, np.newaxis, np.newaxis], self.resources.capacity
         cost: Nanoseconds = ((without[rows, places] + gains) / capacity[places]).max(axis=1)
@@ -115,7 +125,10 @@ class _PeriodPosition(LoadedPosition):
         return cost
 
     def _cycles_with(self, node: int) -> Nanoseconds:
-        """(hosts,) the longest cycle with ``node`` on each host: its own, those of its neighbours, or another."""
+        """Return the longest cycle in the graph with ``node`` on each host, (hosts,).
+
+        It is the cycle of the node, of a neighbour, or of a node that the move does not change.
+        """
         problem, where, edge = self.problem, self.where, self.edge
         add = np.maximum if self.resources.of_links else np.add
         arriving = [problem.edge_from_ns(e, int(where[producer])) for producer, e in problem.inputs[node]]

@@ -1,4 +1,4 @@
-"""A stream over several trees, some of whose operators have state: these stay at the client, the trees are planned."""
+"""Planner of a stream over several trees if some operators have state. These operators stay at the client."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from thalweg.middleware.protocol.split_graph import PlacedGraph, SplitGraph, res
 
 
 class Below(msgspec.Struct, frozen=True):
-    """``planner`` for what of a graph is below (``protocol.split_graph``): its plans have all else at the client.
+    """Planner for the lower part of a split graph (``protocol.split_graph``).
 
-    ``stripes``: how many trees there are to be; the same tree so many times where the planner plans one. ``auto``: one
-    tree of the whole graph, where several do not save a tenth of its time.
+    The upper part of every plan is at the client. ``planner``: the planner of the lower part. ``stripes``: number of
+    trees. If the planner plans one tree, the tree is repeated. With ``auto``, one tree of the whole graph is planned if
+    several trees save less than a tenth of its time.
     """
 
     planner: Planner
@@ -28,12 +29,12 @@ class Below(msgspec.Struct, frozen=True):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Those of the planner."""
+        """Measurements that the wrapped planner needs."""
         return needs_of(self.planner)
 
     @property
     def compared(self) -> bool:
-        """That of the planner."""
+        """Return whether the wrapped planner asks for the comparison of its plans with the present placement."""
         return is_compared(self.planner)
 
     def plan(self, task: Task, model: CostModel) -> Plan:
@@ -51,7 +52,7 @@ class Below(msgspec.Struct, frozen=True):
 
     @property
     def _alone(self) -> Planner:
-        """What plans one tree."""
+        """Planner of a single tree, with the options of the wrapped planner."""
         assert isinstance(self.planner, msgspec.Struct)
         return msgspec.structs.replace(self.planner, stripes=1)
 

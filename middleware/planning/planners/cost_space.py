@@ -1,18 +1,21 @@
-"""cost-space: the placement of least network usage, the bytes in transit, by the latencies between hosts.
+"""Planner ``cost-space``: the placement of least network usage, the bytes in transit, by the latencies between hosts.
 
-Usage is the sum over edges of what flows times the latency (Pietzuch et al., equation 1); as every node makes one
-partition an index, what flows is a partition's bytes. Bandwidth is not asked for: this is for links that carry what is
-sent, where latency, and what others have left to send, is what a placement costs.
+The usage is the sum over edges of rate times latency (Pietzuch et al., equation 1). Every node makes one partition per
+index, so the rate is the bytes of a partition. Bandwidth is not measured for this planner, which is meant for links
+that carry the whole traffic. The cost of a placement is then its latency, and the capacity that is left for the
+remaining senders.
 
 Rules:
 
-R1. Between few hosts, or if as many are known already, all latencies are asked for. Otherwise all hosts are ranked by
-    the usage that their coordinates let expect, and latencies are asked for between the ``measured`` best of each
-    operator alone.
-R2. Of these the best is found exactly where the dataflow is a tree and that asks for ``EXACT`` pairs at most, else by
-    coordinate descent, which asks for what it comes across. The present hosts are always among them.
-R3. A host's load makes it farther from all others, and where it lacks room for an operator it takes none that is not
-    there yet. What fits one by one and not together goes elsewhere, the least used operator first.
+R1. If there are few hosts, or as many known latencies as pairs, latencies of all pairs are asked for. Otherwise all
+    hosts are ranked by the usage that their coordinates predict. Latencies are then asked for only between the
+    ``measured`` best hosts of each operator.
+R2. If the dataflow is a tree, the best of these hosts is found exactly. After a ranking this holds only for ``EXACT``
+    pairs at most. Otherwise the search is a coordinate descent, which asks only for latencies on its path. The present
+    hosts are always candidates.
+R3. The load of a host makes the host farther from all others. A host that lacks room for an operator takes the operator
+    only if the operator is there already. If operators fit one by one and not together, the operator with the least
+    traffic goes elsewhere first.
 """
 
 from __future__ import annotations
@@ -43,19 +46,22 @@ from thalweg.middleware.planning.usage.streams import Query, query_of
 from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
 
 PERIOD_S = 60.0
-SAVING = 0.05  # the least of its usage that a change saves: the paper's minimum migration threshold
-FEW = 2  # times ``measured`` hosts: to ask for all their latencies is hardly more
-EXACT = 300  # pairs: those of three operators, each with ten hosts
-AGAIN = 100  # times that an operator goes elsewhere as others leave it no room
+SAVING = 0.05  # least share of the usage that a change saves: the paper's minimum migration threshold
+FEW = 2  # times ``measured`` hosts: asking for all latencies between them costs hardly more
+EXACT = 300  # pairs of hosts: enough for three operators with ten hosts each
+AGAIN = 100  # most attempts to make operators fit together
 
 
 class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every operator where the network usage is least, again every ``period_s`` seconds (None: once).
+    """Planner that puts every operator where the network usage is least, again every ``period_s`` seconds (None: once).
 
-    Of a dataflow that is a tree, with any number of sinks, it is the optimum of the hosts that were measured; of others
-    what no single operator improves. ``saving``: a change is made where it saves so large a share of the usage.
-    ``measured``: of how many hosts for each operator true latencies are asked for, where there are many. ``load_s``: so
-    many seconds farther from all others is a host whose load is 1. The cost model does not matter to it.
+    For a dataflow that is a tree, with any number of sinks, the result is the optimum over the measured hosts. For
+    other dataflows, no move of a single operator improves the result. The cost model is not used.
+
+    - ``saving``: a change is made if it saves this share of the usage.
+    - ``measured``: number of hosts for each operator between which true latencies are asked for, if there are many
+      hosts.
+    - ``load_s``: a host with load 1 is this number of seconds farther from all others.
     """
 
     compared: ClassVar[bool] = True
@@ -67,7 +73,7 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _ = self.adaptation  # which checks both
+        _ = self.adaptation  # the property checks ``period_s`` and ``saving``
         if self.measured < 1:
             raise UsageError(f"measured is {self.measured}; give how many hosts of each operator are, at least 1")
         if not 0 <= self.load_s < math.inf:
@@ -75,7 +81,7 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def adaptation(self) -> GlobalMoves | None:
-        """How operators move while data flows; None: they do not."""
+        """Options of moves while data flows. None: operators do not move."""
         moves = GlobalMoves(PERIOD_S if self.period_s is None else self.period_s, gain=self.saving)
         return None if self.period_s is None else moves
 
@@ -85,7 +91,7 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         present = None if task.current is None else problem.where(task.current).tolist()
         before = problem.at_sink().tolist() if present is None else present
         rooms = _Rooms(problem, query, self.load_s, present)
-        # R1: few hosts, or as many known latencies as pairs of hosts
+        # R1: few hosts, or as many known latencies as pairs: use all latencies
         if len(hosts) <= FEW * self.measured or len(task.view.latencies) >= math.comb(len(hosts), 2):
             known.require(combinations(range(len(hosts)), 2))
             chosen = rooms.fitting(lambda: _of_all(query, known, rooms, before))
@@ -112,7 +118,11 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _expected(problem: Problem, query: Query) -> search.Between | None:
-    """Distances of coordinates; None while data flows and nobody knows yet where the ends are."""
+    """Return distances by coordinates; None if data flows and the coordinates of a pinned node's host are unknown.
+
+    Raises PlacesNeeded for hosts whose coordinates are to be measured before the run. Raises PlacementError if the host
+    of a pinned node found none.
+    """
     task, hosts = problem.task, problem.hosts
     if task.current is None:
         task.view.require_places(hosts)
@@ -133,7 +143,7 @@ def _expected(problem: Problem, query: Query) -> search.Between | None:
 
 
 def _of_all(query: Query, known: _Known, rooms: _Rooms, before: Sequence[int]) -> list[int]:
-    """R2: of all hosts."""
+    """Return the best placement over all hosts, by known latencies (R2)."""
     hosts = np.arange(rooms.count)
     latency_s = known.between(hosts, hosts)
     if query.tree:
@@ -151,7 +161,7 @@ def _of_few(
     measured: int,
     present: Sequence[int] | None,
 ) -> list[int]:
-    """R1, R2: of the best by coordinates, and the present ones."""
+    """Return the best placement over the present hosts, and the hosts that coordinates predict to be best (R1, R2)."""
     hosts = np.arange(rooms.count)
     everywhere = dict.fromkeys(query.operators, hosts)
     if query.tree:
@@ -184,7 +194,7 @@ def _of_few(
 
 
 class _Rooms:
-    """R3: what hosts cost besides, by their numbers."""
+    """Burden of operators on hosts, by the load and the room of the hosts (R3). Hosts and nodes are numbers."""
 
     def __init__(self, problem: Problem, query: Query, load_s: float, present: Sequence[int] | None) -> None:
         task, self._names, self._hosts = problem.task, problem.names, problem.hosts
@@ -197,18 +207,21 @@ class _Rooms:
         self._burden = {node: self._rates[node] * load + self._short(node) for node in query.operators}
 
     def _short(self, node: int) -> Floats:
-        """Of every host: infinite where it lacks what an operator takes that is not there yet."""
+        """Return an array of hosts: infinite if the host lacks room for an operator that is not there yet, else 0."""
         taking, here = self._takings[node], None if self._present is None else self._present[node]
         return np.array(
             [math.inf if host != here and lacks(figures, taking) else 0.0 for host, figures in enumerate(self._figures)]
         )
 
     def burden(self, node: int, hosts: Hosts) -> Floats:
-        """What it costs to have an operator on each of these hosts."""
+        """Return the burden of an operator on each of ``hosts``."""
         return self._burden[node][hosts]
 
     def fitting(self, choose: Callable[[], list[int]]) -> list[int]:
-        """A choice in which operators fit together as well; PlacementError for operators that fit nowhere."""
+        """Return a choice in which the operators also fit together.
+
+        Raises PlacementError if an operator fits on no host, or if no choice fits.
+        """
         for _ in range(AGAIN):
             for node, burden in self._burden.items():
                 if np.isinf(burden).all():
@@ -221,7 +234,11 @@ class _Rooms:
         raise PlacementError("no placement: operators fit on hosts one by one, and not together")
 
     def _crowded(self, chosen: Sequence[int]) -> int | None:
-        """The operator that is to go elsewhere, of those that come to a host where they lack something together."""
+        """Return the operator with the least traffic among operators that come to one host and do not fit there
+        together.
+
+        None: no host is short.
+        """
         for host in dict.fromkeys(chosen):
             new = [
                 node
@@ -233,7 +250,7 @@ class _Rooms:
         return None
 
     def _nowhere(self, node: int) -> str:
-        """Why an operator fits on no host, by the first that lacks something."""
+        """Return the message why an operator fits on no host, with the first host that lacks a resource."""
         shortages = (
             (host, lacks(figures, self._takings[node]))
             for host, figures in zip(self._hosts, self._figures, strict=True)
@@ -243,7 +260,7 @@ class _Rooms:
 
 
 class _Known:
-    """The latencies that were measured, between hosts by their numbers."""
+    """Known latencies between hosts, by the numbers of the hosts."""
 
     def __init__(self, view: NetworkView, hosts: Sequence[str]) -> None:
         self._view, self._hosts = view, hosts
@@ -260,7 +277,7 @@ class _Known:
         return self._found[pair]
 
     def require(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Raise LatenciesNeeded for those that are unknown, each once, if there are any."""
+        """Raise LatenciesNeeded with the pairs whose latency is unknown, if there are any."""
         unknown = {(min(pair), max(pair)) for pair in pairs if self._at(*pair) is None}
         if unknown:
             raise LatenciesNeeded(
@@ -268,11 +285,11 @@ class _Known:
             )
 
     def between(self, ones: Rows, others: Rows) -> Floats:
-        """(ones, others) the latencies, all of which are known."""
+        """Return the latencies between two lists of hosts, (ones, others). Every latency must be known."""
         return np.array([[self._at(int(a), int(b)) for b in others] for a in ones], dtype=np.float64)
 
     def parted(self, query: Query, hosts: Sequence[int]) -> str:
-        """Between which hosts there is no way, where a placement needs one."""
+        """Return the message that names two hosts without a path."""
         for stream in query.streams:
             ends = hosts[stream.producer], hosts[stream.consumer]
             if math.isinf(self._at(*ends) or 0.0):

@@ -1,4 +1,7 @@
-"""Download-all: every operator where the sink is. Source: Ranganathan, Acharya, Saltz (1998), section 4."""
+"""Planner ``download-all``: every operator at the host of the sink.
+
+Source: Ranganathan, Acharya, Saltz (1998), section 4.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from thalweg.middleware.planning.problem.task import Task
 
 
 class DownloadAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All operators without a pin at the sink's host. Never needs a link; its cost is nan when one is unknown."""
+    """Planner that puts every operator without a pin at the sink's host.
+
+    Needs no link. The cost is nan if a link is unknown.
+    """
 
     compared: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Exhaustive search: the best of all placements."""
+"""Planner ``exhaustive``: the best of all placements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
 
-LIMIT = 9**7  # the operators of eight servers on these and a client; some seconds
-ROWS = 1 << 14  # placements that are looked at together
+LIMIT = 9**7  # the operators of eight servers, on nine hosts with the client; some seconds
+ROWS = 1 << 14  # placements that are evaluated together
 
 
 class Exhaustive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The best of all placements, for small problems; in a tie the first in the order of hosts, or download-all.
+    """Planner that tries every placement, for small problems.
 
-    Needs every link. Raises UsageError for more than ``limit`` placements.
+    In a tie, download-all wins, or the first placement in the order of hosts. Needs every link. Raises UsageError for
+    more than ``limit`` placements.
     """
 
     compared: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Fixed: every operator where it is said to be."""
+"""Planner ``fixed``: every operator on the host that the user gives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from thalweg.middleware.planning.problem.task import Task
 
 
 class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``placement``: the host of every node that has no pin; by default the task's present one.
+    """Planner that returns a given placement. Needs no link. The cost is nan if a link is unknown.
 
-    Never needs a link; its cost is nan when one is unknown.
+    ``placement``: host of every node that has no pin. By default, it is the present placement of the task.
     """
 
     compared: ClassVar[bool] = True
@@ -26,7 +26,7 @@ class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placement: Placement = {}
 
     def plan(self, task: Task, model: CostModel) -> Plan:
-        """PlacementError for a placement that leaves out a node, or names what is not there."""
+        """Return the given placement as a plan. Raise PlacementError if a node is missing, or a name is unknown."""
         placement = self.placement or task.current
         if placement is None:
             raise PlacementError("fixed is told no placement; give one (option placement), or name a plan file")

@@ -1,4 +1,4 @@
-"""What a search for trees goes by, besides links: hosts as numbers, what they do, and what other trees keep busy."""
+"""Frame of a search for trees: hosts as numbers, the work of the hosts, and the loads of other trees."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from thalweg.middleware.planning.shapes.search import Busy, LoadedTree, TreeLoad
 
 
 class Frame:
-    """``names``: the hosts of trees, the sink's first; ``shape``: of the norm, at least ``MIXED_SHAPE`` where a stream
-    goes over several trees.
+    """Fixed inputs of a search for trees, and the conversion between trees of host numbers and of host names.
+
+    ``names``: hosts of the trees, the sink's host first. ``shape``: shape of the norm, at least ``MIXED_SHAPE`` if a
+    stream goes over several trees.
     """
 
     def __init__(self, free: Freedom, task: Task, model: Period | ExpectedPeriod, shape: float) -> None:
@@ -38,14 +40,16 @@ class Frame:
 
     @property
     def looks(self) -> int:
-        """As many as make 60 steps at 9 hosts and 300 from 33 on: one looks at every host below every other, and takes
-        0.3 to 0.6 ms there (on a 2-core virtual machine).
+        """Number of trees to evaluate in a search: enough for 60 steps at 9 hosts, and for 300 steps from 33 hosts on.
+
+        One step evaluates every host below every possible parent. A step takes 0.3 to 0.6 ms at these numbers of hosts
+        (on a 2-core virtual machine).
         """
         hosts = len(self.names)
         return min(10 * max(hosts - 3, 1), 300) * hosts**2
 
     def loads(self, transfer_s: Callable[[float], Floats]) -> TreeLoads:
-        """What hosts and links would carry, for any tree that carries the task's share beside its other trees."""
+        """Return the loads of hosts and links for a tree with the task's share, beside the task's other trees."""
         free, hints, costs, names = self.free, self.hints, self.costs, self.names
         factors = [costs.compute_factor * self.task.compute_factor(host) / self.task.cores(host) for host in names]
 
@@ -69,7 +73,7 @@ class Frame:
         return replace(alone, share=self.task.share, beside=self._others(alone)) if self.task.beside else alone
 
     def _others(self, alone: TreeLoads) -> Busy:
-        """What the task's other trees keep busy; one that is no tree over these hosts at the moment is left out."""
+        """Return the loads of the task's other trees, except trees that do not join the same hosts at present."""
         busy = idle(alone.count, alone.interface)
         for other in self.task.beside:
             parent = self.parents(host_tree(other.dataflow, other.placement))
@@ -78,13 +82,14 @@ class Frame:
         return busy
 
     def seconds(self, cost: float) -> float:
-        """The norm that is minimised, of a tree's cost."""
+        """Return the norm that is minimised, from the cost of a tree."""
         return power(cost, 1 / self.shape)
 
     def judged(self, present: float, cost: float) -> tuple[float, float]:
-        """Seconds between the tree's own partitions before and after a change, from the norms of all trees together.
+        """Return the costs before and after a change of a tree, as seconds between the tree's own partitions.
 
-        What a change of one tree saves the stream is that tree's: it carries the share, and the change takes its time.
+        The arguments are the norms of all trees together. The whole gain of the stream is counted for the changed tree.
+        This tree carries its share of partitions, and is interrupted by the change.
         """
         share = self.task.share
         if share == 1 or math.isinf(present):
@@ -94,13 +99,13 @@ class Frame:
         return present / share, cost * present / (share * cost + present - cost)
 
     def parents(self, tree: HostTree | None) -> list[int] | None:
-        """A tree over the same hosts as the parent of each; None for any other."""
+        """Return the parent of each host for a tree over the same hosts. None: the tree has other hosts."""
         if tree is None or tree.root != self.names[0] or tree.parent.keys() != set(self.names[1:]):
             return None
         number = {name: host for host, name in enumerate(self.names)}
         return [0, *(number[tree.parent[name]] for name in self.names[1:])]
 
     def tree(self, parent: Sequence[int]) -> HostTree:
-        """The tree over hosts in which each sends to its parent."""
+        """Return the tree over hosts for a list of parents."""
         up = {self.names[host]: self.names[to] for host, to in enumerate(parent) if host}
         return HostTree(self.names[0], up)

@@ -1,8 +1,9 @@
-"""The local algorithm played through once: every operator's decision of one period, on what the view knows.
+"""Planner ``local``: one period of the local algorithm, with every operator's decision, by the known links.
 
-What hosts do one after the other while data flows (``core.steering``), a planner can do at once: for each wave, from
-the level farthest from the sink, every operator on the critical path chooses among its neighbours' hosts by the cost of
-its own neighbourhood. It shows what the algorithm comes to without running it, and needs few links.
+While data flows, hosts decide one after the other (``core.steering``). A planner can make the same decisions at once.
+Waves begin at the level farthest from the sink. In each wave, every operator on the critical path chooses among its
+neighbours' hosts by the cost of its own neighbourhood. The planner shows the result of the algorithm without a run, and
+needs few links.
 
 Source: Ranganathan, Acharya, Saltz (1998), section 2.3.
 """
@@ -28,11 +29,11 @@ from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
 
 
 class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One period of the local algorithm from the current placement, or from what one-shot plans where there is none.
+    """Planner that plays one period of the local algorithm, from the current placement or from one-shot's plan.
 
-    ``k``, ``gate``, ``seed``, ``cost``: as ``LocalMoves``; the model given only says what the placements cost.
-    A step may well raise that cost: what is better nearby need not be better for all (section 5). With the gate, those
-    operators move that are on the critical path of the placement at the beginning of their wave.
+    ``k``, ``gate``, ``seed``, ``cost``: as in ``LocalMoves``. The given cost model only computes the costs of the
+    placements. A step may raise this cost, as a better neighbourhood need not be better for the whole graph (section
+    5). With the gate, only operators move that are on the critical path at the beginning of their wave.
     """
 
     compared: ClassVar[bool] = True
@@ -78,7 +79,7 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return plan_at(position, initial_ns=initial_ns, evaluated=evaluated, steps=steps)
 
     def _decide(self, problem: Problem, placement: Placement, name: str, epoch: int) -> Decision:
-        """What the host of operator ``name`` would decide, from the links of its neighbourhood alone."""
+        """Return the decision of the host of operator ``name``, from the links of the neighbourhood alone."""
         dataflow, hints, costs = problem.dataflow, problem.task.hints, problem.task.costs
         producers = dataflow.by_name[name].inputs
         consumers_hosts = [placement[consumer] for consumer in dataflow.consumers[name]]

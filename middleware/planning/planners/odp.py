@@ -1,4 +1,4 @@
-"""odp: the placement that is proven to be the best by response time, availability and network metrics, or its gap."""
+"""Planner ``odp``: the proven best placement by response time, availability and network metrics, or its gap."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
 
-SAVING = 0.05  # of the cost, that a change saves at least: measured rates and latencies waver
-LEAST_S = 1e-3  # latencies below are alike: what a machine is late with says nothing of the network
-PERIOD_S = 100.0  # after which S-ODP solves again with measured rates; section 7.2
+SAVING = 0.05  # least share of the cost that a change saves, as measured rates and latencies vary
+LEAST_S = 1e-3  # shorter latencies count as equal: delays of a machine say nothing of the network
+PERIOD_S = 100.0  # S-ODP solves again with measured rates after this time; section 7.2
 
 
 class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The optimal placement (Cardellini et al., 2016), again after ``period_s`` seconds (None: not again).
+    """Planner of the optimal placement (Cardellini et al., 2016), again after ``period_s`` seconds (None: not again).
 
-    - ``objective``: a metric, or weights by metric that sum to 1; None: the task's, by default the response time
-    - ``availability``: ``operators`` or ``hosts``, what counts; None: as the task says
-    - ``ties``: among equals the least response time is taken, and then the least usage
-    - ``time_limit_s``, ``gap``, ``structure``: see ``OdpLimits``
-    - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
-      horizon (see ``with_changes``); ``saving``: the least share of the cost that it saves
-    - ``looks``: so often it is solved again, every ``period_s``; None: as long as the run goes on
-    - ``least_s``: delays below count as this; while data flows 1 ms by default, as measured ones waver
-    - ``shared``: what several consumers on one host take of a producer goes there once, as it does while data flows; a
-      run is always planned so. The bound is then that of a problem which costs no more
-    - ``candidates``: so large a share of each operator's candidates is drawn by ``seed``; the optimum is that of these
+    - ``objective``: a metric, or weights by metric that sum to 1. None: the task's objective, by default the response
+      time.
+    - ``availability``: ``operators`` or ``hosts`` are counted. None: as the task says.
+    - ``ties``: among equal placements, the least response time is taken, and then the least usage.
+    - ``time_limit_s``, ``gap``, ``structure``: see ``OdpLimits``.
+    - ``change``, ``horizon_s``: within the horizon, a change has to repay the seconds that operators are down, times
+      ``change`` (see ``with_changes``). ``saving``: least share of the cost that a change saves.
+    - ``looks``: number of replannings, one every ``period_s``. None: as long as the run goes on.
+    - ``least_s``: shorter delays count as this delay. While data flows it is 1 ms by default, as measured delays vary.
+    - ``shared``: if several consumers on one host take the output of a producer, it is sent there once, as while data
+      flows. A run is always planned so. The bound is then that of a problem with no higher cost.
+    - ``candidates``: share of each operator's candidates that is drawn by ``seed``. The optimum is that of the drawn
+      candidates.
 
-    A run begins with the placement that is best by availability alone, as rates are not known yet, and goes on by the
-    objective, by default the usage (S-ODP, section 7.2). The cost model does not matter to it.
+    A run begins with the placement that is best by availability alone, as rates are not known yet. It goes on by the
+    objective, by default the usage (S-ODP, section 7.2). The cost model is not used.
     """
 
     compared: ClassVar[bool] = True
@@ -83,30 +85,30 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def adaptation(self) -> GlobalMoves | None:
-        """How operators move while data flows; None: they do not."""
+        """Options of replanning while data flows. None: operators do not move."""
         period_s = PERIOD_S if self.period_s is None else self.period_s
         moves = GlobalMoves(period_s, gain=self.saving, looks=msgspec.UNSET if self.looks is None else self.looks)
         return None if self.period_s is None else moves
 
     @property
     def initially(self) -> Odp:
-        """What plans before a run."""
+        """Planner for the start of a run: by availability alone."""
         return msgspec.structs.replace(self, objective="availability", least_s=self.least_s or LEAST_S, shared=True)
 
     @property
     def meanwhile(self) -> Odp:
-        """What plans while data flows: by the network usage, if nobody says what else."""
+        """Planner while data flows: by the objective, or by the network usage if no objective is given."""
         return msgspec.structs.replace(
             self, objective=self.objective or "usage", least_s=self.least_s or LEAST_S, shared=True
         )
 
     @property
     def effort(self) -> OdpLimits:
-        """How long it looks for a proof."""
+        """Limits of the search for a proof."""
         return OdpLimits(self.time_limit_s, self.gap, self.structure)
 
     def goal(self, task: Task) -> Goal:
-        """The task as it is solved, with the extremes of its metrics."""
+        """Return the compiled problem of a task, with the extremes of its metrics and the cost of changes."""
         instance = instance_of(Problem(task))
         instance = msgspec.structs.replace(instance, delay_s=np.maximum(instance.delay_s, self.least_s))
         if self.candidates < 1:
@@ -118,12 +120,15 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return with_changes(goal, task, weight=self.change, horizon_s=self.horizon_s)
 
     def solve(self, goal: Goal, task: Task) -> Solved:
-        """The best placement; UsageError where there is none, PlannerError where none was found in time."""
+        """Return the best placement that is found, with its bound.
+
+        Raises UsageError if no placement exists, PlannerError if none was found in time.
+        """
         way = solve_as_sent if self.shared else solve
         return way(goal, self.effort, present_of(goal.instance, task))
 
     def write(self, goal: Goal, path: str) -> None:
-        """Write the program to a file, as ``.mps``."""
+        """Write the program of a problem to an ``.mps`` file."""
         General(goal).write(path)
 
     def _cost(self, goal: Goal, where: Indices) -> float:

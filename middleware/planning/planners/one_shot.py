@@ -1,4 +1,4 @@
-"""One-shot and global: the paper's local search, one operator of the critical path at a time.
+"""Planners ``one-shot`` and ``global``: the paper's local search, one operator of the critical path at a time.
 
 Source: Ranganathan, Acharya, Saltz (1998), sections 2.1 (one-shot) and 2.2 (global).
 """
@@ -22,18 +22,21 @@ from thalweg.middleware.planning.problem.task import Task
 
 
 class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The paper's algorithm (section 2.1): move one operator of the critical path at a time.
+    """Planner by the paper's algorithm (section 2.1): move one operator of the critical path at a time.
 
-    From the initial placement, repeat: for each operator of the critical path in turn, from the source's end to the
-    sink's, consider all other hosts; the cheapest single move is made if it is strictly cheaper. Of equally
-    cheap moves the printed algorithm keeps the last operator's (``C_min <= C'``), here on the first host.
+    From the initial placement, the algorithm repeats one step. For each operator of the critical path in turn, from the
+    source's end to the sink's end, all other hosts are considered. The cheapest single move is made if it is strictly
+    cheaper. Of equally cheap moves, the printed algorithm keeps the move of the last operator (``C_min <= C'``), here
+    to the first host.
 
-    ``start``: ``"client"`` puts all operators at the sink's host first (one-shot); ``"current"`` starts from the
-    placement given, which makes it a step of the global algorithm (section 2.2). ``batch``: at most about so
-    many unknown links are asked for at once, those of the moves with the lowest bounds first; default: half as many as
-    there are hosts (so many probes can be on their way without sharing a host), at least 8. Fewer need fewer links
-    in all, more need fewer rounds; the plan is the same. Measured on random links with the critical path: 8
-    servers 3 to 4 rounds and 21 to 26 of 36 pairs, 32 servers 9 to 19 rounds and 150 to 254 of 528 pairs.
+    ``start``: ``"client"`` puts all operators at the sink's host first (one-shot). ``"current"`` starts from the given
+    placement, which makes the search a step of the global algorithm (section 2.2).
+
+    ``batch``: approximate limit of the unknown links that are requested at once. The moves with the lowest bounds come
+    first. The default is half the number of hosts, at least 8. This number of probes can be under way without sharing a
+    host. A smaller batch needs fewer links in all, a larger batch needs fewer rounds. The plan is the same. Measured on
+    random links with the critical path: 8 servers need 3 to 4 rounds and 21 to 26 of 36 pairs, 32 servers need 9 to 19
+    rounds and 150 to 254 of 528 pairs.
     """
 
     compared: ClassVar[bool] = True
@@ -71,7 +74,10 @@ class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return plan_at(position, initial_ns=initial_ns, evaluated=evaluated, steps=steps)
 
     def _cheapest(self, position: Position, candidates: Sequence[int]) -> tuple[int, int] | None:
-        """The best single move, if it is strictly cheaper than staying; LinksNeeded when that is open."""
+        """Return the best single move as operator and host. None: no move is strictly cheaper than staying.
+
+        Raises LinksNeeded if unknown links decide.
+        """
         problem, where = position.problem, position.where
         rows = np.arange(len(candidates))
         lower = position.moves_of(candidates)  # (candidates, hosts)
@@ -83,7 +89,7 @@ class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         known = np.where(unknown, np.inf, lower)
         first_host = known.argmin(axis=1)
         cheapest = known[rows, first_host]
-        best = len(candidates) - 1 - int(cheapest[::-1].argmin())  # the last operator of those in a tie
+        best = len(candidates) - 1 - int(cheapest[::-1].argmin())  # in a tie the last operator
         bound = min(float(cheapest[best]), position.lower_ns)
         open_moves = unknown & (lower <= bound) & (lower < position.lower_ns)
         if cheapest[best] < position.lower_ns:  # in a tie the operator, then the host, decides
@@ -103,7 +109,7 @@ class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lower: Nanoseconds,
         open_moves: npt.NDArray[np.bool_],
     ) -> frozenset[Link]:
-        """The unknown links of the moves with the lowest bounds, up to ``batch`` of them."""
+        """Return unknown links of the moves with the lowest bounds, up to ``batch`` links."""
         batch = max(8, len(problem.hosts) // 2) if self.batch is None else self.batch
         moves = sorted((lower[row, host], row, host) for row, host in np.argwhere(open_moves).tolist())
         links: frozenset[Link] = frozenset()

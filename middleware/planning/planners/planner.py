@@ -1,8 +1,8 @@
-"""What a planner is: a pure function of a task and a cost model.
+"""Interface of planners, and calls of planners. A planner is a pure function of a task and a cost model.
 
-A planner never waits and never measures: where the decision hangs on a link that nobody knows it raises
-LinksNeeded with the links, and is called again when they are known (``asking`` does that). It is deterministic:
-ties go to the host that stands first in ``task.hosts``.
+A planner never waits and never measures. If the decision depends on an unknown link, the planner raises LinksNeeded
+with the links. ``asking`` calls it again when they are known. A planner is deterministic: ties go to the host that
+stands first in ``task.hosts``.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ from thalweg.middleware.protocol.adaptation import NEEDS, Adaptation, GlobalMove
 
 
 class Planner(Protocol):
-    """What ``plan`` must be. Raises LinksNeeded for unknown links, UsageError for what cannot be planned.
+    """Interface of a planner: a method ``plan``, and optional attributes.
 
-    A planner may have these attributes. ``needs`` are names of ``adaptation.NEEDS``: what hosts are to measure besides
-    bandwidth, and tell each other, while data flows. ``compared``: while data flows, a plan is carried out only if the
-    run's cost model finds it better than the present placement (``adaptation.worth_moving``). Without it, every plan
-    that changes something is carried out.
+    - ``needs``: names of ``adaptation.NEEDS``. Hosts measure these figures besides bandwidth, and exchange them, while
+      data flows.
+    - ``compared``: if true, a plan is carried out while data flows only if the run's cost model finds it better than
+      the present placement (``adaptation.worth_moving``). Otherwise, every plan that changes something is carried out.
     """
 
     def plan(self, task: Task, model: CostModel) -> Plan:
-        """Return where nodes run. Raises LinksNeeded for links that have to be measured first."""
+        """Return a plan with the host of every node.
+
+        Raises LinksNeeded for links that have to be measured first, UsageError for a task that cannot be planned.
+        """
 
 
 def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
-    """``planner.plan``, which may be a user's own: what else it raises or returns is a PlannerError that names it.
+    """Return the plan of a planner, which may be a user's own.
 
-    Before a run, networks are chosen for a plan that says nothing of them; while data flows, who asks chooses them, by
-    what links carry now (``choice``).
+    An unexpected error or result becomes a PlannerError that names the planner. Before a run, networks are chosen for a
+    plan without routes. While data flows, the caller chooses networks, by the present rates of links (``choice``).
     """
     plan = _asked(planner, with_all_networks(task) if task.networks else task, model)
     if not task.networks:
@@ -63,7 +66,7 @@ def _name(planner: Planner) -> str:
 
 
 def _asked(planner: Planner, task: Task, model: CostModel) -> Plan:
-    """What it returns, if that is a plan that hosts can carry out."""
+    """Return a planner's plan if hosts can carry it out. Otherwise raise PlannerError that names the planner."""
     name = _name(planner)
     try:
         plan: object = planner.plan(task, model)
@@ -81,7 +84,7 @@ def _asked(planner: Planner, task: Task, model: CostModel) -> Plan:
 
 
 def _cheapest(planner: Planner, task: Task, model: CostModel, fastest: Plan) -> Plan:
-    """Of what a planner finds, by links and by their prices, what keeps the wanted rate for least (``priced``)."""
+    """Return the plan that keeps the wanted rate at the least price: the fastest one, or one of ``priced``."""
     best, least = fastest, math.inf
     for other in cheaper(task):
         least = dollars(task, fastest) if best is fastest else least
@@ -95,7 +98,7 @@ def _cheapest(planner: Planner, task: Task, model: CostModel, fastest: Plan) -> 
 
 
 def _with_routes(name: str, plan: Plan, task: Task) -> Plan:
-    """A plan with routes of its planner's own; PlannerError for those that hosts cannot take."""
+    """Return a plan with the planner's own routes. Raise PlannerError for a route that hosts cannot take."""
     agreed = links_of(task.networks)
     for link, route in plan.routes.items():
         fault = f"{name} returned the route {[tuple(hop) for hop in route]} for {tuple(link)}"
@@ -115,7 +118,7 @@ def _with_routes(name: str, plan: Plan, task: Task) -> Plan:
 
 
 def needs_of(planner: object) -> tuple[Need, ...]:
-    """What a planner has hosts measure, besides bandwidth; UsageError for a need that nobody knows."""
+    """Return the measurements that a planner needs besides bandwidth. Raise UsageError for an unknown need."""
     needs = getattr(planner, "needs", ())
     kind = type(planner)
     if isinstance(needs, str) or not isinstance(needs, Collection):
@@ -134,25 +137,28 @@ def is_compared(planner: object) -> bool:
 
 
 def needs_while(adaptation: Adaptation | None, planner: object) -> tuple[Need, ...]:
-    """What hosts measure besides bandwidth while operators move so; ``planner``: what plans meanwhile."""
+    """Return the measurements besides bandwidth that hosts make while operators move by ``adaptation``.
+
+    ``planner``: the planner while data flows.
+    """
     if isinstance(adaptation, SpaceMoves):
         return ("work", "coordinates")
     return needs_of(planner) if isinstance(adaptation, GlobalMoves) else ()
 
 
 class MeasuredHintsPlanner(msgspec.Struct, frozen=True):
-    """``planner`` with hints that hold what was measured of hosts and nodes, once these run."""
+    """Planner that wraps ``planner`` so that hints contain measurements of hosts and nodes once the run has begun."""
 
     planner: Planner
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Those of the planner, and these."""
+        """Measurements that the wrapped planner needs, and those of hosts and work."""
         return tuple({*needs_of(self.planner), "hosts", "work"})
 
     @property
     def compared(self) -> bool:
-        """That of the planner."""
+        """Return whether the wrapped planner asks for the comparison of its plans with the present placement."""
         return is_compared(self.planner)
 
     def plan(self, task: Task, model: CostModel) -> Plan:
@@ -160,7 +166,7 @@ class MeasuredHintsPlanner(msgspec.Struct, frozen=True):
 
 
 def wrong_form(planner: Any) -> str:
-    """What to change in a planner whose ``plan`` does not take a task and a cost model; empty for one that does."""
+    """Return the change that a planner's ``plan`` needs to take a task and a cost model; empty if it takes both."""
     form = inspect.signature(planner.plan)
     try:
         form.bind(None, None)
@@ -171,7 +177,7 @@ def wrong_form(planner: Any) -> str:
 
 
 def plan_at(position: Position, *, initial_ns: float, evaluated: int, steps: Sequence[Step] = ()) -> Plan:
-    """The plan of a search that ended at ``position``; all its links must be known."""
+    """Return the plan of a search that ended at ``position``. Every link of the position must be known."""
     problem = position.problem
     return Plan(
         problem.placement(position.where),

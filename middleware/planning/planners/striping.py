@@ -1,13 +1,14 @@
-"""Several trees for one stream before it runs: how many, of which shapes, and what each will carry.
+"""Planning of several trees for a stream before the run: the number, the shapes and the rates of the trees.
 
-Of mixtures of one, two, four, … trees (``shapes.mixture``) that is taken beyond which twice as many bring too little:
-each tree has partitions of its own under way, which hosts hold, and which are to be in order again. Where a host's one
-interface is what is busy, as with ``single`` interfaces, that is mostly after the first.
+Mixtures of 1, 2, 4, … trees (``shapes.mixture``) are compared, until twice as many trees save too little. Every tree
+has partitions under way, which hosts hold, and which have to be put in order again. If a host's single interface is the
+bottleneck, as with ``single`` interfaces, 1 tree is mostly enough.
 
-Where links do not hinder each other ``MOST_CHOSEN`` are taken, or two for each host that sends, if these repay beside
-one. Rates count what keeps a resource busy. They do not count that a tree has one partition under way over each edge,
-so that a link stands idle while what it would carry next waits for another one, which the more trees meet on a link
-happens the less; nor that slow trees get few partitions, so that many trees follow a network that changes.
+If links do not hinder each other, ``MOST_CHOSEN`` trees are taken, but at most two for each host that sends. The
+condition is that these trees save enough in comparison with a single tree. Rates count only the time of busy resources.
+Two advantages of many trees are not counted. A tree has a single partition under way over an edge, so a link may be
+idle until the next partition is ready. With more trees on a link, idle times are rarer. Also, slow trees get few
+partitions, so many trees follow a changing network.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture, fai
 from thalweg.middleware.planning.shapes.search import LoadedTree, TreeLoads
 
 MOST_TREES = 64
-MOST_CHOSEN = 16  # trees, where nobody says how many: 8 are slower by a fifth or more (puffer_mean10, regions); with 32
-# the first partition comes so much later that 180 take as long
-REPAYS = 0.1  # of the time between partitions, that twice as many trees must save
-MIXED_LOOKS = 4  # times as many as for one tree, at each number of trees
+MOST_CHOSEN = 16  # most trees for ``auto``: 8 are slower by a fifth or more (puffer_mean10, regions). With 32,
+# the first partition comes so much later that 180 partitions take as long
+REPAYS = 0.1  # share of the time between partitions that twice as many trees must save
+MIXED_LOOKS = 4  # evaluated trees at each number of trees, as a multiple of those for one tree
 
 
 class Trees(NamedTuple):
-    """Trees as the parent of every host, partitions a second over each, and how many were looked at."""
+    """Trees as lists of parents, the partitions a second over every tree, and the number of evaluated trees."""
 
     parents: list[list[int]]
     rates: list[float]
@@ -40,7 +41,7 @@ class Trees(NamedTuple):
 
 
 def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"], looks: int) -> Trees:
-    """``count`` trees, or as many as repay; ``alone``: the best tree by itself."""
+    """Return ``count`` trees, or with ``auto`` as many as repay. ``alone``: the best tree by itself."""
     loads = replace(loads, shape=max(loads.shape, MIXED_SHAPE))
     mixture = Mixture(loads, [alone])
     best = single = Trees([list(alone)], rates_of(loads, [alone]), 0)
@@ -52,7 +53,7 @@ def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"]
         trees = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
         if plain_sum(trees.rates) < plain_sum(
             best.rates
-        ):  # the norm is not the largest load: the same trees again lose nothing
+        ):  # the norm is not the largest load, so a mixture may be slower: repeat the trees before
             again = [tree for _, tree in zip(range(number), itertools.cycle(best.parents), strict=False)]
             trees = Trees(again, rates_of(loads, again), mixture.spent)
         least = plain_sum((single if many else best).rates) / (1 - REPAYS)
@@ -64,14 +65,14 @@ def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"]
 
 
 def rates_of(loads: TreeLoads, trees: Sequence[Sequence[int]]) -> list[float]:
-    """Partitions a second over each of some trees at once, as far as resources go (``fair_rates``)."""
+    """Return the partitions a second over several trees at once, as far as resources allow (``fair_rates``)."""
     work = np.array([_work(LoadedTree(replace(loads, share=1.0, beside=None), tree)) for tree in trees])
     rates: list[float] = fair_rates(work).tolist()
     return rates
 
 
 def _work(tree: LoadedTree) -> Floats:
-    """(resources,) seconds that a partition over a tree takes of each."""
+    """Return the seconds of every resource for one partition over a tree, (resources,)."""
     carried, work = tree.busy
     if tree.loads.together:
         return carried[0] + work

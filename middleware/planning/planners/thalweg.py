@@ -1,19 +1,20 @@
-"""Our own planner: the tree's shape and its placement together, for the shortest period.
+"""Planner ``thalweg``: shape and placement of a tree together, for the shortest period.
 
-A pipeline's rate is bounded by its busiest interface, link or processor (see ``period``), and where combining is
-associative and commutative the order is free. So the planner looks for the tree over hosts whose busiest resource
-is least busy (``shapes.search``), and only where operators do not say that they may be reordered does it keep the
-tree it was given and move its operators (``OneShot``, by the same cost).
+The rate of a pipeline is bounded by its busiest interface, link or processor (see ``period``). If combining is
+associative and commutative, the order is free. So the planner searches for the tree over hosts whose busiest resource
+is least busy (``shapes.search``). If operators do not declare that they may be reordered, the planner keeps the given
+tree and moves its operators (``OneShot``, by the same cost).
 
-Knowledge is fetched in two steps. Nobody knows anything at first, so that as many links are asked for as tell good
-from bad: all of a small network, of a larger one those from each host to a few others. Then the planner takes unknown
-links for as fast as good ones among those known, and asks for what the tree it finds would use: only these can change
-the decision. It ends when such a tree has none, or ``probes`` are used up.
+Knowledge is fetched in two steps. At first nothing is known. The planner asks for as many links as are needed to tell
+good from bad. In a small network these are all links, in a larger network the links from each host to a few others.
+Then the planner takes unknown links to be as fast as good known links, and asks for the links that the best tree would
+use. Only these can change the decision. The search ends when such a tree has no unknown links, or when ``probes`` are
+used up.
 
-Hosts without sources are left out of trees that are chosen: their only use would be to pass results on.
+Hosts without sources are left out of chosen trees. Their only use would be to pass results on.
 
-A stream may go over several trees at once (``stripes``). They are planned together before a run (``striping``), and one
-at a time while data flows, each with what the others keep busy below it.
+A stream may go over several trees at once (``stripes``). The trees are planned together before a run (``striping``).
+While data flows, they are planned one at a time, with the loads of the remaining trees below.
 """
 
 from __future__ import annotations
@@ -48,30 +49,31 @@ from thalweg.middleware.planning.shapes.search import LoadedTree, search_tree
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.messages import PROBE_BYTES
 
-PERIOD_S = 60.0  # of looks while data flows
+PERIOD_S = 60.0  # between replannings while data flows
 HORIZON_S = 300.0
-GAIN = 0.05  # of the present cost; less is not worth a change
-PROBES_AGAIN = 1.0  # a look, for each host
-ROUNDS_AGAIN = 3  # of probes, a look
-AGAIN_SHARE = 8  # of the looks, to begin with the present tree
-LEAST_DOUBT = 0.1  # that a probe is worth: it may well move a forecast by 10 %
+GAIN = 0.05  # least share of the present cost that is worth a change
+PROBES_AGAIN = 1.0  # probes in a replanning, for each host
+ROUNDS_AGAIN = 3  # rounds of probes in a replanning
+AGAIN_SHARE = 8  # divisor of ``looks`` in a replanning, which begins with the present tree
+LEAST_DOUBT = 0.1  # doubt that is worth a probe: the probe may well move a forecast by 10 %
 
 
 class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Shape and placement for the shortest period (see the module).
+    """Planner of shape and placement for the shortest period (see the module).
 
-    - ``interface``: what a host sends and receives at once, as ``Period``'s; a cost model of periods that the
-      planner is called with says it itself and is used instead
-    - ``shape``: of the norm that is minimised (see ``ExpectedPeriod``, whose own is used where it is the model)
-    - ``joining``: how a host combines its inputs (see ``shaped``)
-    - ``looks``: how many trees are looked at; None: as many as take about 20 ms at 8 servers and 200 ms at 32
-    - ``probes``: how many pairs of hosts may be measured before the run; None: six a host
-    - ``period_s``: seconds between looks for a better plan while data flows; None: planned once
-    - ``horizon_s``: for how many seconds ahead links are forecast then
-    - ``gain``: the least part of the present cost that a change must save (and see ``GlobalMoves``)
-    - ``probes_again``: how many pairs of hosts may be measured in a look, for each host
-    - ``seed``: of the search
-    - ``stripes``: over how many trees a stream goes at once, where its tree may be chosen; ``auto``: as many as repay
+    - ``interface``: capacity of a host to send and receive at once, as in ``Period``. A given cost model of periods is
+      used with its own interface instead.
+    - ``shape``: shape of the norm that is minimised. If the model is ``ExpectedPeriod``, its shape is used.
+    - ``joining``: how a host combines its inputs (see ``shaped``).
+    - ``looks``: number of trees to evaluate. None: as many as take about 20 ms at 8 servers and 200 ms at 32.
+    - ``probes``: most pairs of hosts that may be measured before the run. None: six for each host.
+    - ``period_s``: seconds between replannings while data flows. None: planned once.
+    - ``horizon_s``: number of seconds for which links are forecast in a replanning.
+    - ``gain``: least share of the present cost that a change must save (see also ``GlobalMoves``).
+    - ``probes_again``: most pairs of hosts that may be measured in a replanning, for each host.
+    - ``seed``: seed of the search.
+    - ``stripes``: number of trees over which a stream goes at once, if its tree may be chosen. ``auto``: as many as
+      repay.
 
     Raises UsageError for a shape that is not above 1 and at most 32, a gain of 1 or more, numbers below 0, and stripes
     below 1 or above 64.
@@ -102,11 +104,11 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(f"{option} of thalweg is {value}; it must be at least 0")
         if self.stripes != "auto" and not 1 <= self.stripes <= MOST_TREES:
             raise UsageError(f"stripes of thalweg is {self.stripes}; give 1 to {MOST_TREES} trees, or auto")
-        _ = self.adaptation  # which checks the rest
+        _ = self.adaptation  # the property checks ``period_s``, ``gain`` and ``horizon_s``
 
     @property
     def adaptation(self) -> GlobalMoves | None:
-        """How it is asked again while data flows."""
+        """Options of replanning while data flows. None: planned once."""
         if self.period_s is None:
             return None
         return GlobalMoves(self.period_s, 1.0, self.gain, self.horizon_s)
@@ -138,9 +140,9 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(result, hints=reshaped.hints, judged=found.judged)
 
     def _several(self, frame: Frame, model: CostModel, looks: int, view: NetworkView) -> Plan:
-        """The best trees together by what is known; asks for what should be known first.
+        """Return the plans of the best trees together, by known links.
 
-        One tree is what ``_first`` finds.
+        A result of one tree is the result of ``_first``. Raises LinksNeeded for links that should be known first.
         """
         knowledge = Knowledge(frame.names, view, self.probes)
         if wanted := knowledge.first():
@@ -162,7 +164,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(plans[0], beside=tuple(plans[1:]))
 
     def _first(self, frame: Frame, looks: int, view: NetworkView) -> _Found:
-        """The best tree by what is known; asks for what should be known first."""
+        """Return the best tree by known links. Raise LinksNeeded for links that should be known first."""
         knowledge = Knowledge(frame.names, view, self.probes)
         if wanted := knowledge.first():
             raise LinksNeeded(wanted)
@@ -172,11 +174,12 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _Found(parent, spent)
 
     def _again(self, frame: Frame, looks: int, view: Outlook, here: list[int] | None) -> _Found:
-        """The best tree by forecasts, and what it saves over ``here``; asks first for links that may change the choice.
+        """Return the best tree by forecasts, with its cost and the cost of the present tree ``here``.
 
-        What a probe is worth: by how much hanging a host at that link's other end would lower the cost, on average over
-        what the probe may show, and for how long (knowledge gradient; Frazier, Powell and Dayanik 2008). It is made
-        if that is more time than the probe takes of the two hosts.
+        Raises LinksNeeded for links that may change the choice. The value of a probe is the saving if a host is hung at
+        the far end of the link, for the time of the horizon. The saving is the average over the possible results of the
+        probe (knowledge gradient; Frazier, Powell and Dayanik 2008). A probe is made if it saves more time than it
+        takes of the two hosts.
         """
         names = frame.names
         rates = np.array(view.rates_bps(names))
@@ -200,7 +203,10 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _Found(parent, spent, None if here is None else (present, cost))
 
     def probes_left(self, view: Outlook, hosts: Sequence[str], share: float = 1.0) -> int:
-        """How many pairs of hosts may still be measured in this look, for a tree with this share of the stream."""
+        """Return the number of pairs of hosts that may still be measured in this replanning.
+
+        ``share``: the tree's share of the stream.
+        """
         asked = len({frozenset(link) for link in view.asked})
         return math.ceil(round(self.probes_again * len(hosts)) * share) - asked if view.rounds < ROUNDS_AGAIN else 0
 
@@ -212,29 +218,32 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         new: Iterable[tuple[int, int]],
         share: float = 1.0,
     ) -> None:
-        """Raise LinksNeeded for links whose probe saves more time than it takes, and for those not well known that a
-        change would go over.
+        """Raise LinksNeeded for links that are worth a probe, if there are any.
 
-        ``worth``: of pairs of hosts' numbers, the larger first, the part of the time that is saved, and a probe's
-        seconds. ``new``: links by hosts' numbers.
+        A link is worth a probe if the probe saves more time than it takes. So is a link that a change would use and
+        that is not well known. ``worth``: by pair of hosts' numbers, the larger first, the share of the time that is
+        saved, and the seconds of a probe. ``new``: links that a change would use, by hosts' numbers.
         """
         asking = {pair: self.horizon_s * part / took for pair, (part, took) in worth.items() if took}
         asking = {pair: ratio for pair, ratio in asking.items() if ratio > 1}
         asking |= {(max(a, b), min(a, b)): math.inf for a, b in new if view.doubt[hosts[a], hosts[b]] > LEAST_DOUBT}
         wanted = [(a, b) for a, b in asking if (hosts[a], hosts[b]) not in view.asked]
         wanted.sort(key=lambda pair: (-asking[pair], pair))
-        if wanted:  # both ways: one probe measures them
+        if wanted:  # both directions: one probe measures both
             chosen = [(hosts[a], hosts[b]) for a, b in wanted[: self.probes_left(view, hosts, share)]]
             raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
 
     def goes_by(self, model: CostModel) -> Period | ExpectedPeriod:
-        """The cost model that plans are made and told by: the given one, if it is of periods."""
+        """Return the cost model of plans: the given model if it is a model of periods, else ``Period``."""
         return model if isinstance(model, Period | ExpectedPeriod) else Period(self.interface)
 
     def _placed(self, task: Task, model: CostModel) -> Plan:
-        """The best of two searches that keep the tree: by periods alone, and by periods from where the critical path
-        leads, as a largest load has plateaus that single moves do not leave. While data flows also of one from where
-        operators are, whose cost is then what a change is judged by."""
+        """Return the best plan of several searches that keep the tree.
+
+        The first search goes by periods alone. The second goes by periods from the result of a search by the critical
+        path. The largest load has plateaus, which single moves do not leave. While data flows, a third search begins at
+        the present placement, whose cost is the one by which a change is judged.
+        """
         alone = OneShot().plan(task, model)
         path = OneShot().plan(task, CriticalPath())
         after = OneShot(start="current").plan(task.but(current=path.placement), model)
@@ -252,7 +261,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(best, initial_cost_s=initial_s, evaluated=looks, links_used=links, steps=steps)
 
     def _request_links_of_change(self, task: Task, view: Outlook, then: Placement, now: Placement) -> None:
-        """Ask for links that are not well known, and that only one of two placements would use."""
+        """Raise LinksNeeded for links that are not well known, and that only one of two placements would use."""
         number = {host: i for i, host in enumerate(task.hosts)}
         used = [{(number[where[a]], number[where[b]]) for a, b in task.dataflow.edges} for where in (then, now)]
         changed = {(a, b) for a, b in used[0] ^ used[1] if a != b}
@@ -261,7 +270,10 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A tree as the parent of every host, how many were looked at, and what the present one and it cost."""
+    """Result of a search: a tree as the parent of every host, and the number of trees that were evaluated.
+
+    ``judged``: costs of the present tree and of the found tree. None: no present tree, or no forecasts.
+    """
 
     parent: list[int]
     spent: int

@@ -1,21 +1,24 @@
-"""Over which network each edge of a placed dataflow goes, or over which relays: of those that keep the wanted rate the
-cheapest, otherwise the fastest.
+"""Choice of a network, or of a route over relays, for every edge of a placed dataflow.
+
+The cheapest that keeps the wanted rate is chosen. If none keeps the rate, the fastest is chosen.
 
 Rules:
 
-R1. Edges between the same two hosts go over the same network, and their bytes one after the other.
-R2. A graph is as slow as its slowest node or link (``costs.period``, with a link's capacity its own): a node takes its
-    inputs at the same time, computes, and sends. That is the *period*, for which the wanted rate leaves room: the
-    task's, otherwise that of the sources, at most what the fastest networks allow, less ``SLACK``.
-R3. From the fastest networks on, the link that can save most first, each gets the cheapest with which the nodes at its
-    ends keep the period.
-R4. Estimates vary: what a link goes over now stays, unless another saves more than ``GAIN`` of its price, or it misses
-    the period by more than ``TOLERANCE``.
-R5. Before a run the agreed rate of a link counts where none was measured; while the run goes on, measured rates alone.
-R6. A rented link's hours are paid, used or not: its price here is that of the bytes alone. Whether to rent is asked
-    before, by who rents (``tariffs``: from how many bytes an hour on a port pays).
-R7. Instead of a network it may be a route over relays (``routes``). Routes may share a link with each other, or with
-    what goes straight over it: it has to keep the period for all of them.
+R1. All edges of one directed pair of hosts go over the same network, and their bytes go one after the other.
+R2. The period of a graph is the time of its slowest node or link for one partition (``costs.period``, where every link
+    has a capacity of its own). A node receives its inputs at the same time, then computes, then sends. The wanted
+    period is that of the task's rate (``wanted_hz``). Without such a rate, the wanted period is the longer of two: the
+    period over the fastest networks, plus ``SLACK``, and the period of the slowest source's rate.
+R3. Every link begins with its fastest network. The link that can save most is handled first. It changes to the cheapest
+    network with which the nodes at both ends keep the wanted period.
+R4. Estimates vary, so a link leaves its present network for two reasons alone. A different network saves more than
+    ``GAIN`` of the price, or the present network misses the period by more than ``TOLERANCE``.
+R5. Before a run, the agreed rate of a link counts if no rate was measured. While the run goes on, only measured rates
+    count.
+R6. The hours of a rented link are paid whether it is used or not, so its price here is the price of the bytes alone.
+    The decision to rent belongs to an earlier step (``tariffs``: the bytes an hour from which a port pays).
+R7. A route over relays (``routes``) may take the place of a network. Routes may share a link with other routes, or with
+    bytes that go straight over the link. The link has to keep the period for the sum of the bytes.
 """
 
 from __future__ import annotations
@@ -40,11 +43,11 @@ TOLERANCE = 0.15
 GAIN = 0.05
 FREE = Network()
 
-Choice = dict[Pair, tuple[Over, ...]]  # between two hosts: over what, the first choice first
+Choice = dict[Pair, tuple[Over, ...]]  # networks and routes of a directed pair, the chosen one first
 
 
 class _Option(NamedTuple):
-    """A network for a link, or a route: bit/s, and dollars an hour at the wanted rate."""
+    """Network or route for one directed pair: rate in bit/s, and dollars an hour at the wanted rate."""
 
     via: Over
     rate_bps: float
@@ -52,19 +55,19 @@ class _Option(NamedTuple):
 
 
 class _Edges(NamedTuple):
-    """The edges of a placed dataflow that go between hosts, by link; bytes of a partition."""
+    """Edges of a placed dataflow that go between hosts, by directed pair, with the bytes of a partition."""
 
-    nodes: dict[Pair, dict[str, None]]  # at either end
+    nodes: dict[Pair, dict[str, None]]  # nodes at either end of the link
     size_bytes: dict[Pair, float]
     into: dict[str, list[tuple[Pair, float]]]  # by node
     out_of: dict[str, list[tuple[Pair, float]]]
-    alone_s: dict[str, float]  # what a node takes besides
+    alone_s: dict[str, float]  # seconds of a node's computation
 
 
 def with_all_networks(task: Task) -> Task:
-    """The same task with links that carry what the fastest network between their hosts does, as far as is known.
+    """Return the task with the rate of the fastest known network on every link between two hosts.
 
-    Routes over relays do not count: planners take links for each other's own, and routes share theirs (R7).
+    Routes over relays do not count. Planners assume that links do not share capacity, and routes share links (R7).
     """
     best: dict[Link, LinkEstimate] = {}
     agreed = {link: LinkEstimate(rate_bps, 0) for link, rate_bps in links_of(task.networks).items()}
@@ -77,9 +80,10 @@ def with_all_networks(task: Task) -> Task:
 
 
 def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | None = None) -> Choice:
-    """The networks between all hosts that this placement has send to each other, in order.
+    """Return networks and routes for every directed pair of hosts between which this placement sends.
 
-    Raises LinksNeeded with the links that nobody has measured.
+    The chosen one is the first entry of a pair. The others follow, the fastest first. Raises LinksNeeded with the links
+    that are not measured.
     """
     edges, loads = _edges(task, dataflow, placement, hints or task.hints), LinkLoads(task.networks)
     rates = _rates(task, edges, {*task.hosts, *placement.values()}, loads)
@@ -102,7 +106,7 @@ def choose(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints | 
     for pair in sorted(chosen, key=lambda pair: (-saves(pair), pair)):  # R3: the link that can save most is first
 
         def preferred(option: _Option, now: Over = now[pair]) -> tuple[float, bool, float]:
-            # R4: the present network stays, unless another saves more than ``GAIN``
+            # R4: the present network stays, unless a cheaper one saves more than ``GAIN``
             return option.price * (1 - GAIN * (option.via == now)), option.via != now, -option.rate_bps
 
         size_bytes = edges.size_bytes[pair]
@@ -129,10 +133,10 @@ def _fastest(options: list[_Option]) -> list[_Option]:
 def _options(
     rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: LinkLoads, hourly: float
 ) -> dict[Pair, list[_Option]]:
-    """Return the networks between each two hosts, each with its rate and price. ``hourly``: partitions an hour."""
+    """Return the networks and routes of each pair of hosts with rates and prices. ``hourly``: partitions an hour."""
     return {
         pair: [
-            # R6: a rented link's hours are paid anyway, so its price is that of the bytes
+            # R6: a rented link's hours are paid anyway, so the price is that of the bytes
             _Option(over, bps, loads.price_of(loads.links(pair, over), edges.size_bytes[pair] * hourly))
             for over, bps in known.items()
         ]
@@ -141,7 +145,10 @@ def _options(
 
 
 def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: LinkLoads) -> dict[Pair, Over]:
-    """R3, R7: the fastest of each, beside those before it, the largest first; the links get their loads."""
+    """Return the fastest network or route of every pair, and add the bytes of the pair to ``loads`` (R3, R7).
+
+    Pairs with more bytes are handled first. A later pair counts the bytes that earlier pairs have put on shared links.
+    """
     first: dict[Pair, Over] = {}
     for pair in sorted(rates, key=lambda pair: -edges.size_bytes[pair]):
         size_bytes, known = edges.size_bytes[pair], rates[pair]
@@ -153,26 +160,29 @@ def _first(rates: Mapping[Pair, Mapping[Over, float]], edges: _Edges, loads: Lin
 
 
 def in_order(choice: Choice, routes: Mapping[Link, Route]) -> Choice:
-    """The same choice but for what comes first, as these routes say."""
+    """Return the choice with the network or route from ``routes`` as the first entry of every pair."""
     first = {pair: over_of(routes.get(Link(*pair), (Link(*pair),))) for pair in choice}
     return {pair: (first[pair], *(via for via in over if via != first[pair])) for pair, over in choice.items()}
 
 
 def choice_of(task: Task, plan: Plan) -> Choice:
-    """What a plan's routes say, between all hosts that it has send to each other."""
+    """Return the choice that a plan's routes make, for every pair of hosts between which the plan sends."""
     pairs = _edges(task, plan.dataflow, plan.placement, plan.hints or task.hints).size_bytes
     return {pair: (over_of(plan.routes.get(Link(*pair), (Link(*pair),))),) for pair in sorted(pairs)}
 
 
 def routes_of(choice: Choice) -> dict[Link, Route]:
-    """The links of a plan that go over another network than the shared one, or over relays."""
+    """Return the routes for a plan: a route for every link whose chosen network is not the shared network."""
     return {Link(*pair): route_of(pair, over[0]) for pair, over in choice.items() if over[0] != NET}
 
 
 def cost_of(
     task: Task, dataflow: Dataflow, placement: Placement, choice: Choice, hints: Hints | None = None
 ) -> tuple[float, float]:
-    """Seconds that a partition takes the slowest node or link over these networks, and dollars that its bytes cost."""
+    """Return the cost of a placement over the chosen networks: seconds and dollars for one partition.
+
+    The seconds are those of the slowest node or link. The dollars are the price of the bytes.
+    """
     edges, loads = _edges(task, dataflow, placement, hints or task.hints), LinkLoads(task.networks)
     rates = _rates(task, edges, {*task.hosts, *placement.values()}, loads)
     at = dict[Pair, float]()
@@ -196,7 +206,7 @@ def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -
                 continue
             size = hints.output_bytes[name]
             edges.nodes.setdefault(pair, {}).update({name: None, consumer: None})
-            if pair[1] not in sent:  # consumers on one host are sent one
+            if pair[1] not in sent:  # consumers on one host share one transfer
                 edges.size_bytes[pair] = edges.size_bytes.get(pair, 0.0) + size
                 edges.out_of.setdefault(name, []).append((pair, size))
             sent.add(pair[1])
@@ -205,7 +215,10 @@ def _edges(task: Task, dataflow: Dataflow, placement: Placement, hints: Hints) -
 
 
 def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: LinkLoads) -> dict[Pair, dict[Over, float]]:
-    """What the networks, and routes over relays among these hosts, carry between those that edges join."""
+    """Return the rate in bit/s of every network and route over relays, for each pair of hosts that edges join.
+
+    Relays are among ``hosts``. Raises LinksNeeded with the links whose rate is unknown.
+    """
     agreed, known, needed = links_of(task.networks), task.view.estimates, set()
     reached = reachable(task.view, hosts)
     over_relays = relayed(task.networks, reached, task.hops, edges.size_bytes, task.shunned)
@@ -229,7 +242,7 @@ def _rates(task: Task, edges: _Edges, hosts: Collection[str], loads: LinkLoads) 
 
 
 def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:
-    """R2: the period that is to be kept."""
+    """Return the period that links and nodes have to keep (R2). ``period_s``: the period over the fastest networks."""
     if task.wanted_hz is not None:
         return 1 / task.wanted_hz
     rates_hz = [node.rate for node in dataflow.nodes if node.rate]
@@ -237,12 +250,12 @@ def _wanted_s(task: Task, dataflow: Dataflow, period_s: float) -> float:
 
 
 def _keeps(edges: _Edges, pair: Pair, at: Mapping[Pair, float], period_s: float) -> bool:
-    """Whether the nodes at the ends of a link keep the period."""
+    """Return whether the nodes at both ends of a link keep the period."""
     return all(_cycle_s(edges, node, at) <= period_s for node in edges.nodes[pair])
 
 
 def _cycle_s(edges: _Edges, node: str, at: Mapping[Pair, float]) -> float:
-    """R2: what one partition takes a node, at these rates."""
+    """Return the time of one partition at a node, with these rates of the links (R2)."""
     ways = edges.into.get(node, ()), edges.out_of.get(node, ())
     times = [max((size * 8 / at[pair] if at[pair] else math.inf for pair, size in way), default=0.0) for way in ways]
     return plain_sum(times) + edges.alone_s[node]

@@ -1,10 +1,12 @@
-"""How many partitions are to be under way over the edges of a stream's trees: as many as fill links with long delays.
+"""Number of partitions under way over each edge of a stream's trees, large enough to fill links with long delays.
 
-A node sends so many partitions before a word of the first has come back (``Install.ahead``). A link that takes
-:math:`t` seconds for a partition, and :math:`r` for an empty message there and another back, sends one every
-:math:`t + r` seconds with one under way, and every :math:`(t + r) / n` with *n*, at best every :math:`t`: the
-bandwidth-delay product in partitions, and one more, and another as some are larger than others. No link needs to send
-more often than the slowest part of the tree takes for a partition, whose period the stream has.
+A node sends this number of partitions before the acknowledgement of the first has arrived (``Install.ahead``). Take a
+link that needs :math:`t` seconds for a partition, and :math:`r` for an empty message there and an empty message back.
+With one partition under way, the link sends a partition every :math:`t + r` seconds. With *n* under way, it sends a
+partition every :math:`(t + r) / n` seconds, at best every :math:`t`. So the number that fills the link is the
+bandwidth-delay product in partitions, plus 1. A further 1 is added because some partitions are larger than others. No
+link needs to send more often than the slowest part of the tree takes for a partition. That time is the period of the
+stream.
 """
 
 from __future__ import annotations
@@ -17,20 +19,20 @@ from thalweg.middleware.network.view import Link, NetworkView
 from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.planning.problem.task import Stripe
 
-LEAST_S = 1e-3  # that a host takes for a partition, however small it is
-SPARE = 0.05  # of the stream's period that may be lost: where delays are shorter one partition under way is enough
+LEAST_S = 1e-3  # least time of a host for a partition of any size
+SPARE = 0.05  # share of the stream's period that may be lost: with shorter delays one partition is enough
 
 
 def links_of(trees: Iterable[Stripe]) -> frozenset[Link]:
-    """The links that the edges of these trees take, over the network that all hosts share."""
+    """Return the links of the shared network that the edges of these trees take."""
     return frozenset(link for tree in trees for link, _ in _edges(tree))
 
 
 def depth_of(tree: Stripe, hints: Hints, view: NetworkView) -> int:
-    """How many partitions are to be under way over every edge of ``tree``, at least 1.
+    """Return the number of partitions that are to be under way over every edge of ``tree``, at least 1.
 
-    ``hints``: bytes and seconds of its nodes. ``view``: rates (bit/s) and one-way latencies (s) of its links; a link
-    of which either is not known, or that carries nothing, counts for none.
+    ``hints``: bytes and seconds of the tree's nodes. ``view``: rates (bit/s) and one-way latencies (s) of the links. A
+    link is left out if its rate or latency is unknown, or if its rate is 0.
     """
     known = []
     for link, producer in _edges(tree):
@@ -46,7 +48,7 @@ def depth_of(tree: Stripe, hints: Hints, view: NetworkView) -> int:
 
 
 def _edges(tree: Stripe) -> Iterable[tuple[Link, str]]:
-    """Every edge between two hosts, as the link that it takes, and its producer."""
+    """Yield the link and the producer of every edge between two hosts."""
     where = tree.placement
     for node in tree.dataflow.nodes:
         here = where.get(node.name, node.pinned)

@@ -1,4 +1,4 @@
-"""What a planner is told of the work: sizes and compute times of the nodes, and what resources cost.
+"""Properties of the work that a planner needs: sizes and compute times of the nodes, and what resources cost.
 
 Source of the defaults: Ranganathan, Acharya, Saltz (1998), section 4.
 """
@@ -22,18 +22,19 @@ PAPER_DISK_BYTES_PER_S = 3e6  # "the disk bandwidth was set to 3MB/s"
 
 
 class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one partition means for every node.
+    """Bytes and seconds of one partition at every node.
 
-    ``output_bytes``: size of the output of every source and operator; ``compute_s``: seconds an
-    operator computes (a node left out computes nothing); ``disk_bytes``: what a source reads from its disk (a
-    source left out reads as much as it sends; give 0 for one that generates its data).
-
-    What was measured of nodes that run already takes the place of what is declared: ``input_bytes``: bytes of a
-    partition at every node that takes some, by producer; ``rates_hz``: partitions a second. ``hosts``: what hosts
-    declare of their processors, and their loads.
-
-    ``reorderable``: the operators that may be combined in any order and grouping with the same bytes as result, and
-    for each who tells what such a combination makes and takes; a shape may be changed where these are.
+    - ``output_bytes``: size of the output of every source and operator.
+    - ``compute_s``: seconds that an operator computes. A node that is left out computes nothing.
+    - ``disk_bytes``: bytes that a source reads from its disk. A source that is left out reads as much as it sends. Give
+      0 for a source that generates its data.
+    - ``input_bytes``: measured bytes of a partition at every node with inputs, by producer. Measurements of running
+      nodes replace declared values.
+    - ``rates_hz``: measured partitions a second.
+    - ``hosts``: declared properties of the hosts' processors, and the hosts' loads.
+    - ``reorderable``: operators that may be combined in any order and grouping, with the same bytes as the result. A
+      planner may change the shape of a tree of these operators. The value of an entry tells the output size and the
+      time of a combination.
     """
 
     output_bytes: dict[str, float]
@@ -45,12 +46,12 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: dict[str, HostFigures] = {}
 
     def selectivity(self, node: str) -> float:
-        """Bytes that a node gives for each that it takes; nan where it takes none, or nobody knows how many."""
+        """Return output bytes per input byte of a node; nan if the node has no inputs, or if a size is unknown."""
         input_bytes = plain_sum(self.input_bytes.get(node, {}).values())
         return self.output_bytes.get(node, math.nan) / input_bytes if input_bytes else math.nan
 
     def measured(self, nodes: Mapping[str, NodeFigures], hosts: Mapping[str, HostFigures]) -> Hints:
-        """The same with what was measured of these."""
+        """Return the hints with the measurements of these nodes and hosts in place of declared values."""
         inputs = {name: figures.input_bytes for name, figures in nodes.items() if figures.input_bytes}
         return msgspec.structs.replace(
             self,
@@ -62,12 +63,12 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def of(self, dataflow: Dataflow) -> Hints:
-        """The same, with none of the operators to be reordered that are no part of ``dataflow``."""
+        """Return the hints with only the reorderable operators that belong to ``dataflow``."""
         inside = {name: operator for name, operator in self.reorderable.items() if name in dataflow.by_name}
         return msgspec.structs.replace(self, reorderable=inside)
 
     def check(self, dataflow: Dataflow) -> Hints:
-        """Return self, or raise UsageError naming the node whose size or time is missing or negative."""
+        """Return self. Raise UsageError that names the node if a size or time is missing, negative or not finite."""
         for node in dataflow.nodes:
             if node.kind != "sink" and node.name not in self.output_bytes:
                 raise UsageError(f"the hints leave out the output size of {node.kind} {node.name!r}; give its bytes")
@@ -84,13 +85,13 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What resources cost; the defaults are those of the paper's section 4.
+    """Costs of resources, with the values of the paper's section 4 as defaults.
 
-    - ``startup_s``: start-up cost of a message between two hosts, seconds (0: none)
-    - ``disk_bytes_per_s``: bandwidth of a source's disk, bytes per second (``inf``: reads are free)
-    - ``compute_factor``: multiplies every compute time (0: computing is free)
-    - ``host_compute_factor``: a further factor for single hosts (2: half as fast; default 1)
-    - ``cores``: computations that a host runs at once; the period model divides a host's compute by it
+    - ``startup_s``: start-up cost of a message between two hosts, in seconds (0: none).
+    - ``disk_bytes_per_s``: bandwidth of a source's disk, in bytes per second (``inf``: reads are free).
+    - ``compute_factor``: factor of every compute time (0: computing is free).
+    - ``host_compute_factor``: further factor of single hosts (2: half as fast, default 1).
+    - ``cores``: computations that a host runs at once. The period model divides a host's compute time by this number.
     """
 
     startup_s: float = PAPER_STARTUP_S
@@ -115,10 +116,11 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @runtime_checkable
 class SupportsHints(Protocol):
-    """How an operator answers what it makes of inputs of given sizes (bytes, in the order of its inputs).
+    """Interface of an operator that tells its output size and compute time for given input sizes.
 
-    One that has an attribute ``reorderable`` that is true says besides that combining is associative and commutative
-    to the byte; it counts where it has no state, or a ``merge``.
+    Sizes are bytes, in the order of the operator's inputs. An operator may have an attribute ``reorderable`` that is
+    true. The attribute states that combining is associative and commutative to the byte. It counts only if the operator
+    has no state, or has a ``merge``.
     """
 
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float: ...
@@ -127,7 +129,7 @@ class SupportsHints(Protocol):
 
 
 class Answers(NamedTuple):
-    """Functions that give the planner an operator's hints, in place of the operator itself (see ``SupportsHints``)."""
+    """Functions that give the hints of an operator in place of the operator itself (see ``SupportsHints``)."""
 
     output_size_bytes: Callable[[Sequence[float]], float]
     compute_s: Callable[[Sequence[float]], float] = lambda _: 0.0
@@ -141,10 +143,11 @@ def propagate_hints(
     *,
     disk_bytes: Mapping[str, float] | None = None,
 ) -> Hints:
-    """Hints for the whole tree from the sizes of its sources, asking every operator on the way up.
+    """Return hints for a whole dataflow from the sizes of its sources.
 
-    ``source_bytes``: node name of every source → bytes of a partition; ``operator_of`` gives for an
-    operator node the object that answers for it. Raises UsageError for a source left out.
+    Every operator is asked in turn, producers before consumers. ``source_bytes``: bytes of a partition by the name of
+    the source. ``operator_of``: function from an operator node to the object that tells the node's sizes and times.
+    Raises UsageError if a source is left out.
     """
     sizes: dict[str, float] = {}
     compute: dict[str, float] = {}
@@ -160,6 +163,6 @@ def propagate_hints(
             operator = operator_of(node)
             sizes[name] = float(operator.output_size_bytes(inputs))
             compute[name] = float(operator.compute_s(inputs))
-            if may_reorder(operator) and node.missing == "wait":  # another tree would say that of other operators
+            if may_reorder(operator) and node.missing == "wait":  # "nothing" is a choice for this operator alone
                 reorderable[name] = operator
     return Hints(sizes, compute, dict(disk_bytes or {}), reorderable).check(dataflow)

@@ -1,13 +1,14 @@
-"""What a plan's work keeps busy: interfaces or links, processors and disks, and for how long.
+"""Loads of a plan: the time for which the plan's work keeps interfaces or links, processors and disks busy.
 
-Each transfer, computation and read is work on some resources. Which resources a transfer keeps busy is said once, in
-``CARRIERS``, for all who add up loads: placements of operators (``LoadModel``), trees of hosts (``shapes.search``)
-and linear programs (``bound``). A cost is a reduction of loads: the largest (``Period``), a norm
-(``ExpectedPeriod``), and where edges have a network or relays each, what is paid for the bytes as well
+Every transfer, computation and disk read is work on some resources. The table ``CARRIERS`` says which resources a
+transfer keeps busy. The table serves all code that adds up loads: placements of operators (``LoadModel``), trees of
+hosts (``shapes.search``) and linear programs (``bound``). A cost is a reduction of loads: the largest (``Period``) or a
+norm (``ExpectedPeriod``). If every edge has a network or relays, the price of the bytes is a further cost
 (``LinkLoads``).
 
 A host's interface carries one message at a time in either direction (``single``; Ranganathan et al. 1998, section 2,
-assumption 2), one in each (``duplex``), or every directed link has its own capacity (``independent``).
+assumption 2), or one message in each direction (``duplex``). With ``independent`` interfaces every directed link has
+its own capacity.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 
-Slot = tuple[Indices | int, Floats]  # (hosts,) a resource for each, or one for all, and the work on it
+Slot = tuple[Indices | int, Floats]  # (hosts,) a resource for every host, or one for all hosts, and the work
 
 
 class Carrier(NamedTuple):
-    """A kind of resource that transfers keep busy: that of the sending host, of the receiving one, or of both."""
+    """Kind of resource that a transfer keeps busy: of the sending host, of the receiving host, or of both."""
 
     kind: Kind
     sender: bool
@@ -47,14 +48,14 @@ class Carrier(NamedTuple):
 CARRIERS: Mapping[Interface, tuple[Carrier, ...]] = {
     "single": (Carrier("interface", sender=True, receiver=True),),
     "duplex": (Carrier("out", sender=True, receiver=False), Carrier("in", sender=False, receiver=True)),
-    "independent": (Carrier("link", sender=True, receiver=False),),  # one of the sender's, for each receiver
+    "independent": (Carrier("link", sender=True, receiver=False),),  # a link of the sender for each receiver
 }
 
 
 def transfer_s(sizes_bytes: Floats, rates_bps: Floats, startup_s: float) -> Floats:
-    """(sizes, …) the seconds that messages take over links of these rates: start-up + size / rate, inf where that is 0.
+    """Return the seconds of messages over links, (sizes, …): start-up + size / rate, or inf if the rate is 0.
 
-    ``sizes_bytes``: (sizes,); ``rates_bps``: of any shape.
+    ``sizes_bytes``: (sizes,). ``rates_bps``: rates of the links, of any shape.
     """
     seconds = np.full((len(sizes_bytes), *rates_bps.shape), np.inf)
     np.divide(sizes_bytes.reshape(-1, *[1] * rates_bps.ndim) * 8, rates_bps, out=seconds, where=rates_bps > 0)
@@ -63,7 +64,7 @@ def transfer_s(sizes_bytes: Floats, rates_bps: Floats, startup_s: float) -> Floa
 
 
 class Resource(NamedTuple):
-    """``hosts``: whose it is, or between which two; ``capacity``: work in a second."""
+    """Resource of one host, or of a pair of hosts for a link. ``capacity``: work in a second."""
 
     kind: Kind
     hosts: tuple[str, ...]
@@ -71,10 +72,10 @@ class Resource(NamedTuple):
 
 
 class MoveEffects(NamedTuple):
-    """What moving single nodes does to loads.
+    """Effects on the loads of moving single nodes.
 
-    ``without``: (nodes, resources) the loads with the node's work taken off. ``places``, ``gains``: (nodes, slots,
-    hosts) on which resources the node's work falls on each host, and how much; the resources of a node differ, or gain
+    ``without``: (nodes, resources) the loads without the work of the node. ``places``, ``gains``: (nodes, slots, hosts)
+    the resources on which the node's work falls on each host, and the amount. The resources of one node differ, or gain
     nothing. ``inf`` marks a link that cannot be used.
     """
 
@@ -84,9 +85,10 @@ class MoveEffects(NamedTuple):
 
 
 class LoadModel:
-    """The resources of some hosts, numbered: first what carries transfers, then a processor a host, then a disk a host.
+    """Numbered resources of some hosts: first the carriers of transfers, then the processors, then the disks.
 
-    ``cores``: computations that a processor does at once, of all hosts or of each.
+    Every host has one processor and one disk. ``cores``: computations that a processor does at once, for all hosts or
+    for each host.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class LoadModel:
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
-        """All of them, in the order of their numbers."""
+        """Resources in the order of their numbers."""
         own = [(host,) for host in self.hosts]
         owners = list(itertools.product(self.hosts, repeat=2)) if self.of_links else own
         kinds: list[tuple[Kind, Sequence[tuple[str, ...]]]] = [(carrier.kind, owners) for carrier in self.carriers]
@@ -119,7 +121,7 @@ class LoadModel:
         )
 
     def of_transfers(self, sources: Indices, targets: Indices) -> list[Indices]:
-        """The resources that transfers between these hosts keep busy; every transfer has one in each of the arrays."""
+        """Return the resources that transfers between these hosts keep busy. Every array has one for each transfer."""
         count = len(self.hosts)
         if self.of_links:
             return [sources * count + targets]
@@ -131,8 +133,10 @@ class LoadModel:
     def add_up(
         self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
     ) -> Floats:
-        """(resources,) the work on each, in the unit of the work: of transfers on what they are ``carried`` by
-        (``of_transfers``), and of nodes' computations and reads ``where`` they are.
+        """Return the work on every resource, (resources,), in the unit of the given work.
+
+        ``carried``: the resources of the transfers (``of_transfers``). ``where``: the hosts of the nodes, on which
+        computations and disk reads fall.
         """
         places = np.concatenate((*carried, where + self.processors, where + self.disks))
         work = np.concatenate((*[transfers] * len(carried), compute, reads))
@@ -141,7 +145,10 @@ class LoadModel:
     def add_up_many(
         self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
     ) -> Floats:
-        """(rows, resources) the same for many placements: (rows, …) of what ``add_up`` is given, but for reads."""
+        """Return the work on every resource for many placements, (rows, resources).
+
+        The arguments are those of ``add_up`` with one row a placement, (rows, …), except ``reads``, which has no rows.
+        """
         rows = np.arange(len(where))[:, np.newaxis] * self.count
         read = np.broadcast_to(reads, where.shape)
         places = np.concatenate((*carried, where + self.processors, where + self.disks), axis=1) + rows
@@ -150,9 +157,10 @@ class LoadModel:
         return loads.reshape(len(where), self.count).astype(np.float64, copy=False)
 
     def slots(self, arriving: Mapping[int, Floats], leaving: Mapping[int, Floats]) -> list[Slot]:
-        """On which resources the transfers of one node fall, and how much, for the node on each host.
+        """Return the resources on which the transfers of one node fall, with the work, for the node on every host.
 
-        ``arriving``, ``leaving``: (hosts,) the work of all transfers from, and to, one other host.
+        ``arriving``, ``leaving``: (hosts,) the work of the transfers from, and to, a host with a neighbour, by the
+        host's number.
         """
         count, anywhere = len(self.hosts), self._anywhere
         if self.of_links:
@@ -161,8 +169,8 @@ class LoadModel:
         slots: list[Slot] = []
         for number, carrier in enumerate(self.carriers):
             first = number * count
-            far: dict[int, Floats] = dict(arriving) if carrier.sender else {}  # at the other ends
-            own: list[Floats] = list(leaving.values()) if carrier.sender else []  # where the node is
+            far: dict[int, Floats] = dict(arriving) if carrier.sender else {}  # work at the far ends
+            own: list[Floats] = list(leaving.values()) if carrier.sender else []  # work at the node's host
             if carrier.receiver:
                 for target, work in leaving.items():
                     far[target] = far[target] + work if target in far else work
@@ -173,9 +181,10 @@ class LoadModel:
 
 
 class LinkLoads:
-    """The bytes of a partition that go over each link, of whatever network: for how long, and at what price.
+    """Bytes of a partition on every link of every network, with the time and the price of these bytes.
 
-    ``networks``: what these cost; one that is not among them costs nothing. ``links_bps``: what links carry, bit/s.
+    ``networks``: networks with their tariffs. A network that is left out costs nothing. ``links_bps``: rates of links
+    in bit/s.
     """
 
     def __init__(self, networks: Mapping[str, Network]) -> None:
@@ -185,23 +194,23 @@ class LinkLoads:
         self._routes: dict[tuple[Pair, Over], Route] = {}
 
     def links(self, pair: Pair, over: Over) -> Route:
-        """As ``route_of``, which is asked for often."""
+        """Return the links of a network or route between two hosts (``route_of``, cached for speed)."""
         route = self._routes.get((pair, over))
         if route is None:
             route = self._routes[pair, over] = route_of(pair, over)
         return route
 
     def put(self, pair: Pair, over: Over, size_bytes: float) -> None:
-        """So many more, or fewer."""
+        """Add ``size_bytes`` to every link of a network or route between two hosts. A negative size removes bytes."""
         for link in self.links(pair, over):
             self._bytes[link] = self._bytes.get(link, 0.0) + size_bytes
 
     def rate_bps(self, pair: Pair, over: Over) -> float:
-        """What the slowest link carries."""
+        """Return the rate of the slowest link of a network or route between two hosts, in bit/s."""
         return min([self.links_bps[link] for link in self.links(pair, over)])
 
     def time_s(self, links: Iterable[Link], more_bytes: float = 0.0) -> float:
-        """How long the slowest of these links takes, with so many bytes more on each."""
+        """Return the seconds of the slowest of these links, with ``more_bytes`` added to every link."""
         slowest_s, known, bps = 0.0, self._bytes, self.links_bps
         for link in links:
             size_bytes = known.get(link, 0.0) + more_bytes
@@ -209,15 +218,15 @@ class LinkLoads:
         return slowest_s
 
     def price_of(self, links: Iterable[Link], size_bytes: float) -> float:
-        """Dollars for so many bytes over each of these links; the hours of those that are rented are paid anyway."""
+        """Return the dollars for bytes over each of these links, without the hours of rented links."""
         return plain_sum([self._per_gb.get(link.via, 0.0) for link in links]) * size_bytes / GB
 
     @property
     def all_s(self) -> float:
-        """How long the slowest link of all takes."""
+        """Seconds of the slowest link for its bytes."""
         return self.time_s(self._bytes)
 
     @property
     def price(self) -> float:
-        """Dollars for all bytes."""
+        """Dollars for the bytes on all links."""
         return plain_sum([self.price_of((link,), size_bytes) for link, size_bytes in self._bytes.items()])

@@ -1,4 +1,4 @@
-"""What planners answer."""
+"""Results of planners: a plan and the moves that led to the plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.middleware.planning.problem.hints import Hints
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One accepted move, and the cost in seconds after it."""
+    """One accepted move of an operator, with the cost in seconds after the move."""
 
     node: str
     source: str
@@ -21,25 +21,26 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a planner decided.
+    """Decision of a planner: a placement, and the dataflow that is placed.
 
-    - ``placement``: a host for every node, sources and sinks included
-    - ``dataflow``: what is placed: the task's, or from a planner that changes shapes another tree
-    - ``cost_s``, ``initial_cost_s``: the model's figures for the placement and for where the search started; nan where
-      the planner did not look for them, inf over an unusable link
-    - ``critical``: the nodes that determine the cost, producers first
-    - ``evaluated``: placements looked at
-    - ``links_used``: the known links whose estimates the decision rests on
-    - ``steps``: the moves that led to it
-    - ``hints``: those of ``dataflow``, where it is not the task's
-    - ``judged``: the costs before and after that tell whether a change is worth it, where the planner goes by others
-      than those two (None)
-    - ``routes``: for links whose transfers go over another network the link there; where a planner says nothing of
-      them they are chosen for it (``choice``)
-    - ``share``: the part of the stream's partitions that is thought to go over it; ``beside``: the plans of the other
-      trees that the stream goes over at once, each with its share, where a planner plans several (``stripes``);
-      ``cost_s`` of each of them is that of the stream
-    - ``bought``: what is to be rented for it, units by name; as hosts do not rent, ``ask_planner`` refuses such plans
+    - ``placement``: a host for every node, sources and sinks included.
+    - ``dataflow``: the placed dataflow. It is the dataflow of the task, or a different tree from a planner that changes
+      shapes.
+    - ``cost_s``, ``initial_cost_s``: costs by the model for the placement, and for the start of the search. A cost is
+      nan if the planner did not compute it, and inf over an unusable link.
+    - ``critical``: nodes that determine the cost, producers first.
+    - ``evaluated``: number of placements that were evaluated.
+    - ``links_used``: known links whose estimates the decision rests on.
+    - ``steps``: moves that led to the placement.
+    - ``hints``: hints of ``dataflow`` if it is not the dataflow of the task.
+    - ``judged``: costs before and after a change, by which the change is judged. None: ``initial_cost_s`` and
+      ``cost_s`` are used.
+    - ``routes``: the links of a route, for every link whose transfers go over a different network or over relays. If a
+      planner returns no routes, they are chosen after planning (``choice``).
+    - ``share``: expected part of the stream's partitions that goes over the plan's tree.
+    - ``beside``: plans of the stream's remaining trees with their shares, if a planner plans several trees
+      (``stripes``). The ``cost_s`` of every such plan is that of the stream.
+    - ``bought``: units to be rented for the plan, by name. Hosts do not rent, so ``ask_planner`` refuses such plans.
     """
 
     placement: Placement
@@ -58,4 +59,4 @@ class Plan(msgspec.Struct, frozen=True):
     beside: tuple[Plan, ...] = ()
 
 
-PlanResult = Plan  # the name that planners of applications know
+PlanResult = Plan  # name of the class in planners of applications

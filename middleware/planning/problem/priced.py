@@ -1,10 +1,10 @@
-"""Placements whose bytes are cheap: what a planner is asked besides, where a rate is wanted and no more.
+"""Search for placements whose bytes are cheap, for a task with a wanted rate.
 
-Planners look for what is fast, and see of two hosts the fastest network between them (``with_all_networks``). Where a
-rate is wanted that is less than that, a slower placement may send less over what is dear. So a planner is asked again
-with links that are as much slower as their bytes are dearer than the cheapest ones, and much slower than that; of
-what it finds, the placement is taken whose bytes cost least over the networks that they would take (``choice``), of
-those that keep the rate.
+Planners look for fast placements, and see between two hosts the fastest network alone (``with_all_networks``). If the
+wanted rate is lower than the fastest placement allows, a slower placement may send fewer bytes over expensive networks.
+So a planner is called again with slower links. In the first call, a link is slower by the factor by which its bytes are
+dearer than the cheapest bytes. In the second call, it is slower by the square of that factor. Of the plans that keep
+the rate, the plan is taken whose bytes cost least over the networks that they would take (``choice``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from thalweg.middleware.planning.problem.choice import GAIN, choose, cost_of
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 
-LEAST_PER_GB = 0.01  # a share of the dearest price, for one that costs nothing
+LEAST_PER_GB = 0.01  # share of the highest price that a free network counts as
 
 
 def cheaper(task: Task) -> Iterator[Task]:
-    """The same task with slower links where these are dearer; nothing where prices are alike, or no rate is wanted."""
+    """Yield the task with slower links where bytes are dearer, first by the ratio of prices and then by its square.
+
+    Yield nothing if all prices are the same, or if no rate is wanted.
+    """
     per_gb = {via: network.tariff.per_gb for via, network in task.networks.items()}
     per_gb.setdefault(NET, 0.0)
     if task.wanted_hz is None or len({*per_gb.values()}) < 2:
@@ -39,7 +42,10 @@ def cheaper(task: Task) -> Iterator[Task]:
 
 
 def _weighed(task: Task, share: Callable[[Link], float]) -> Task:
-    """Between two hosts what the best network carries, where each carries such a share of what it does."""
+    """Return the task with weighted rates. Each link gets the rate of the best network between its hosts.
+
+    ``share``: factor of the rate of every link of a network.
+    """
     agreed = {link: LinkEstimate(rate_bps, 0) for link, rate_bps in links_of(task.networks).items()}
     best: dict[Link, LinkEstimate] = {}
     for link, known in {**agreed, **task.view.estimates}.items():
@@ -51,7 +57,7 @@ def _weighed(task: Task, share: Callable[[Link], float]) -> Task:
 
 
 def dollars(task: Task, plan: Plan) -> float:
-    """What a partition's bytes cost, at the wanted rate; inf where the plan does not keep that."""
+    """Return the dollars for a partition's bytes at the wanted rate; inf if the plan does not keep the rate."""
     assert task.wanted_hz is not None
     choice = choose(task, plan.dataflow, plan.placement, plan.hints)
     period_s, price = cost_of(task, plan.dataflow, plan.placement, choice, plan.hints)

@@ -1,8 +1,8 @@
-"""A task as index arrays, made once per call of a planner.
+"""Compiled form of a task: index arrays, made once for each call of a planner.
 
-Times are kept as *whole nanoseconds in float64*: sums below 104 days are exact whatever their order, so
-that a cost found by re-evaluating one move equals the one found from scratch, and a tie is a tie.
-An unusable link costs ``inf``.
+Times are kept as *whole nanoseconds in float64*. Sums below 104 days are exact in every order. So a cost that is found
+by re-evaluating one move equals the cost that is found from scratch, and a tie is a tie. An unusable link costs
+``inf``.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ NS_PER_S = 1e9
 
 
 def sum_by(index: Where, weights: Nanoseconds, count: int) -> Nanoseconds:
-    """(count,) the sum of ``weights`` for every value of ``index``."""
+    """Return the sum of ``weights`` for every value of ``index``, (count,)."""
     return np.bincount(index, weights, count).astype(np.float64, copy=False)
 
 
 class Problem:
-    """A task compiled: its graph of nodes, and what every transfer, computation and read takes.
+    """Compiled task: the graph of nodes as arrays, and the time of every transfer, computation and disk read.
 
-    Nodes are numbered in ``names`` with producers before consumers, hosts in ``hosts``, whose order breaks ties.
-    Edges are numbered in the order of their producers: edge *e* goes from node ``producer[e]`` to ``consumer[e]``, and
-    in a ``tree`` edge *i* is the one out of node *i*. ``arriving[i]`` and ``leaving[i]`` are the edges into node *i*
-    (in the order of its inputs) and out of it (none out of those in ``sinks``); ``producers[i]`` are those of its
-    inputs, and ``inputs[i]`` has each with the edge from there. ``movable[i]``: an operator without a pin.
+    - Nodes are numbered in ``names``, producers before consumers. Hosts are numbered in ``hosts``, whose order breaks
+      ties.
+    - Edges are numbered in the order of their producers. Edge *e* goes from node ``producer[e]`` to node
+      ``consumer[e]``. In a ``tree``, edge *i* leaves node *i*.
+    - ``arriving[i]``: edges into node *i*, in the order of the node's inputs. ``leaving[i]``: edges out of node *i*.
+      Nodes in ``sinks`` have none.
+    - ``producers[i]``: producers of node *i*. ``inputs[i]``: pairs of a producer of node *i* and the edge from there.
+    - ``movable[i]``: true for an operator without a pin.
 
-    Raises DataflowError, UsageError for hosts, hints or nodes that do not go together.
+    Raises DataflowError, and UsageError for hosts, hints or nodes that do not fit together.
     """
 
     def __init__(self, task: Task) -> None:
@@ -64,12 +67,12 @@ class Problem:
         self.disk_ns: Nanoseconds = np.rint(np.array(read) / costs.disk_bytes_per_s * NS_PER_S)  # (nodes,)
 
         sizes = [hints.output_bytes[self.names[i]] for i in self.producer.tolist()]
-        self._sizes, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # of every edge
+        self._sizes, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # by edge
         self.everyone: Where = np.arange(len(nodes))
         self._loads: dict[Interface, LoadModel] = {}
 
     def _connect(self, nodes: Sequence[Node]) -> None:
-        """Number the edges, from producers in their order."""
+        """Number the edges in the order of their producers, and set the arrays of the graph."""
         dataflow, index = self.dataflow, self.index
         edges = [(i, index[taker]) for i, name in enumerate(self.names) for taker in dataflow.consumers[name]]
         number = {edge: e for e, edge in enumerate(edges)}
@@ -83,23 +86,26 @@ class Problem:
             tuple(zip(*inputs, strict=True)) for inputs in zip(self.producers, self.arriving, strict=True)
         )
         alike = [(b, a) for leaving in self.leaving for a, b in itertools.combinations(leaving, 2)]
-        self._alike: Where = np.array(alike, dtype=np.intp).reshape(-1, 2).T  # edges of one node: a later, an earlier
+        self._alike: Where = np.array(alike, dtype=np.intp).reshape(-1, 2).T  # two edges of one node: later, earlier
         self.sinks = tuple(i for i, leaving in enumerate(self.leaving) if not leaving)
         self.tree = len(self.sinks) == 1 and len(edges) == len(nodes) - 1
 
     @cached_property
     def _rates_bps(self) -> npt.NDArray[np.float64]:
-        """(hosts, hosts), nan where nobody knows; a planner that goes by latencies looks at none of a million links."""
+        """Rates of links in bit/s, (hosts, hosts); nan if unknown.
+
+        They are computed when first needed. A planner that uses latencies alone never reads a million links.
+        """
         return np.array(self.task.view.rates_bps(self.hosts), dtype=np.float64)
 
     @cached_property
     def unknown(self) -> npt.NDArray[np.bool_]:
-        """(hosts, hosts) links whose rate nobody knows."""
+        """Links with an unknown rate, (hosts, hosts)."""
         return np.isnan(self._rates_bps)
 
     @cached_property
     def _transfer(self) -> Nanoseconds:
-        """(sizes, hosts, hosts)"""
+        """Nanoseconds of every transfer, (sizes, hosts, hosts); inf over a link that is unusable or unknown."""
         best = np.where(self.unknown, np.inf, self._rates_bps)
         transfer_ns: Nanoseconds = np.rint(transfer_s(self._sizes, best, self.task.costs.startup_s) * NS_PER_S)
         everywhere = np.arange(len(self.hosts))
@@ -108,11 +114,11 @@ class Problem:
 
     @cached_property
     def read(self) -> npt.NDArray[np.bool_]:
-        """(hosts, hosts) links whose estimate was looked at."""
+        """Links whose estimate an evaluation has used, (hosts, hosts)."""
         return np.zeros_like(self.unknown)
 
     def loads(self, interface: Interface) -> LoadModel:
-        """The resources of the hosts with such interfaces."""
+        """Return the resources of the hosts for this kind of interface."""
         model = self._loads.get(interface)
         if model is None:
             model = self._loads[interface] = LoadModel(
@@ -123,19 +129,20 @@ class Problem:
     # --- placements -----------------------------------------------------------------------------
 
     def where(self, placement: Mapping[str, str]) -> Where:
-        """The placement as indices; raises PlacementError for one that does not fit."""
+        """Return a placement as indices of hosts. Raise PlacementError for a placement that does not fit."""
         full = check_placement(self.dataflow, placement, self.host_index)
         return np.array([self.host_index[full[name]] for name in self.names], dtype=np.intp)
 
     def placement(self, where: Where) -> Placement:
-        """The indices as a placement, in the dataflow's order of declaration."""
+        """Return indices of hosts as a placement, in the dataflow's order of declaration."""
         at = {name: self.hosts[host] for name, host in zip(self.names, where.tolist(), strict=True)}
         return {node.name: at[node.name] for node in self.dataflow.nodes}
 
     def at_sink(self) -> Where:
-        """All nodes without a pin at their sink's host (download-all), where there are several at the first one's.
+        """Return the placement of download-all: every node without a pin at the host of its sink.
 
-        Raises PlacementError when nobody says where a sink is.
+        A node with several consumers goes to the host of the first one. Raises PlacementError if the host of a sink is
+        not given.
         """
         dataflow, at = self.dataflow, dict[str, str]()
         for name in reversed(self.names):
@@ -146,19 +153,22 @@ class Problem:
     # --- links ----------------------------------------------------------------------------------
 
     def edge_ns(self, where: Where) -> Nanoseconds:
-        """(edges,) what every edge takes: start-up + size / rate, 0 on one host.
+        """Return the nanoseconds of every edge, (edges,): start-up + size / rate, or 0 on one host.
 
-        An unknown link counts as infinitely fast: the sum is a lower bound.
+        An unknown link counts as infinitely fast, so the sum is a lower bound.
         """
         return self.edges_ns(where[self.producer], where[self.consumer])
 
     def edges_ns(self, sources: Where, targets: Where) -> Nanoseconds:
-        """(rows, edges) the same for many placements at once: hosts of every edge's two ends."""
+        """Return the nanoseconds of every edge for many placements, (rows, edges), from the hosts of both ends."""
         edges: Nanoseconds = self._transfer[self._size, sources, targets]
         return edges
 
     def once(self, edges: Nanoseconds, targets: Where) -> Nanoseconds:
-        """(…, edges) the work of transfers: consumers of a node on one host are sent one, which is the first edge's."""
+        """Return the work of transfers, (…, edges), with one transfer to consumers of a node that share a host.
+
+        The first edge to that host keeps the work. The work of the later edges is 0.
+        """
         later, earlier = self._alike
         rides = np.nonzero(targets[..., later] == targets[..., earlier])
         if not rides[0].size:
@@ -168,33 +178,33 @@ class Problem:
         return work
 
     def transfers_of(self, node: int, where: Where, but: int = -1) -> dict[int, int]:
-        """By host, one of the edges out of a node to consumers there, ``but`` not counted."""
+        """Return one edge out of a node for every host with a consumer. Edge ``but`` is not counted."""
         return {int(where[self.consumer[edge]]): edge for edge in self.leaving[node] if edge != but}
 
     def edge_from_ns(self, edge: int, host: int) -> Nanoseconds:
-        """(hosts,) what ``edge`` takes from ``host`` to every host."""
+        """Return the nanoseconds of ``edge`` from ``host`` to every host, (hosts,)."""
         row: Nanoseconds = self._transfer[self._size[edge], host]
         return row
 
     def edge_to_ns(self, edge: int, host: int) -> Nanoseconds:
-        """(hosts,) what ``edge`` takes from every host to ``host``."""
+        """Return the nanoseconds of ``edge`` from every host to ``host``, (hosts,)."""
         column: Nanoseconds = self._transfer[self._size[edge], :, host]
         return column
 
     def missing(self, where: Where) -> frozenset[Link]:
-        """All links that this placement uses and nobody knows."""
+        """Return the unknown links that this placement uses."""
         sources, targets = where[self.producer], where[self.consumer]
         self.read[sources, targets] = True
         wanted = self.unknown[sources, targets]
         return self._links(zip(sources[wanted].tolist(), targets[wanted].tolist(), strict=True))
 
     def require(self, where: Where) -> None:
-        """Raise LinksNeeded with all the unknown links of this placement, if there are any."""
+        """Raise LinksNeeded with the unknown links that this placement uses, if there are any."""
         if links := self.missing(where):
             raise LinksNeeded(links)
 
     def unknown_moves(self, where: Where, nodes: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """(nodes, hosts) whether each of ``nodes``, moved alone to each host, would use an unknown link.
+        """Return whether each of ``nodes``, moved alone to each host, would use an unknown link, (nodes, hosts).
 
         All other edges of ``where`` must be known.
         """
@@ -212,18 +222,18 @@ class Problem:
         return unknown
 
     def links_of_move(self, where: Where, node: int, host: int) -> frozenset[Link]:
-        """The unknown links that ``node`` would use on ``host``."""
+        """Return the unknown links that ``node`` would use on ``host``."""
         pairs = {(int(where[self.producer[edge]]), host) for edge in self.arriving[node]}
         pairs |= {(host, int(where[self.consumer[edge]])) for edge in self.leaving[node]}
         return self._links((a, b) for a, b in pairs if self.unknown[a, b])
 
     def links_read(self) -> frozenset[Link]:
-        """All known links whose estimate any evaluation looked at so far."""
+        """Return the known links whose estimate an evaluation has used so far."""
         seen = self.read & ~self.unknown & ~np.eye(len(self.hosts), dtype=bool)
         return self._links(np.argwhere(seen).tolist())
 
     def all_unknown(self) -> frozenset[Link]:
-        """Every unknown link between any two hosts."""
+        """Return every unknown link between two hosts."""
         return self._links(np.argwhere(self.unknown).tolist())
 
     def _links(self, pairs: Iterable[Sequence[int]]) -> frozenset[Link]:

@@ -1,4 +1,4 @@
-"""What placements are judged by beside transfers: room on hosts, how reliable they are, and an objective."""
+"""Criteria of placements besides transfers: room on hosts, reliability, and an objective."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from thalweg.middleware.network.view import Link
 
 
 class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All by the names of nodes and hosts; symbols as in Cardellini et al. (2016), Table 1.
+    """Capacities, reliabilities and an objective, by the names of nodes and hosts.
 
-    - ``demand``: C_i, by default 1 of an operator, 0 of a source or a sink
-    - ``candidates``: the hosts that a node may be on, by default all; sources, sinks and pinned ones stay
-    - ``capacity``: C_u, by default without limit; ``availability``: A_u, by default 1
-    - ``link_availability``: A_uv, by default 1; ``bandwidth``: B_uv in bytes per second, by default without limit
-    - ``state_bytes``: what goes with an operator that moves, by default nothing
-    - ``objective``: weights by metric: response, availability, and one of traffic, usage and energy; {}: the response
-    - ``counted``: ``hosts`` where each host in use counts once for the availability, not each operator on it
+    Symbols are those of Cardellini et al. (2016), Table 1.
+
+    - ``demand``: C_i, by default 1 for an operator, 0 for a source or a sink.
+    - ``candidates``: hosts that a node may be on, by default all hosts. Sources, sinks and pinned nodes stay.
+    - ``capacity``: C_u, by default without limit. ``availability``: A_u, by default 1.
+    - ``link_availability``: A_uv, by default 1. ``bandwidth``: B_uv in bytes per second, by default without limit.
+    - ``state_bytes``: size of the state that goes with a moving operator, by default 0.
+    - ``objective``: weights by metric: response, availability, and one of traffic, usage and energy. {}: the response.
+    - ``counted``: for the availability, ``hosts`` counts each host in use once, and ``operators`` counts each operator.
     """
 
     demand: dict[str, float] = {}
@@ -32,7 +34,7 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counted: str = "operators"
 
     def check(self, dataflow: Dataflow, hosts: tuple[str, ...]) -> Quality:
-        """Return self; UsageError naming a node or a host that is not there, or a pin that is no candidate."""
+        """Return self. Raise UsageError for an unknown node or host, no candidate, or a pin that is no candidate."""
         for field in ("demand", "candidates", "state_bytes"):
             for name in getattr(self, field):
                 if name not in dataflow.by_name:

@@ -1,16 +1,16 @@
-"""Routes of several rented links between two hosts: hosts in between pass on what comes, and hold nothing of it.
+"""Routes of several rented links between two hosts. The hosts in between pass chunks on and store nothing.
 
 Rules:
 
-R1. A route over relays takes links that were agreed on (``Network.links``), and no others: what these carry is known,
-    and nobody else's traffic is in the way. It meets no host twice, and has at most ``Task.hops`` links.
-R2. It carries what the slowest of its links does, as relays pass on chunk by chunk; it costs what all of them do.
-R3. Between two hosts the ``KEPT`` that carry most are looked at, of equal ones those of fewer links; and none that a
-    direct link that was agreed on carries as much as. None is missed, in polynomial time: the next best route leaves
-    one of those before it at some host, and is the best one that does (Yen, *Finding the K shortest loopless paths in a
-    network*, 1971).
-R4. What relays pass on is acknowledged over the network that all hosts share: who cannot be reached there, as is known,
-    is no relay.
+R1. A route over relays takes only links that were agreed on (``Network.links``). The rates of these links are known,
+    and the links carry no foreign traffic. A route meets no host twice, and has at most ``Task.hops`` links.
+R2. A route carries as much as its slowest link, as relays pass on chunk by chunk. It costs the sum of its links.
+R3. For a pair of hosts, the ``KEPT`` routes that carry most are considered. Of equal routes, the route with fewer links
+    comes first. A route is left out if a direct link that was agreed on carries as much. The search is polynomial and
+    misses no route. The next best route leaves an earlier route at some host, and is the best route that does (Yen,
+    *Finding the K shortest loopless paths in a network*, 1971).
+R4. Bytes that relays pass on are acknowledged over the network that all hosts share. So a host that is known to be
+    unreachable there is no relay.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from thalweg.middleware.network.networks import Network, links_of
 from thalweg.middleware.network.view import Link, NetworkView, Pair
 from thalweg.middleware.protocol.messages import MAX_HOPS
 
-HOPS = 2  # links of a route, unless more are allowed: each more is a host that has to be there, and bytes paid again
+HOPS = 2  # default limit of links in a route: each further link needs a host, and its bytes are paid again
 KEPT = 2
 Route = tuple[Link, ...]
-Over = str | Route  # a network, or the links over relays
+Over = str | Route  # a network, or a route over relays
 
 
 def route_of(pair: Pair, over: Over) -> Route:
-    """The links that it takes."""
+    """Return the links that a network or route between two hosts takes."""
     return (Link(*pair, over),) if isinstance(over, str) else over
 
 
 def over_of(route: Route) -> Over:
-    """The network that a route is over, or, over relays, the route."""
+    """Return the network of a route of one link, or the route itself if it goes over relays."""
     return route[0].via if len(route) == 1 else route
 
 
@@ -49,9 +49,10 @@ def relayed(
     pairs: Iterable[Pair],
     shunned: Collection[Route] = (),
 ) -> dict[Pair, list[Route]]:
-    """By pair of hosts, of these, the routes over relays among ``hosts`` of at most ``hops`` links, the best first.
+    """Return the best routes over relays for each of ``pairs``, at most ``KEPT``, the best first.
 
-    None of those that are ``shunned``. Of those that carry as much, and have as many links, it may be any.
+    Relays are among ``hosts``, a route has at most ``hops`` links, and ``shunned`` routes are left out. The order of
+    routes with the same rate and number of links is not specified. A pair without such a route is left out.
     """
     agreed = links_of(networks) if hops > 1 else {}
     rented = _Rented({link: bps for link, bps in agreed.items() if link.source in hosts and link.target in hosts})
@@ -64,13 +65,13 @@ def relayed(
 
 
 class _Rented:
-    """Links that were agreed on, and what they carry, bit/s."""
+    """Links that were agreed on, with their rates in bit/s, and the search for routes over these links."""
 
     def __init__(self, agreed: Mapping[Link, float]) -> None:
         self._agreed = agreed
         self._hosts = sorted({host for link in agreed for host in link.hosts})
         self._number = {host: number for number, host in enumerate(self._hosts)}
-        self._links: dict[tuple[int, int], list[Link]] = {}  # the best of two hosts first
+        self._links: dict[tuple[int, int], list[Link]] = {}  # by pair of hosts, the best link first
         for link in sorted(agreed, key=lambda link: (-agreed[link], link)):
             self._links.setdefault((self._number[link.source], self._number[link.target]), []).append(link)
         self._best = np.zeros((len(self._hosts),) * 2)  # (from, to) bit/s, 0 without a link
@@ -78,7 +79,7 @@ class _Rented:
             self._best[ends] = agreed[best]
 
     def between(self, pair: Pair, hops: int) -> Iterator[Route]:
-        """R3: the routes of several links that carry more than a direct one, the best first."""
+        """Yield the routes of several links that carry more than a direct link, the best first (R3)."""
         source, target = self._number.get(pair[0]), self._number.get(pair[1])
         if source is None or target is None:
             return
@@ -106,16 +107,18 @@ class _Rented:
         return min([self._agreed[link] for link in route], default=math.inf)
 
     def _widest(self, start: Route, at: int, target: int, barred: set[Link], hops: int) -> Route:
-        """Of the routes that begin with ``start``, and go on from host ``at`` over a link that is not barred, the one
-        that carries most, of equal ones one with the fewest links; empty where there is none.
+        """Return the route with the highest rate that begins with ``start`` and goes on from host ``at``.
+
+        The next link of the route is not in ``barred``. Of equal routes, a route with the fewest links is returned. The
+        result is empty if there is no route.
         """
         open_bps = self._best.copy()
-        open_bps[:, [at, *(self._number[link.source] for link in start)]] = 0.0  # R1: no host twice
+        open_bps[:, [at, *(self._number[link.source] for link in start)]] = 0.0  # R1: a route meets no host twice
         first = {to: link for to in np.flatnonzero(open_bps[at]).tolist() if (link := self._first(at, to, barred))}
-        carried = np.zeros(len(self._hosts))  # (hosts,) bit/s with so many links more; R2
+        carried = np.zeros(len(self._hosts))  # R2: (hosts,) bit/s of the best route with the links so far
         for to, link in first.items():
             carried[to] = min(self._agreed[link], self._carried(start))
-        came: list[list[int]] = []  # by links more, and host: from which host, -1 where fewer links carry as much
+        came: list[list[int]] = []  # predecessor by round and host, -1 if fewer links carry as much
         while len(start) + len(came) + 1 < hops and carried[target] < carried.max():
             over = np.minimum(carried[:, np.newaxis], open_bps)
             most = over.max(axis=0)
@@ -134,18 +137,24 @@ class _Rented:
         return (*start, first[target], *reversed(rest))
 
     def _first(self, at: int, to: int, barred: set[Link]) -> Link | None:
-        """The best link of two hosts that is not barred."""
+        """Return the best link between two hosts that is not barred. None: all links are barred."""
         return next((link for link in self._links[at, to] if link not in barred), None)
 
 
 def is_route(link: Link, route: Route) -> bool:
-    """Whether these links lead from the one host to the other, meeting none twice, and are few enough for hosts."""
+    """Return whether these links form a route from the source to the target of ``link``.
+
+    A route meets no host twice, and has no more links than hosts accept.
+    """
     met = [link.source, *(hop.target for hop in route)]
     joined = all(hop.source == host for hop, host in zip(route, met, strict=False))
     return joined and met[-1] == link.target and len({*met}) == len(met) and 1 <= len(route) <= MAX_HOPS
 
 
 def reachable(view: NetworkView, hosts: Collection[str]) -> set[str]:
-    """R4: those of the hosts to which some link over the shared network carries something, or none is known."""
+    """Return the hosts that may serve as relays: those that can be reached over the shared network (R4).
+
+    A host counts as reachable if a link over the shared network to it has a rate above 0, or if no such link is known.
+    """
     shared = [(link.target, known.rate_bps) for link, known in view.estimates.items() if len(link) == 2]
     return {*hosts} - ({host for host, _ in shared} - {host for host, bps in shared if bps})

@@ -1,4 +1,4 @@
-"""What planners are given: a planner takes a task and a cost model, whatever a task comes to hold."""
+"""Input of planners: every planner gets a task and a cost model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thalweg.middleware.planning.problem.routes import HOPS
 
 
 class Stripe(msgspec.Struct, frozen=True):
-    """One of several trees that a stream goes over at once: where it runs, and its part of the partitions."""
+    """One of several trees over which a stream goes at once, with its placement and its share of the partitions."""
 
     dataflow: Dataflow
     placement: Placement
@@ -25,22 +25,23 @@ class Stripe(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True, dict=True):
-    """Where on ``hosts`` do the nodes of ``dataflows`` go, by what ``view`` knows of the links between them?
+    """Question to a planner: on which of ``hosts`` do the nodes of ``dataflows`` run?
 
-    - ``dataflows``: most often one. Several are planned together; nodes of one name are one node, which they share
-    - ``hosts``: in the order that decides ties
-    - ``view``: rates of links in bit/s; a planner that needs one that is not in it raises LinksNeeded
-    - ``hints``: bytes and seconds of one partition at every node
-    - ``costs``: what resources cost
-    - ``current``: where nodes are now; None before a run
-    - ``networks``: further networks between hosts, and what these and the shared one cost; where there are some, a
-      plan says over which each link goes (``choice``). ``routes``: over which links they go now
-    - ``wanted_hz``: partitions a second that are wanted of it; None: as many as sources give, and links carry
-    - ``hops``: rented links that a route between two hosts has at most; 1: no host passes on what others send
-    - ``shunned``: routes over relays that are not taken, as nothing came over them lately, whatever their links carry
-    - ``quality``: what else hosts and nodes are known by, and the objective, for who goes by it
-    - ``share``: the part of the stream's partitions that goes over what is planned; ``beside``: over which other trees
-      the rest goes, which keep the same links and hosts busy
+    - ``dataflows``: most often one. Several dataflows are planned together, and share nodes of the same name.
+    - ``hosts``: hosts in the order that decides ties.
+    - ``view``: rates of links in bit/s. A planner raises LinksNeeded if it needs a link that is not in the view.
+    - ``hints``: bytes and seconds of one partition at every node.
+    - ``costs``: costs of resources.
+    - ``current``: the present placement. None: the run has not begun.
+    - ``quality``: further properties of hosts and nodes, and the objective, for planners that use them.
+    - ``networks``: further networks between hosts, and the costs of every network. If there are further networks, a
+      plan gives the network of every link (``choice``).
+    - ``routes``: routes that transfers take at present.
+    - ``wanted_hz``: wanted partitions a second. None: as many as sources produce and links carry.
+    - ``share``: part of the stream's partitions that goes over the planned tree.
+    - ``beside``: trees for the rest of the partitions, which keep the same links and hosts busy.
+    - ``hops``: most rented links in a route between two hosts. 1: no host is a relay.
+    - ``shunned``: routes over relays that are not used because nothing came over them lately.
     """
 
     dataflows: tuple[Dataflow, ...]
@@ -60,7 +61,10 @@ class Task(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The only dataflow, or several as one graph; DataflowError where one name stands for different nodes."""
+        """Single dataflow, or the union of several dataflows as one graph.
+
+        Raises DataflowError if one name stands for different nodes.
+        """
         if len(self.dataflows) == 1:
             return self.dataflows[0]
         nodes: dict[str, Node] = {}
@@ -70,22 +74,22 @@ class Task(msgspec.Struct, frozen=True, dict=True):
         return Dataflow(tuple(nodes.values()))
 
     def root(self, sink: str) -> str:
-        """The host of a sink: its pin, or where it is now; PlacementError when neither is given."""
+        """Return the host of a sink: its pin or its present host. Raise PlacementError if neither is given."""
         host = self.dataflow.by_name[sink].pinned or (self.current or {}).get(sink)
         if host is None:
             raise PlacementError(f"nobody says where sink {sink!r} is; pin it or place it")
         return host
 
     def compute_factor(self, host: str) -> float:
-        """How many times as long a computation takes there as on a host of speed 1."""
+        """Return the time of a computation on a host, as a multiple of the time on a host of speed 1."""
         declared = self.hints.hosts.get(host)
         return self.costs.host_compute_factor.get(host, 1.0 if declared is None else 1 / declared.speed)
 
     def cores(self, host: str) -> int:
-        """How many computations that host runs at once."""
+        """Return the number of computations that a host runs at once."""
         declared = self.hints.hosts.get(host)
         return self.costs.cores if declared is None else max(self.costs.cores, declared.cores)
 
     def but(self, **changes: object) -> Task:
-        """The same task with other fields, as ``task.but(current=None)``."""
+        """Return a copy of the task with other values of some fields, as in ``task.but(current=None)``."""
         return msgspec.structs.replace(self, **changes)

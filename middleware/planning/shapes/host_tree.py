@@ -1,9 +1,9 @@
-"""Shapes: trees over hosts, and the dataflows that they stand for.
+"""Shapes: trees over hosts, and the dataflows that these trees stand for.
 
-Where combining is associative and commutative (the operators say so: ``reorderable``) any tree gives the same bytes,
-so a planner may choose it. A shape is a ``HostTree``: every host combines its own sources with what other hosts
-send it and sends one result on. More is not needed as long as a combination is not larger than its inputs together:
-whatever a host would send twice, it sends once when it combines it first.
+If combining is associative and commutative (the operators are ``reorderable``), every tree gives the same bytes, so a
+planner may choose the tree. A shape is a ``HostTree``. Every host combines its own sources with the results of its
+children, and sends one result on. This is enough as long as a combination is not larger than the sum of its inputs. A
+host that would send two results can combine the two and send one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Joining = Literal["pairs", "at-once"]
 
 
 class HostTree(msgspec.Struct, frozen=True):
-    """A tree over hosts: ``parent`` says for each host but the ``root`` where its result goes; the sink is there.
+    """Tree over hosts. ``parent``: target of the result of every host but the ``root``, which has the sink.
 
-    The order of ``parent`` is the order in which a host combines what comes from its children.
+    The order of ``parent`` is the order in which a host combines the results of its children.
     """
 
     root: str
@@ -31,7 +31,7 @@ class HostTree(msgspec.Struct, frozen=True):
 
     @property
     def children(self) -> dict[str, tuple[str, ...]]:
-        """For every host the hosts that send to it."""
+        """Hosts that send to each host."""
         children: dict[str, list[str]] = {self.root: [], **{host: [] for host in self.parent}}
         for host, parent in self.parent.items():
             children[parent].append(host)
@@ -39,7 +39,7 @@ class HostTree(msgspec.Struct, frozen=True):
 
     @property
     def upward(self) -> tuple[str, ...]:
-        """All hosts, children before parents, the root last."""
+        """Hosts of the tree, children before parents, the root last."""
         children, order, queue = self.children, [], [self.root]
         while queue:
             host = queue.pop()
@@ -49,7 +49,7 @@ class HostTree(msgspec.Struct, frozen=True):
 
 
 def host_tree(dataflow: Dataflow, placement: Mapping[str, str]) -> HostTree | None:
-    """The tree over hosts that a placed dataflow is; None where a host sends more than one result."""
+    """Return the tree over hosts of a placed dataflow. None: a host sends more than one result."""
     parent: dict[str, str] = {}
     crossing = 0
     for producer, consumer in dataflow.edges:
@@ -63,10 +63,10 @@ def host_tree(dataflow: Dataflow, placement: Mapping[str, str]) -> HostTree | No
 
 
 class Freedom(msgspec.Struct, frozen=True):
-    """What a planner may rearrange: all of a dataflow's operators, which run one ``code`` and may be combined anyhow.
+    """Part of a dataflow that a planner may rearrange: the operators of one ``code`` that may be combined freely.
 
-    ``answers``: tells sizes and times of any combination; ``sources``: the names of the sources on every host that has
-    some, in the dataflow's order.
+    ``answers``: sizes and times of every combination. ``sources``: names of the sources on every host with sources, in
+    the dataflow's order.
     """
 
     code: Code
@@ -76,10 +76,11 @@ class Freedom(msgspec.Struct, frozen=True):
 
 
 def freedom(task: Task) -> Freedom | None:
-    """What of the task's dataflow may be rearranged; None where its shape is fixed.
+    """Return the freedom to rearrange the task's dataflow. None: the shape is fixed.
 
-    It is where an operator does not say that it is reorderable, is pinned, or runs other code than the rest, and where
-    the dataflow is no tree. Raises PlacementError when nobody says where the sink is.
+    The shape is fixed if the dataflow is no tree, or has no operators or fewer than two sources. The same holds if an
+    operator is not reorderable, is pinned, or runs different code than the rest. Raises PlacementError if the host of
+    the sink is not given.
     """
     dataflow, reorderable = task.dataflow, task.hints.reorderable
     operators = [dataflow.by_name[name] for name in dataflow.operators]
@@ -99,11 +100,12 @@ def freedom(task: Task) -> Freedom | None:
 
 
 def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple[Task, Placement]:
-    """The task with the dataflow of ``tree`` over the same sources, and what is known of it; and where its nodes are.
+    """Return the task with the dataflow of ``tree`` over the same sources, and the placement of its nodes.
 
-    ``joining``: whether a host combines its inputs with one operator each (``pairs``: one waits for its inputs while
-    the next sends its output) or with one for all (``at-once``). Sources and sink stay as they are. Names that hints
-    give to nodes which are no part of the dataflow are left to them.
+    The task has new hints. ``joining``: with ``pairs``, a host has one operator for each further input. An operator
+    waits for its inputs while the next operator sends its output. With ``at-once``, a host has one operator for all
+    inputs. Sources and sink stay as before. New operators do not use names that hints give to nodes outside the
+    dataflow.
     """
     dataflow, hints = task.dataflow, task.hints
     reserved = {node.name for node in dataflow.nodes if node.kind != "operator"}

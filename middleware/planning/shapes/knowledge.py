@@ -1,4 +1,4 @@
-"""What a search for a tree knows of the links between its hosts, and which more it should ask for."""
+"""Knowledge of the links between hosts in a search for a tree, and the choice of further links to measure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from thalweg.middleware.planning.problem.hints import CostParameters
 from thalweg.middleware.planning.problem.loads import Floats
 from thalweg.middleware.planning.shapes.search import UNKNOWN_S
 
-PROBES_PER_HOST = 6  # at 8 servers and a client that is each of the 36 pairs of hosts
-FIRST_SHARE = 0.5  # of the probes are asked for before anything is known
-HOPE = 0.8  # the quantile of known rates that an unknown link is taken for
+PROBES_PER_HOST = 6  # with 8 servers and a client, enough for all 36 pairs of hosts
+FIRST_SHARE = 0.5  # share of the probes that are asked for at the start
+HOPE = 0.8  # quantile of known rates that is assumed for an unknown link
 
 
 def transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floats]:
-    """For a size in bytes the (hosts, hosts) seconds of a transfer, an unusable link's finite."""
+    """Return a function from a size in bytes to the seconds of transfers, (hosts, hosts).
+
+    A transfer over an unusable link takes ``UNKNOWN_S`` at most, which is finite.
+    """
 
     def transfer_s(size: float) -> Floats:
-        with np.errstate(invalid="ignore"):  # nothing at all, over a link that is unusable, which it stays
+        with np.errstate(invalid="ignore"):  # 0 bytes over an unusable link; the link stays unusable
             seconds: Floats = np.fmin(costs.startup_s + size * per_byte, UNKNOWN_S)
         np.fill_diagonal(seconds, 0.0)
         return seconds
@@ -31,7 +34,7 @@ def transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floa
 
 
 class Knowledge:
-    """What is known of the links between ``names``, the client first, and what more should be."""
+    """Rates of the links between ``names``, the client first, and the links that should be measured next."""
 
     def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None) -> None:
         self.names, self.count = names, len(names)
@@ -48,7 +51,10 @@ class Knowledge:
         return frozenset(Link(self.names[a], self.names[b]) for a, b in pairs)
 
     def first(self) -> frozenset[Link]:
-        """What to ask for when next to nothing is known: rings of all hosts, each with larger steps."""
+        """Return the links to measure if few are known: rings of all hosts, each with a larger step.
+
+        Empty if a quarter of the possible probes are known already.
+        """
         pairs = self.count * (self.count - 1) // 2
         known = pairs - self._pairs_unknown()
         budget = self.left + known
@@ -64,12 +70,15 @@ class Knowledge:
         return self._links(wanted)
 
     def open(self, parent: Sequence[int]) -> frozenset[Link]:
-        """The unknown links of a tree, as far as probes are left; all of them where none are."""
+        """Return the unknown links of a tree, at most as many as probes are left; all of them if no probes are left."""
         used = [(host, parent[host]) for host in range(1, self.count) if self.unknown[host, parent[host]]]
         return self._links(used[: self.left] if self.left > 0 else used)
 
     def transfers(self, costs: CostParameters) -> Callable[[float], Floats]:
-        """For a size in bytes the (hosts, hosts) seconds of a transfer; unknown links as fast as hoped, or unusable."""
+        """Return a function from a size in bytes to the seconds of transfers, (hosts, hosts).
+
+        Unknown links count as fast as hoped while probes are left, and otherwise as unusable.
+        """
         rates = self.rates.copy()
         known = rates[np.isfinite(rates) & (rates > 0)]
         hoped = float(np.quantile(known, HOPE)) if self.left > 0 and len(known) else 0.0

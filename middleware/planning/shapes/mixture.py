@@ -1,19 +1,19 @@
-"""Several trees at once for one stream: their shapes together, each with an equal share, so that the busiest resource
-is least busy.
+"""Mixtures: several trees for a stream, with equal shares, searched so that the busiest resource is least busy.
 
-Partitions of a stream may go over several trees by turns. Then the load of a resource is the sum of what every tree
-brings it by its share, and what is minimised is the *a*-norm of these sums, as for one tree (``shapes.search``): a tree
-is searched for with what the others keep busy below it. That is the steepest descent on the norm a tree at a time, and
-the norm's slope on a resource, (load)^(a-1), is its price in the packing program whose solution is the best mixture of
-all (``planning.bound``). Wang et al. (Blink, MLSys 2020) pack spanning trees by multiplicative weights, and choose few
-of the many that they get by a small program; here few are found directly.
+Partitions of a stream may go over several trees in turn. Then the load of a resource is the sum of the loads of the
+trees by their shares. The *a*-norm of these sums is minimised, as for one tree (``shapes.search``). A tree is searched
+for with the loads of the other trees below. This is the steepest descent on the norm, one tree at a time. The norm's
+slope on a resource, (load)^(a-1), is the price of the resource in the packing program, whose solution is the best of
+all mixtures (``planning.bound``). Wang et al. (Blink, MLSys 2020) pack spanning trees by multiplicative weights, and
+then choose few of many trees by a small program. Here few trees are found directly.
 
-- X1: trees are begun one after the other, each with those before it below.
-- X2: then they are searched for again in turn, from where they are and anew, until a round changes none.
-- X3: mixtures are nested: that of twice as many trees begins with the trees of the one before, at half the share.
+- X1: Trees are begun one after the other, each with the earlier trees below.
+- X2: Then every tree is searched for again in turn, from its present form and anew, until a round changes no tree.
+- X3: Mixtures are nested. A mixture of twice as many trees begins with the trees of the mixture before, at half the
+  share.
 
-How often a tree is used is not decided here: partitions go to the tree that asks next, so that trees which meet on a
-busy resource share it evenly (``fair_rates``).
+The use of each tree is not decided here. Partitions go to the tree that asks next, so trees that meet on a busy
+resource share it evenly (``fair_rates``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from thalweg.middleware.arithmetic import power
 from thalweg.middleware.planning.problem.loads import Floats
 from thalweg.middleware.planning.shapes.search import ENOUGH, Busy, LoadedTree, TreeLoads, descend, greedy, idle
 
-MIXED_SHAPE = 4.0  # of the norm: 2, which suits one tree, spreads the load of several too evenly, 8 is no better
-ROUNDS = 3  # of all trees; later ones change next to nothing
-FULL = 1e-9  # of a resource's time; what is left of it after rounding
+MIXED_SHAPE = 4.0  # shape of the norm: 2 suits one tree and spreads the load of several too evenly, 8 is no better
+ROUNDS = 3  # rounds over all trees; later rounds change next to nothing
+FULL = 1e-9  # share of a resource's time that counts as rounding
 
 
 class Mixture:
-    """Trees over the same hosts that carry equal shares of a stream; ``spent``: how many trees were looked at."""
+    """Trees over the same hosts that carry equal shares of a stream.
+
+    ``spent``: number of trees that were evaluated.
+    """
 
     def __init__(self, loads: TreeLoads, trees: Sequence[Sequence[int]], beside: Busy | None = None) -> None:
         self._loads = loads
@@ -42,7 +45,10 @@ class Mixture:
         self.spent = 0
 
     def grow(self, count: int, looks: int) -> None:
-        """Have ``count`` trees, the present ones first, and make all of them better by about ``looks`` looks."""
+        """Extend the mixture to ``count`` trees, the present trees first, and improve all trees.
+
+        About ``looks`` trees are evaluated.
+        """
         share = 1 / count
         trees = [LoadedTree(self._of(share, None), tree) for tree in self.trees]
         total = self._others
@@ -63,7 +69,7 @@ class Mixture:
         self.trees = [tree.parent for tree in trees]
 
     def norm(self) -> float:
-        """Seconds a partition: the norm of all loads."""
+        """Return the norm of all loads, in seconds a partition."""
         share, total = 1 / len(self.trees), self._others
         for tree in self.trees[1:]:
             total = total.plus(LoadedTree(self._of(share, None), tree).busy)
@@ -73,7 +79,10 @@ class Mixture:
         return replace(self._loads, share=share, beside=beside)
 
     def _best(self, share: float, beside: Busy, starts: list[list[int]], last: int) -> LoadedTree:
-        """The best tree with those below it, from ``starts`` and one that is grown; the first where looks are spent."""
+        """Return the best tree with the loads of the other trees below, from ``starts`` and from a greedy tree.
+
+        Every start is improved until ``last`` trees have been evaluated in all.
+        """
         loads = self._of(share, beside)
         best: LoadedTree | None = None
         for start in (*starts, greedy(loads)):
@@ -86,10 +95,10 @@ class Mixture:
 
 
 def fair_rates(work: Floats) -> Floats:
-    """(trees,) partitions a second over each of some trees, each of which takes all that it can get.
+    """Return the partitions a second over each of several trees, (trees,), if every tree takes as much as it can get.
 
-    Trees that meet on a busy resource have it by turns, a partition each: rates are max-min fair (Bertsekas and
-    Gallager 1992, section 6.5.2). ``work``: (trees, resources) seconds of each resource that a partition takes.
+    Trees that meet on a busy resource use the resource in turn, for a partition each. So the rates are max-min fair
+    (Bertsekas and Gallager 1992, section 6.5.2). ``work``: (trees, resources) seconds of each resource for a partition.
     """
     rates = np.zeros(len(work))
     left = np.ones(work.shape[1])

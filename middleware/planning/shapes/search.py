@@ -1,17 +1,17 @@
-"""A local search over trees of hosts: which host sends to which, so that the busiest is as little busy as can be.
+"""Local search over trees of hosts, for the tree whose busiest resource is as little busy as possible.
 
-The cost of a tree is the *a*-norm of the loads, (Σ l_i^a)^(1/a), with l_i the seconds that a partition keeps resource
-*i* busy: what ``ExpectedPeriod`` minimises, here over the resources of any interface that ``Period`` knows.
-With *a* growing it is the period itself; a finite *a* lets a search see progress where the maximum alone stays on a
-plateau, and does not rest a plan on one lucky measurement.
+The cost of a tree is the *a*-norm of the loads, (Σ l_i^a)^(1/a). *l_i* is the number of seconds that a partition keeps
+resource *i* busy. ``ExpectedPeriod`` minimises the same norm. Here the resources are those of every kind of interface
+that ``Period`` knows. With growing *a* the norm approaches the period itself. With a finite *a*, a search sees progress
+where the maximum stays on a plateau, and a plan does not rest on one lucky measurement.
 
-A host hangs somewhere else in the tree: that changes the loads of three hosts, so all such changes are looked at
-together, as arrays (hosts, hosts), and the best is made until none helps (steepest descent). Then a few hosts are
-hung at random places and the descent is repeated from there, and what is better is kept (iterated local search), for a
-number of looks. Chance comes from a seed.
+A change hangs one host below a different parent, and changes the loads of three hosts. So all changes are evaluated
+together, as arrays (hosts, hosts). The best change is made until none helps (steepest descent). Then a few hosts are
+hung at random places, and the descent is repeated from there. A better result is kept (iterated local search). The
+search ends after a number of evaluated trees. Random numbers come from a seed.
 
-A tree may carry a share of the partitions only, beside others (``shapes.mixture``): its own work counts by that share,
-and what others keep busy (``Busy``) lies below it.
+A tree may carry only a share of the partitions, beside other trees (``shapes.mixture``). Its own work then counts by
+that share, and the loads of the other trees (``Busy``) lie below.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.arrays import exp, power
 from thalweg.middleware.planning.problem.loads import CARRIERS, Carrier, Floats, Interface
 
-UNKNOWN_S = 1e6  # what a transfer over an unusable link counts as: finite, so that a tree over two is worse
+UNKNOWN_S = 1e6  # time of a transfer over an unusable link: finite, so that a tree over two such links is worse
 ENOUGH = 1e-9  # relative; less is rounding
 NORMAL = (  # seven values that stand for a normal distribution (Gauss-Hermite), and their weights
     (-3.7504397177257425, -2.3667594107345415, -1.1544053947399682, 0.0,
@@ -40,43 +40,44 @@ NORMAL = (  # seven values that stand for a normal distribution (Gauss-Hermite),
 
 
 class Busy(NamedTuple):
-    """What keeps resources busy, in seconds a partition of the stream.
+    """Loads of resources, in seconds a partition of the stream.
 
-    ``carried``: (hosts,) of every kind of interface, or (hosts, hosts) of links; ``work``: (hosts,) of processors and
-    disks.
+    ``carried``: (hosts,) for every kind of interface, or (hosts, hosts) for links. ``work``: (hosts,) for processors
+    and disks.
     """
 
     carried: tuple[Floats, ...]
     work: Floats
 
     def plus(self, other: Busy) -> Busy:
-        """Both at once."""
+        """Return the sum of both loads."""
         return Busy(tuple(a + b for a, b in zip(self.carried, other.carried, strict=True)), self.work + other.work)
 
     def less(self, other: Busy) -> Busy:
-        """Without what it holds of the other."""
+        """Return the loads without ``other``, and at least 0."""
         carried = (np.maximum(a - b, 0.0) for a, b in zip(self.carried, other.carried, strict=True))
         return Busy(tuple(carried), np.maximum(self.work - other.work, 0.0))
 
 
 def idle(count: int, interface: Interface) -> Busy:
-    """Nothing, of so many hosts."""
+    """Return loads of 0 for this number of hosts."""
     of_kind = (count, count) if interface == "independent" else (count,)
     return Busy(tuple(np.zeros(of_kind) for _ in CARRIERS[interface]), np.zeros(count))
 
 
 @dataclass(frozen=True, eq=False)
 class TreeLoads:
-    """What every host and link would carry, for any tree over hosts 0 (the root), 1, 2, …
+    """Loads of every host and link, for all trees over hosts 0 (the root), 1, 2, …
 
-    - ``transfer_s``: for a size in bytes the (hosts, hosts) seconds of a transfer, finite, 0 on one host
-    - ``sizes``: for every host the bytes of its own sources
-    - ``made``, ``compute_s``: bytes of what inputs of these sizes are combined to, and the seconds on that host
-    - ``disk_s``: (hosts,) seconds of reading its own sources
-    - ``interface``: as of ``Period``; ``shape``: of the norm, above 1
-    - ``joint``: a host's computing and reading delays its transfers (single interfaces only), or goes on beside them
-    - ``share``: the part of the stream's partitions that the tree carries; ``beside``: what others keep busy; None:
-      nothing
+    - ``transfer_s``: function from a size in bytes to the seconds of a transfer. The seconds are (hosts, hosts),
+      finite, and 0 on one host.
+    - ``sizes``: for every host, the bytes of its own sources.
+    - ``made``, ``compute_s``: bytes of the combination of inputs with these sizes, and the seconds on that host.
+    - ``disk_s``: (hosts,) seconds of reading a host's own sources.
+    - ``interface``: as in ``Period``. ``shape``: shape of the norm, above 1.
+    - ``joint``: a host's computing and reading delays its transfers (single interfaces only). False: they overlap.
+    - ``share``: part of the stream's partitions that the tree carries.
+    - ``beside``: loads of other trees. None: there are none.
     """
 
     transfer_s: Callable[[float], Floats]
@@ -89,7 +90,7 @@ class TreeLoads:
     joint: bool
     share: float = 1.0
     beside: Busy | None = None
-    _rows: dict[float, Floats] = field(default_factory=dict)  # the same for every share
+    _rows: dict[float, Floats] = field(default_factory=dict)  # transfers by size, the same for every share
 
     @property
     def count(self) -> int:
@@ -97,11 +98,14 @@ class TreeLoads:
 
     @property
     def together(self) -> bool:
-        """Whether transfers and the host's own work are one load."""
+        """Return whether transfers and the host's own work are one load."""
         return self.joint and self.interface == "single"
 
     def transfer(self, size: float) -> Floats:
-        """(hosts, hosts) seconds that a result of ``size`` bytes takes between any two, by the tree's share."""
+        """Return the seconds of a result of ``size`` bytes between every two hosts, (hosts, hosts).
+
+        The seconds are multiplied by the tree's share.
+        """
         seconds = self._rows.get(size)
         if seconds is None:
             seconds = self._rows[size] = self.transfer_s(size)
@@ -109,18 +113,18 @@ class TreeLoads:
 
     @cached_property
     def below(self) -> Busy:
-        """What others keep busy."""
+        """Loads of other trees."""
         return idle(self.count, self.interface) if self.beside is None else self.beside
 
     @cached_property
     def idly(self) -> float:
-        """The cost of what others keep busy of links, which most trees leave as it is."""
+        """Cost of the loads of other trees on links, which most trees leave unchanged."""
         links = self.interface == "independent" and self.beside is not None
         return float(power(self.below.carried[0], self.shape).sum()) if links else 0.0
 
 
 class LoadedTree:
-    """A tree that knows its loads and what any single change would make of them."""
+    """Tree with its loads, and with the effects of every single change on its cost."""
 
     def __init__(self, loads: TreeLoads, parent: Sequence[int]) -> None:
         self.loads, self.parent = loads, list(parent)
@@ -129,11 +133,11 @@ class LoadedTree:
         self._children: list[list[int]] = [[] for _ in range(count)]
         for host in range(1, count):
             self._children[parent[host]].append(host)
-        self.below = np.eye(count, dtype=bool)  # [v, u]: u is v or below it
+        self.below = np.eye(count, dtype=bool)  # [v, u]: u is v or below v
         self.sends = np.zeros((count, count))  # [v, p]: seconds of v's result to p
         self.compute = np.zeros(count)
         self.more = np.zeros(count)  # computing with one input more
-        self.fewer = np.zeros(count)  # with one input fewer
+        self.fewer = np.zeros(count)  # computing with one input fewer
         self._out = [-1.0] * count  # bytes of every host's result
         order = [0]
         for host in order:
@@ -145,7 +149,7 @@ class LoadedTree:
         self._add_up()
 
     def _combine(self, host: int) -> bool:
-        """Take in what ``host`` combines now; whether its result has another size."""
+        """Compute the result of ``host`` from its present inputs. Return whether the result's size has changed."""
         loads, inputs = self.loads, [*self.loads.sizes[host], *(self._out[child] for child in self._children[host])]
         size = loads.made(inputs) if inputs else 0.0
         self.compute[host] = loads.share * loads.compute_s(host, inputs)
@@ -188,7 +192,7 @@ class LoadedTree:
 
     @property
     def busy(self) -> Busy:
-        """What this tree alone keeps busy, by its share."""
+        """Loads of this tree alone, by its share."""
         loads = self.loads
         work = self.compute + loads.share * loads.disk_s
         if loads.interface != "independent":
@@ -198,7 +202,10 @@ class LoadedTree:
         return Busy((links,), work)
 
     def changes(self) -> Floats:
-        """(hosts, hosts) what hanging host v below host p adds to the cost; inf where it cannot, or is there."""
+        """Return the increase of the cost if host v is hung below host p, (hosts, hosts).
+
+        The increase is inf if v cannot be hung there, or is there already.
+        """
         a, count, together = self.loads.shape, self.loads.count, self._together
         parent = np.array(self.parent)
         parent[0] = 0
@@ -213,13 +220,13 @@ class LoadedTree:
                 continue
             load = carried + work if together else carried
             powers = power(load, a)
-            if carrier.receiver:  # the host that v leaves
+            if carrier.receiver:  # the old parent of v
                 left = carried[parent] - self.up + fewer[parent] if together else carried[parent] - self.up
                 change += (power(np.maximum(left, 0.0), a) - powers[parent])[:, None]
             if carrier.sender:
                 own = (load - self.up)[:, None] + sends
                 change += power(own, a) - powers[:, None]
-            if carrier.receiver:  # the host that takes it
+            if carrier.receiver:  # the new parent of v
                 joined = carried[None, :] + sends
                 if together:
                     joined += more[None, :]
@@ -233,10 +240,11 @@ class LoadedTree:
         return change
 
     def value_of_knowing(self, doubt: Floats, startup_s: float) -> Floats:
-        """(hosts, hosts) what measuring the links between two hosts is worth: the part of the cost it saves on average.
+        """Return the value of measuring the links between two hosts, as the average share of the cost that is saved.
 
-        ``doubt``: standard deviation by which the logarithm of the rate from one to another may prove to be another.
-        What is saved is that of the best tree with one host hung elsewhere, if the link shows to be fast enough.
+        The result is (hosts, hosts). ``doubt``: standard deviation of the change that a measurement makes to the
+        logarithm of the rate between two hosts. The saving is that of the best tree with one host hung elsewhere, if
+        the link proves fast enough.
         """
         sends, startup_s = self.sends, self.loads.share * startup_s
         saved = np.zeros_like(sends)
@@ -249,7 +257,7 @@ class LoadedTree:
         return worth
 
     def hang(self, host: int, parent: int) -> None:
-        """Have ``host`` send to ``parent``, which is not below it."""
+        """Hang ``host`` below ``parent``, which is not below ``host``, and update the loads."""
         before, moved = self.parent[host], self.below[host]
         self._children[before].remove(host)
         insort(self._children[parent], host)
@@ -269,7 +277,10 @@ class LoadedTree:
 
 
 def descend(tree: LoadedTree, looks: int) -> int:
-    """Make the best change until none helps, or ``looks`` trees have been looked at; how many were."""
+    """Make the best change until none helps, or until ``looks`` trees have been evaluated.
+
+    Return the number of evaluated trees.
+    """
     spent = 0
     while spent < looks:
         change = tree.changes()
@@ -280,7 +291,7 @@ def descend(tree: LoadedTree, looks: int) -> int:
                 return spent
             before, cost = tree.parent[host], tree.cost
             tree.hang(host, parent)
-            if tree.cost < cost:  # the change above takes sizes further down for what they are
+            if tree.cost < cost:  # the change is computed with the old sizes of results
                 break
             tree.hang(host, before)
         else:
@@ -289,14 +300,17 @@ def descend(tree: LoadedTree, looks: int) -> int:
 
 
 def greedy(loads: TreeLoads) -> list[int]:
-    """A tree grown from the root: the host that costs least is hung where that costs least, one after the other."""
+    """Return a tree that grows from the root as a list of parents.
+
+    In each step, the cheapest pair of a host outside and a parent inside is joined.
+    """
     star = LoadedTree(loads, [0] * loads.count)
     a, below = loads.shape, loads.below
     load = star._work(star.compute * 0.0) if loads.together else np.zeros(loads.count)
     sends = star.sends
     if loads.interface != "independent":
         load = load + sum(below.carried)
-    elif loads.beside is not None:  # a link that others use as if it were as much slower
+    elif loads.beside is not None:  # a link that other trees use counts as slower
         links = below.carried[0]
         sends = power(power(links + sends, a) - power(links, a), 1 / a)
     parent = [0] * loads.count
@@ -317,7 +331,10 @@ def greedy(loads: TreeLoads) -> list[int]:
 
 
 def search_tree(loads: TreeLoads, looks: int, seed: int, starts: Sequence[Sequence[int]] = ()) -> tuple[list[int], int]:
-    """The best tree found by ``looks`` looks, and how many were taken; the same for the same arguments."""
+    """Return the best tree that is found with ``looks`` evaluated trees, and the number of evaluated trees.
+
+    The result is the same for the same arguments.
+    """
     chance = random.Random(seed)
     best: LoadedTree | None = None
     spent = 0

@@ -1,1 +1,1 @@
-"""Placing queries by their network usage: in a space of coordinates, and by the latencies themselves."""
+"""Placement of queries by network usage: in a space of coordinates, and by measured latencies."""

@@ -1,6 +1,7 @@
-"""From a place in the space of coordinates to a host: the nearest that can take the operator, or has it already.
+"""Mapping of a place in the space of coordinates to a host: the nearest host that has the operator, or has room for it.
 
-A host's load is one more coordinate, and that of a place is 0, so that a host with load is farther from everywhere.
+A host's load is one more coordinate. The coordinate of a place is 0 there, so a host with load is farther from every
+place.
 
 Source: Pietzuch et al. (2006), section 3.1.3, the five steps.
 """
@@ -20,7 +21,11 @@ NEAREST = 10  # k
 
 
 class Mapper:
-    """Hosts by their places, (n, d), in seconds; ``load``: (n,), of each its load, which counts ``load_s`` seconds."""
+    """Hosts by their places, (n, d), in seconds, for the choice of a host near a place.
+
+    ``load``: (n,) the load of each host. A load of 1 counts as ``load_s`` seconds. Raises UsageError for a load that is
+    negative or not finite.
+    """
 
     def __init__(self, places: Floats, load: Floats | None = None, *, load_s: float = 1.0) -> None:
         self._places = places
@@ -38,10 +43,11 @@ class Mapper:
         has: Collection[int] = (),
         lacks: Callable[[int], str | None] = lambda host: None,
     ) -> int:
-        """The first of the nearest hosts that has the operator, else the first that lacks nothing for it.
+        """Return the first of the nearest hosts that has the operator, else the first host that lacks nothing for it.
 
-        ``lacks`` says what a host is short of, None for nothing; if none of the nearest will do, twice as many are
-        looked at. Raises PlacementError, with what the nearest lacks, if no host will do.
+        ``lacks`` returns the resource that a host lacks, and None if it lacks nothing. If none of the ``nearest`` hosts
+        is suitable, the search goes on with twice as many. Raises PlacementError with the nearest host's lack if no
+        host is suitable.
         """
         away = sum((axis - at) ** 2 for axis, at in zip(self._places.T, place, strict=True)) + self._beyond
         order = np.argsort(away, kind="stable")

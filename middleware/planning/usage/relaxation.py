@@ -1,11 +1,13 @@
-"""Where a query's operators would be best in a space of coordinates, were there hosts everywhere: springs at rest.
+"""Best places of a query's operators in a space of coordinates, as if hosts were everywhere: springs at rest.
 
-Streams are springs, each as strong as its rate; what is pinned stays. At rest the sum of rate · distance² is least,
-which is not the network usage, but has one minimum, and moving an operator needs to know its neighbours' places alone.
+Streams are springs, each as strong as its rate. Pinned nodes stay. At rest the sum of rate · distance² is least. This
+sum is not the network usage, but has a single minimum. The move of an operator depends only on the places of its
+neighbours.
 
-Two things stand otherwise in the paper's Figure 7, where they cannot be meant: the force there points away from the
-neighbours, and the text ends *until* the force is above its threshold. And as printed it converges only where δ times
-the sum of the rates is below 2, which depends on their unit: here the force is divided by that sum.
+Two details differ from the paper's Figure 7, where they cannot be meant. In the figure the force points away from the
+neighbours, and the loop ends *until* the force is above its threshold. Also, the printed version converges only if δ
+times the sum of the rates is below 2. That depends on the unit of the rates, so the force is divided by the sum of the
+rates here.
 
 Source: Pietzuch et al. (2006), section 3.1.2, equations 2 and 3, Figure 7.
 """
@@ -25,8 +27,8 @@ from thalweg.middleware.planning.usage.streams import Query
 Floats = npt.NDArray[np.float64]
 
 DAMPING = 0.1  # δ
-THRESHOLD_S = 1e-3  # F_t, of a force by the sum of the rates: the paper's 1, in its unit of coordinates
-STEPS = 10_000  # of all operators; δ = 0.1 needs some hundred
+THRESHOLD_S = 1e-3  # F_t, for a force divided by the sum of the rates; the paper has 1, in its unit of coordinates
+STEPS = 10_000  # most rounds over all operators; δ = 0.1 needs some hundred
 
 
 def relaxed(
@@ -37,10 +39,10 @@ def relaxed(
     damping: float = DAMPING,
     threshold_s: float = THRESHOLD_S,
 ) -> dict[int, Floats]:
-    """The places (d,) of the operators, each moved by its force in turn until that of none exceeds the threshold.
+    """Return the places (d,) of the operators at rest, by moving the operators with their forces.
 
-    ``places``: of the nodes that are pinned. An operator begins near the origin. Raises UsageError for a damping that
-    does not converge.
+    Each operator in turn is moved by its force until no force exceeds the threshold. ``places``: places of the pinned
+    nodes. An operator begins near the origin. Raises UsageError for a damping that does not converge.
     """
     if not 0 < damping < 2:
         raise UsageError(f"the damping of relaxation is {damping}; it must be above 0 and below 2")
@@ -64,7 +66,10 @@ def relaxed(
 
 
 def at_rest(query: Query, places: Mapping[int, Floats]) -> dict[int, Floats]:
-    """The same, of all operators at once and exactly: each is at the mean of its neighbours by their rates."""
+    """Return the places of all operators at rest, solved exactly as one linear system.
+
+    Each operator is at the mean of its neighbours, weighted by the rates.
+    """
     row = {node: number for number, node in enumerate(query.operators)}
     pulls = np.zeros((len(row), len(row)))
     held = np.zeros((len(row), len(next(iter(places.values())))))

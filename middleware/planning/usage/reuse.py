@@ -1,7 +1,7 @@
-"""Which operators of a query would rather be elsewhere than where a run has them: reuse within a radius.
+"""Reuse of a run's operators by a query, within a radius.
 
-An operator that another query has already is used if it is near the place where it would be for this query alone, at
-rest between its neighbours; else the query does better with one of its own.
+An operator of a run is reused if it is near the best place for the query alone. That place is at rest between the
+operator's neighbours. If the operator is farther away, the query does better with an operator of its own.
 
 Source: Pietzuch et al. (2006), section 3.2.
 """
@@ -23,8 +23,10 @@ from thalweg.middleware.planning.usage.streams import query_of
 
 
 def too_far(task: Task, there: Placement, places: Mapping[str, Place], radius_s: float) -> dict[str, float]:
-    """Of the operators of a query's ``task`` that are ``there`` in a run, those that are farther than ``radius_s`` from
-    where they would be for this query alone, and how far; UsageError for a radius that is none.
+    """Return the operators that a query should not share with a run, by name, with their distances in seconds.
+
+    The query's ``task`` has these operators, and the run has them at ``there``. The distance is from the best place for
+    the query alone, and above ``radius_s``. Raises UsageError for a radius that is negative or not finite.
     """
     if not 0 <= radius_s < math.inf:
         raise UsageError(f"radius_s is {radius_s}; it must be finite and at least 0 (None shares whatever is the same)")

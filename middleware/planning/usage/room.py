@@ -1,8 +1,8 @@
-"""What operators take of a host's processor, memory and bandwidth, as far as that is known.
+"""Use of a host's processor, memory and bandwidth by operators, as far as known.
 
-An operator computes ``rate · seconds of a call``; it holds two partitions of its own and the next of each input; over
-the network go its inputs and its outputs. A resource of which a host says nothing, or which depends on a rate that
-nobody knows, does not count.
+An operator computes for ``rate · seconds of a call``. It holds two of its output partitions, and the next partition of
+every input. The network carries the inputs and the outputs. A resource does not count if the host has not declared the
+resource, or if its use depends on an unknown rate.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from thalweg.middleware.planning.problem.problem import Problem
 
 
 def combined(takings: Iterable[Taking]) -> Taking:
-    """What several operators take on one host."""
+    """Return the sum of the resources that several operators use on one host."""
     rows = [msgspec.structs.astuple(taking) for taking in takings]
     return Taking(*map(sum, zip(*rows, strict=True)))
 
 
 def takings(problem: Problem) -> dict[int, Taking]:
-    """What each operator that may be placed takes, by its number."""
+    """Return the use of resources by every movable operator, by the number of the node."""
     task, by_node = problem.task, {}
     dataflow, hints = problem.dataflow, task.hints
     for node, name in enumerate(problem.names):

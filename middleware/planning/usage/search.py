@@ -1,9 +1,10 @@
-"""The hosts of a query's operators for which its network usage is least, of all hosts or of some candidates.
+"""Search for the hosts of a query's operators with the least network usage, among all hosts or among candidates.
 
-What is minimised is the usage itself, the sum of rate · latency. Of a tree of operators it is exact, by dynamic
-programming over the hosts: a node tells each of its neighbours what its side of the query costs at least, for every
-host that the neighbour might be on. With the latencies themselves that is the optimum; with distances of coordinates it
-is an estimate for every host, of which the best few are worth measuring. Of other graphs it is a descent.
+The usage itself is minimised: the sum of rate · latency. For a tree of operators the search is exact, by dynamic
+programming over the hosts. A node passes to every neighbour the least cost of its side of the query, for every host of
+the neighbour. With measured latencies the result is the optimum. With distances of coordinates, the result is an
+estimate for every host, and only the best few hosts are worth measuring. For graphs that are no trees, the search is a
+coordinate descent.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from thalweg.middleware.planning.usage.streams import Query
 
 Floats = npt.NDArray[np.float64]
 Hosts = npt.NDArray[np.int64]
-Between = Callable[[Rows, Rows], Floats]  # hosts, other hosts: (ones, others), the latencies between them in seconds
-Burden = Callable[[int, Hosts], Floats | float]  # of an operator, on each of some hosts: what it costs besides
+Between = Callable[[Rows, Rows], Floats]  # latencies in seconds between two lists of hosts, (ones, others)
+Burden = Callable[[int, Hosts], Floats | float]  # further cost of an operator on each of some hosts
 
 MEASURED = 10  # candidates of every operator
-TIE = 1e-9  # of a usage: rounding is no difference
+TIE = 1e-9  # relative difference of usages that counts as rounding
 
 
 def free(_: int, __: Hosts) -> float:
-    """No burden."""
+    """Return 0: operators have no burden on a host."""
     return 0.0
 
 
 def optimal(query: Query, latency_s: Floats, burden: Burden = free) -> list[int]:
-    """The host of every node with the least usage there is; ``latency_s``: (n, n).
+    """Return the host of every node in a placement with the least usage. ``latency_s``: (n, n).
 
-    Raises UsageError for a host that is none and a latency that is negative or no number, PlacementError where there is
-    no way between hosts that need one.
+    Raises UsageError for a query that is no tree, a pin that names no host, and a latency that is negative or no
+    number. Raises PlacementError if two hosts that need a path have none.
     """
     everywhere = dict.fromkeys(query.operators, np.arange(len(latency_s)))
     _check_ends(query, len(latency_s))
@@ -45,7 +46,7 @@ def optimal(query: Query, latency_s: Floats, burden: Burden = free) -> list[int]
 
 
 def between_all(latency_s: Floats) -> Between:
-    """The latencies of a matrix, (n, n)."""
+    """Return the function that looks latencies up in a matrix, (n, n)."""
     return lambda sources, targets: latency_s[np.ix_(sources, targets)]
 
 
@@ -56,7 +57,7 @@ def _check_ends(query: Query, hosts: int) -> None:
 
 
 def _connected(query: Query, hosts: list[int], between: Between) -> list[int]:
-    """A placement, if its streams have a way; PlacementError that names two hosts without."""
+    """Return a placement. Raise PlacementError that names two hosts if a stream has an infinite latency."""
     for stream in query.streams:
         ends = hosts[stream.producer], hosts[stream.consumer]
         if math.isinf(between([ends[0]], [ends[1]])[0, 0]):
@@ -67,8 +68,10 @@ def _connected(query: Query, hosts: list[int], between: Between) -> list[int]:
 def by_coordinates(
     query: Query, coordinates: Coordinates, latency_s: Between | None = None, *, measured: int = MEASURED
 ) -> list[int]:
-    """The host of every node: by the usage that coordinates let expect, and then, of the ``measured`` best hosts of
-    every operator, by the latencies between these, which are asked for; ``latency_s``: None asks for none.
+    """Return the host of every node, by the usage that coordinates predict and then by latencies.
+
+    ``latency_s``: latencies between hosts, which are asked for only between the ``measured`` best hosts of every
+    operator. None: the coordinates alone decide.
     """
     everywhere = dict.fromkeys(query.operators, np.arange(len(coordinates)))
     _check_ends(query, len(coordinates))
@@ -80,7 +83,10 @@ def by_coordinates(
 
 
 def best(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> list[int]:
-    """The host of every node with the least usage, and burden, where each operator is on one of its candidates."""
+    """Return the host of every node in the placement with the least sum of usage and burden.
+
+    Each operator is on one of its candidates. Raises UsageError for a query that is no tree.
+    """
     program = _Told(query, candidates, between, burden)
     hosts: list[int] = [0] * query.nodes
     chosen: dict[int, int] = {}
@@ -94,7 +100,7 @@ def best(query: Query, candidates: Mapping[int, Hosts], between: Between, burden
 
 
 def descended(query: Query, latency_s: Floats, starts: Iterable[Sequence[int]], burden: Burden = free) -> list[int]:
-    """The host of every node by coordinate descent, for graphs of any form, over all hosts; ``latency_s``: (n, n)."""
+    """Return the host of every node by coordinate descent over all hosts, for any graph. ``latency_s``: (n, n)."""
     everywhere = dict.fromkeys(query.operators, np.arange(len(latency_s)))
     return descended_among(query, everywhere, between_all(latency_s), starts, burden)
 
@@ -107,9 +113,11 @@ def descended_among(
     burden: Burden = free,
     ahead: Callable[[Sequence[int]], None] = lambda _: None,
 ) -> list[int]:
-    """The host of every node by coordinate descent: from each start the operators in turn go to the candidate where the
-    usage is least while the others stay, until none does. The best of all; in a tie the earliest. ``ahead`` is told of
-    each placement before its latencies are asked for.
+    """Return the host of every node by coordinate descent among candidates, for graphs of any form.
+
+    From each start, the operators move in turn to the candidate with the least usage while the others stay. The descent
+    ends when no operator moves. The best result of all starts is returned, in a tie the earliest. ``ahead`` is called
+    with each placement before its latencies are needed.
     """
     cheapest: list[int] = []
     least = math.inf
@@ -133,7 +141,7 @@ def descended_among(
 
 
 def alone(query: Query, node: int, hosts: Sequence[int], there: Hosts, between: Between) -> Floats:
-    """What the streams of an operator use with it on each of some hosts, where all others are."""
+    """Return the usage of an operator's streams for the operator on each of ``there``, while its neighbours stay."""
     usage = np.zeros(len(there))
     for other, rate in query.beside[node]:
         usage = usage + rate * between([hosts[other]], there)[0]
@@ -141,7 +149,7 @@ def alone(query: Query, node: int, hosts: Sequence[int], there: Hosts, between: 
 
 
 def cost(query: Query, hosts: Sequence[int], between: Between, burden: Burden = free) -> float:
-    """What a placement uses, and its burden."""
+    """Return the sum of usage and burden of a placement."""
     used = plain_sum(
         stream.rate * between([hosts[stream.producer]], [hosts[stream.consumer]])[0, 0] for stream in query.streams
     )
@@ -149,13 +157,16 @@ def cost(query: Query, hosts: Sequence[int], between: Between, burden: Burden = 
 
 
 def usages(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> dict[int, Floats]:
-    """Of every operator, for each of its candidates, the least usage, and burden, with the operator there."""
+    """Return the least sum of usage and burden for every operator on every candidate."""
     program = _Told(query, candidates, between, burden)
     return {node: program.below(node, None) for node in query.operators}
 
 
 class _Told:
-    """What nodes have told each other about the least usage of their sides of a query; each thing once."""
+    """Least usages of the two sides of every stream of a query, by host. Each value is computed once.
+
+    The values are the messages that nodes pass to neighbours in the dynamic programming.
+    """
 
     def __init__(self, query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden) -> None:
         self.hosts = {node: np.array([host]) for node, host in query.pinned.items()} | dict(candidates)
@@ -165,13 +176,13 @@ class _Told:
         self._said: dict[tuple[int, int], Floats] = {}
 
     def link(self, node: int, other: int) -> Floats:
-        """What the stream between two nodes uses, (hosts of node, hosts of other)."""
+        """Return the usage of the stream between two nodes, (hosts of node, hosts of other)."""
         pair = min(node, other), max(node, other)
         if pair not in self._links:
             rate = next(rate for beside, rate in self._query.beside[pair[0]] if beside == pair[1])
             left, right = self.hosts[pair[0]], self.hosts[pair[1]]
             ways = self._between(left, right)
-            if ways.size and not ways.min() >= 0:  # also where one is no number
+            if ways.size and not ways.min() >= 0:  # also for a latency that is no number
                 a, b = np.argwhere(~(ways >= 0))[0].tolist()
                 fault = f"the latency between hosts {left[a]} and {right[b]} is {ways[a, b]} s; it must be at least 0"
                 raise UsageError(fault)
@@ -179,7 +190,7 @@ class _Told:
         return self._links[pair] if node < other else self._links[pair].T
 
     def below(self, node: int, above: int | None) -> Floats:
-        """What all that is joined to a node, but for ``above``, uses at least, by the node's host."""
+        """Return the least usage of everything that is joined to a node except by ``above``, by the node's host."""
         total = np.zeros(len(self.hosts[node]))
         if node not in self._query.pinned:
             total = total + self._burden(node, self.hosts[node])
@@ -195,9 +206,9 @@ class _Told:
 
 
 def _from_leaves(query: Query) -> list[tuple[int, int | None]]:
-    """Every node after all that is behind it, each with the one it is joined to on the way to the last.
+    """Return the nodes, leaves first, with their neighbours on the path to the last node (None for the last node).
 
-    Raises UsageError for a query that is no tree.
+    A node comes after all nodes behind it. Raises UsageError for a query that is no tree.
     """
     order: list[tuple[int, int | None]] = []
     if query.tree:

@@ -1,4 +1,4 @@
-"""A query as a placement by network usage sees it: nodes, the streams between them, and where some nodes are pinned."""
+"""Queries for the placement by network usage: nodes, the streams between them, and the hosts of pinned nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.problem.problem import Problem
 
-LEAST_BYTES = 1.0  # of a stream
+LEAST_BYTES = 1.0  # least rate of a stream
 Floats = npt.NDArray[np.float64]
 
 
 class QueryStream(msgspec.Struct, frozen=True):
-    """What flows from a node to one of its consumers, in bytes a second: DR(l)."""
+    """Stream from a node to one of its consumers. ``rate``: DR(l), in bytes a second."""
 
     producer: int
     consumer: int
@@ -27,13 +27,13 @@ class QueryStream(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, dict=True):
-    """Nodes, numbered from 0 so that each comes before its consumers, and the hosts of those that are pinned."""
+    """Streams between nodes, and the hosts of pinned nodes. Nodes are numbered from 0, producers before consumers."""
 
     streams: tuple[QueryStream, ...]
     pinned: Mapping[int, int]
 
     def check(self) -> Query:
-        """Return self, or raise UsageError naming the stream, or the node, that does not fit."""
+        """Return self. Raise UsageError for a bad stream, or for a node that is joined to no pinned node."""
         for stream in self.streams:
             if not (math.isfinite(stream.rate) and stream.rate > 0):
                 raise UsageError(
@@ -56,17 +56,17 @@ class Query(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def nodes(self) -> int:
-        """How many there are."""
+        """Number of nodes."""
         return 1 + max((*(stream.consumer for stream in self.streams), *self.pinned), default=-1)
 
     @cached_property
     def operators(self) -> tuple[int, ...]:
-        """The nodes that are to be placed."""
+        """Nodes that are to be placed."""
         return tuple(node for node in range(self.nodes) if node not in self.pinned)
 
     @cached_property
     def tree(self) -> bool:
-        """Whether there is one way between any two nodes, whatever the direction of the streams."""
+        """Return whether exactly one path joins every two nodes, in either direction of the streams."""
         roots = list(range(self.nodes))
         for stream in self.streams:
             ends = []
@@ -81,7 +81,7 @@ class Query(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def beside(self) -> Mapping[int, tuple[tuple[int, float], ...]]:
-        """Of every node those it is joined to, each with the rate between the two."""
+        """Neighbours of every node, each with the rate of the stream between the two nodes."""
         neighbours: dict[int, list[tuple[int, float]]] = {node: [] for node in range(self.nodes)}
         for stream in self.streams:
             neighbours[stream.producer].append((stream.consumer, stream.rate))
@@ -89,13 +89,13 @@ class Query(msgspec.Struct, frozen=True, dict=True):
         return {node: tuple(pairs) for node, pairs in neighbours.items()}
 
     def usage(self, hosts: Sequence[int], latency_s: Floats) -> float:
-        """The network usage u(q) of the nodes on these hosts: bytes in transit (Pietzuch et al., equation 1)."""
+        """Return the network usage u(q) of a placement: bytes in transit (Pietzuch et al., equation 1)."""
         return plain_sum(
             stream.rate * float(latency_s[hosts[stream.producer], hosts[stream.consumer]]) for stream in self.streams
         )
 
     def delay_s(self, hosts: Sequence[int], latency_s: Floats) -> float:
-        """What it takes from a source to a sink at most, with the nodes on these hosts."""
+        """Return the longest delay from a source to a sink in a placement, in seconds."""
         since = [0.0] * self.nodes
         for stream in sorted(self.streams, key=lambda stream: stream.producer):
             way = float(latency_s[hosts[stream.producer], hosts[stream.consumer]])
@@ -104,7 +104,10 @@ class Query(msgspec.Struct, frozen=True, dict=True):
 
 
 def query_of(problem: Problem) -> Query:
-    """A compiled task as a query: its edges with the bytes of a partition, and the hosts of what cannot move."""
+    """Return a compiled task as a query.
+
+    The streams are the edges, with the bytes of a partition as rates. Nodes that cannot move are pinned to their hosts.
+    """
     task, names = problem.task, problem.names
     sizes, input_bytes = task.hints.output_bytes, task.hints.input_bytes
     streams = []
