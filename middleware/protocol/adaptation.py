@@ -1,12 +1,12 @@
-"""How operators move while the data flows: the options of every way, and when a move is worth its cost.
+"""Options of steering: how operators move while data flows, and when a move is worth its cost.
 
-Ways: ``global`` (the client plans now and then and changes over at a barrier), ``local`` (every operator's host
-decides for it at the end of an epoch) and ``space`` (its host asks the client for a move, by coordinates). Times are
-seconds of the emulated network.
+With ``global`` the client plans from time to time and changes the placement at a barrier. With ``local`` each
+operator's host decides for the operator at the end of an epoch. With ``space`` the host asks the client for a move, by
+coordinates. Times are seconds of the emulated network.
 
-Sources: Ranganathan, Acharya, Saltz (1998), sections 2.2 (global), 2.3 (local), 4 (a period of ten minutes), 5 (up
-to six random candidates, periods of one minute to an hour); the critical-path gate and the hysteresis as options
-are refinements of ours.
+Sources: Ranganathan, Acharya, Saltz (1998), sections 2.2 (global), 2.3 (local), 4 (a period of ten minutes), 5 (up to
+six random candidates, periods of one minute to an hour). The critical-path gate and the hysteresis as options are our
+refinements.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ import msgspec
 
 from thalweg.middleware.errors import UsageError
 
-MIN_PERIOD_S = 0.001  # below it a host would do nothing but decide
+MIN_PERIOD_S = 0.001  # with a shorter period a host would be busy with decisions alone
 PAPER_PERIOD_S = 600.0  # "the on-line placement algorithms were run once every 10 minutes" (section 4)
-Need = Literal["latency", "hosts", "work", "coordinates"]  # what planners may ask hosts to measure, besides bandwidth
+Need = Literal["latency", "hosts", "work", "coordinates"]  # measurements for planners, besides bandwidth
 NEEDS: tuple[Need, ...] = get_args(Need)
 LocalCost = Literal["critical-path", "serialised-critical-path", "period", "expected-period"]
 
 
 class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="global"):
-    """The client plans anew every ``period_s`` seconds, from the placement there is, and changes over at a barrier.
+    """Moves by the client, which replans every ``period_s`` seconds and changes the placement at a barrier.
 
-    ``hysteresis``, ``gain``: see ``worth_moving``; 0 takes every plan that is better. ``horizon_s``: the planner
-    is told what links will be like in the next so many seconds, from all that was measured while the run went on
-    (``network.outlook``); None tells it the estimates that have not timed out, and the horizon is the period. Another
-    tree is judged by 20 of the present one's partitions at least, and must repay one of them (``REFILL``). ``looks``:
-    it plans so often at most, if it is set. Raises UsageError for times that are not above 0 and
-    finite, a hysteresis below 0, a gain that is no part of 1, or looks below 1.
+    Planning starts from the present placement.
+
+    - ``hysteresis``, ``gain``: see ``worth_moving``. With 0 every better plan is adopted.
+    - ``horizon_s``: the planner gets forecasts of links for the next ``horizon_s`` seconds, from all measurements of
+      the run (``network.outlook``). None: the planner gets the estimates that are not too old, and the horizon is the
+      period.
+    - ``looks``: largest number of replannings. Not limited if unset.
+
+    A change of the tree is judged over at least 20 partitions of the present tree. It also has to repay one partition
+    of the present tree (``REFILL``). Raises UsageError for times that are not finite and above 0, a hysteresis below 0,
+    a gain outside [0, 1), or ``looks`` below 1.
     """
 
     period_s: float = PAPER_PERIOD_S
@@ -53,18 +58,18 @@ class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="local"):
-    """Every operator's host decides once every ``period_s`` seconds where the operator should be
-    (``steering.by_epochs``).
+    """Moves by each operator's own host, which decides every ``period_s`` seconds (``steering.by_epochs``).
 
-    - ``k``: so many hosts at random are candidates besides the operator's own and its neighbours'; ``seed`` draws them
-    - ``gate``: only operators on the critical path move (the paper's rule); off, every operator may
-    - ``hysteresis``: see ``worth_moving``; 0 takes every host that is better
-    - ``cost``: what a candidate is judged by. ``critical-path``: longest way from a producer through the operator to
-      its consumer (the paper's); ``serialised-critical-path``: the same with inputs one after the other; ``period``:
-      the largest single load; ``expected-period``: the 4-norm of the loads
-    - ``startup_s``: start-up cost of a message between two hosts
+    - ``k``: number of random hosts that are candidates, besides the operator's host and the hosts of its neighbours.
+    - ``seed``: seed of the random choice.
+    - ``gate``: only operators on the critical path may move, as in the paper. If False, every operator may move.
+    - ``hysteresis``: see ``worth_moving``. With 0 every better host is adopted.
+    - ``cost``: cost by which candidates are compared. ``critical-path``: longest path from a producer through the
+      operator to its consumer, as in the paper. ``serialised-critical-path``: the same with the inputs one after the
+      other. ``period``: the largest single load. ``expected-period``: the 4-norm of the loads.
+    - ``startup_s``: start-up cost of a message between two hosts.
 
-    Raises UsageError for a figure out of its range.
+    Raises UsageError for a value out of its range.
     """
 
     period_s: float = PAPER_PERIOD_S
@@ -86,15 +91,15 @@ class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="l
 
 
 class SpaceMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="space"):
-    """Every host looks every ``period_s`` seconds at each operator that is there, by coordinates
-    (``steering.by_coordinates``).
+    """Moves by coordinates: every ``period_s`` seconds each host checks its operators (``steering.by_coordinates``).
 
-    - ``displacement_s``: a host for an operator is looked for when the place where it would be at rest between its
-      neighbours is so far from where it was when one was looked for last
-    - ``saving``: an operator moves where that saves so large a share of its usage
-    - ``load_s``: so many seconds farther from all others is a host whose load is 1
+    - ``displacement_s``: distance that starts a search for a host. An operator's best position is the point of rest
+      between its neighbours. If the position is farther than this from the position at the last search, a search
+      starts.
+    - ``saving``: an operator moves if the move saves more than this share of its network usage.
+    - ``load_s``: a host with load 1 counts as this many seconds farther from every host.
 
-    Source: Pietzuch et al. (2006), section 3.2. Raises UsageError for a figure out of its range.
+    Source: Pietzuch et al. (2006), section 3.2. Raises UsageError for a value out of its range.
     """
 
     period_s: float = 60.0
@@ -112,14 +117,14 @@ class SpaceMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
 
 
 Adaptation = GlobalMoves | LocalMoves | SpaceMoves
-ByHosts = LocalMoves | SpaceMoves  # each operator's host decides
+ByHosts = LocalMoves | SpaceMoves  # decisions by each operator's host
 
 
 def migration_s(state_bytes: float, rate_bps: float) -> float:
-    """Seconds that a move costs: ``state_bytes`` over a link of ``rate_bps``.
+    """Return the seconds that a move costs: the transfer of ``state_bytes`` over a link of ``rate_bps``.
 
-    Infinite over an unusable link (a rate of 0) where there is state to carry; over one's own host (an infinite
-    rate) state takes no time.
+    If there is a state and the link is unusable (a rate of 0), the cost is infinite. On a single host (an infinite
+    rate) the transfer takes no time.
     """
     if state_bytes <= 0:
         return 0.0
@@ -129,12 +134,12 @@ def migration_s(state_bytes: float, rate_bps: float) -> float:
 def worth_moving(
     current_s: float, better_s: float, horizon_s: float, migration_s: float, hysteresis: float, gain: float = 0.0
 ) -> bool:
-    """Whether to go from a placement that costs ``current_s`` a partition to one that costs ``better_s``.
+    """Return whether to change from a placement with cost ``current_s`` a partition to one with cost ``better_s``.
 
-    It must be better, by more than ``gain`` of what the present one costs. With ``hysteresis`` above 0, what is
-    gained over one horizon (``horizon_s``, the time until the next decision: ``horizon_s / better_s`` partitions) must
-    also exceed ``hysteresis × migration_s``, the seconds that the moves themselves cost: 1 asks that a move pays for
-    itself, 2 that it does so twice.
+    The new placement must save more than the share ``gain`` of the present cost. If ``hysteresis`` is above 0, the
+    seconds saved over one horizon must also exceed ``hysteresis × migration_s``, the cost of the moves themselves. A
+    horizon is the time until the next decision, with ``horizon_s / better_s`` partitions. A hysteresis of 1 requires
+    that the moves pay for themselves, 2 that they do so twice.
     """
     if not better_s < current_s * (1 - gain):
         return False

@@ -1,4 +1,4 @@
-"""Messages by which all hosts change over between two partitions (``core.barrier``)."""
+"""Messages of the barrier, by which the hosts of a run change over between two partitions (``core.barrier``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from thalweg.middleware.protocol.routes import RoutePreference
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """Operator ``node``, since its ``version``-th placement on ``source``, is to go to ``target``."""
+    """Move of operator ``node`` from ``source`` to ``target``. ``version``: location version of the operator on
+    ``source``.
+    """
 
     node: Name
     source: Name
@@ -21,9 +23,11 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Propose(ProposalMessage, frozen=True):
-    """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``.
+    """Proposal of the client, passed on up the tree: sources suspend, and hosts vote on the moves or on a new
+    ``shape``.
 
-    ``ways``: the networks between hosts from then on, the one that all share where none is given; None: as they were.
+    ``ways``: routes between hosts after the change-over. A pair of hosts without a route uses the shared network. None:
+    routes stay as they are.
     """
 
     moves: tuple[Move, ...]
@@ -32,9 +36,9 @@ class Propose(ProposalMessage, frozen=True):
 
 
 class Vote(ProposalMessage, frozen=True):
-    """``host`` is ready for proposal ``number``, or not for the reason in ``error``.
+    """Vote of ``host`` on proposal ``number``: the host is ready, or ``error`` says why the host is not.
 
-    ``iteration``: the last partition that a source of this host has dispatched, -1 for none.
+    ``iteration``: last partition that a source on this host has dispatched, -1 for none.
     """
 
     host: Name
@@ -43,9 +47,9 @@ class Vote(ProposalMessage, frozen=True):
 
 
 class Commit(ProposalMessage, frozen=True):
-    """From the client to all: proposal ``number`` takes place after partition ``iteration``.
+    """Decision of the client, sent to all hosts: proposal ``number`` takes effect after partition ``iteration``.
 
-    ``ways``: the networks between hosts from then on; None: as they were.
+    ``ways``: routes between hosts from then on. None: routes stay as they are.
     """
 
     iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
@@ -56,17 +60,22 @@ class Commit(ProposalMessage, frozen=True):
 
 
 class Abort(ProposalMessage, frozen=True):
-    """From the client to all: proposal ``number`` is off, sources resume."""
+    """Decision of the client, sent to all hosts: proposal ``number`` is dropped, and the sources resume."""
 
 
 class Retire(ProposalMessage, frozen=True):
-    """From the client to all: all of the old tree's partitions are delivered; forget what is not in the new one."""
+    """Report of the client to all hosts that every partition of the old tree has been delivered.
+
+    Hosts then forget the nodes that are not in the new tree.
+    """
 
 
 class Done(ProposalMessage, frozen=True):
-    """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over.
+    """Report that ``host`` has finished proposal ``number``. ``locations``: new locations of operators that it handed
+    over.
 
-    Of another shape it says twice that it is: when it has both trees, and, ``retired``, when it has the new one only.
+    For a new tree the host sends two reports: when the host has both trees, and with ``retired`` when only the new tree
+    is left.
     """
 
     host: Name

@@ -1,4 +1,4 @@
-"""What a core wants done: commands (imperative)."""
+"""Commands of a core to its shell, and news for the application."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """What a core wants done: immutable, slotted, compared by value."""
+    """Base of commands: immutable, slotted, compared by value."""
 
 
 class ResumableRun(msgspec.Struct, frozen=True):
-    """What a client has to know to go on with a run that another has begun, which outlives its hosts.
+    """State of a run with failover that a later client needs to continue the run.
 
-    ``install``: its last generation, with the graph and where its nodes are now; ``known``: by operator and partition,
-    the hosts that have a replica; ``stateless``: code without state; ``bases``: where nodes began;
-    ``queries``: by number the sinks of those that go on, where that is known.
+    - ``install``: the last generation, with the present graph and locations.
+    - ``known``: hosts that have a replica, by operator and partition.
+    - ``stateless``: code without state.
+    - ``bases``: partition with which each node began.
+    - ``queries``: sinks of the queries that continue, by number, as far as known.
     """
 
     install: Install
@@ -43,10 +45,10 @@ class ResumableRun(msgspec.Struct, frozen=True):
 
 
 class Send(Command, frozen=True):
-    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks, over ``via``: a
-    network, or, of a partition, hops over relays.
+    """Command to send ``message`` to host ``to`` of run ``run``.
 
-    Where the host, or this one, is not joined to that network, it is lost: ``TransferFailed``.
+    With ``bulk``, ``payload`` is sent in chunks over ``via``: a network, or for a partition the hops over relays. If
+    one of the two hosts is not in the network, the message is lost (``TransferFailed``).
     """
 
     run: RunId
@@ -59,7 +61,7 @@ class Send(Command, frozen=True):
 
 
 class TimerKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
-    """A ``timer`` (``core.context.outbox.Timer``), the run that it is of, and what in the run, as far as there are."""
+    """Name of a timer: kind (``core.context.outbox.Timer``), run if there is one, and subject within the run."""
 
     timer: str
     run: RunId = NO_RUN
@@ -67,17 +69,17 @@ class TimerKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
 
 
 class SetTimer(Command, frozen=True):
-    """Tell me ``TimerFired(key)`` at ``at_s``; a later SetTimer of the same key replaces it."""
+    """Command to send the core ``TimerFired(key)`` at ``at_s``. A later SetTimer of the same key replaces the timer."""
 
     key: TimerKey
     at_s: float
 
 
 class Redial(Command, frozen=True):
-    """Close the bulk connection to ``host`` over ``via``, and connect anew.
+    """Command to close the bulk connection to ``host`` over ``via`` and to connect again.
 
-    With ``again`` everything that was under way over it is sent from its first byte. Otherwise it has failed:
-    ``TransferFailed``.
+    With ``again``, transfers under way are sent again from the first byte. Otherwise they have failed
+    (``TransferFailed``).
     """
 
     run: RunId
@@ -87,44 +89,47 @@ class Redial(Command, frozen=True):
 
 
 class Meet(Command, frozen=True):
-    """In run ``run``, these hosts listen there."""
+    """Command to note the endpoints of hosts in run ``run``."""
 
     run: RunId
     peers: tuple[Peer, ...]
 
 
 class Watch(Command, frozen=True):
-    """Notify this core (``PeerLost``) as soon as the process of ``host`` is gone, if that shows; a guest of ``run``."""
+    """Command to report with ``PeerLost`` when the process of ``host`` ends, as far as its connections show it.
+
+    ``host`` is a subscriber of ``run``.
+    """
 
     run: RunId
     host: str
 
 
 class Unwatch(Command, frozen=True):
-    """The process of ``host`` is of no concern to ``run`` any more."""
+    """Command to stop watching the process of ``host`` for ``run``."""
 
     run: RunId
     host: str
 
 
 class Approach(Command, frozen=True):
-    """Connect to ``host`` of run ``run``, if that is still to be done: something urgent will go there."""
+    """Command to connect to ``host`` of run ``run`` if necessary, as an urgent message will follow."""
 
     run: RunId
     host: str
 
 
 class OpenRun(Command, frozen=True):
-    """Load the code of these nodes of the run; what cannot be loaded comes back as OperatorFailed."""
+    """Command to load the code of these nodes of a new run. Code that cannot be loaded leads to OperatorFailed."""
 
     install: Install
     nodes: tuple[str, ...]
 
 
 class RunOperator(Command, frozen=True):
-    """Run the code of ``node`` on ``inputs`` (none for a source) for partition ``index``.
+    """Command to run the code of ``node`` on ``inputs`` for partition ``index``. A source has no inputs.
 
-    ``stands_for``: in a stripe of a stream the index that the code is to be told, as that of the stream.
+    ``stands_for``: in a stripe, the index in the stream, which the code gets in place of ``index``.
     """
 
     run: RunId
@@ -135,15 +140,15 @@ class RunOperator(Command, frozen=True):
 
     @property
     def of_stream(self) -> int:
-        """The index that the code is told."""
+        """Index that the code gets."""
         return self.index if self.stands_for is UNSET else self.stands_for
 
 
 class OpenNode(Command, frozen=True):
-    """Load the code of ``node``, which may come here: ``NodeOpened``. ``fresh``: it is to begin here.
+    """Command to load the code of ``node``, which may come to this host. Answered by ``NodeOpened``.
 
-    Code that is not ``reorderable`` cannot, nor code with state but where operators of its kind are ``merging``:
-    ``NodeOpened`` with that as its error.
+    ``fresh``: the node is new and begins here. Code that is not ``reorderable`` is then refused with an error. Code
+    with state is refused too, unless the states of operators of its kind are ``merging``.
     """
 
     run: RunId
@@ -153,7 +158,7 @@ class OpenNode(Command, frozen=True):
 
 
 class Inherited(msgspec.Struct, frozen=True, gc=False):
-    """An operator's state as it came, or what has changed in it."""
+    """State of an operator as received, or a change of a state."""
 
     state: bytes
     digest: str
@@ -161,10 +166,10 @@ class Inherited(msgspec.Struct, frozen=True, gc=False):
 
 
 class TakeState(Command, frozen=True):
-    """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version.
+    """Command to take the state of ``node``, which is between two partitions. Answered by ``StateTaken``.
 
-    For a ``replica`` it is also asked whether its code keeps any, and with ``delta`` only for what has changed since
-    the last one, where the code can tell.
+    The answer has the same location version. For a ``replica`` the answer also says whether the code keeps state. With
+    ``delta`` the answer may have only the changes since the last replica, if the code reports changes.
     """
 
     run: RunId
@@ -175,9 +180,9 @@ class TakeState(Command, frozen=True):
 
 
 class RestoreState(Command, frozen=True):
-    """Give ``node`` its state, if that is what ``digest`` was taken of: ``StateRestored``, of the same version.
+    """Command to give ``node`` its state, if the state has this ``digest``. Answered by ``StateRestored``.
 
-    ``deltas``: what has changed since, one after the other.
+    The answer has the same location version. ``deltas``: later changes of the state, in order.
     """
 
     run: RunId
@@ -190,7 +195,7 @@ class RestoreState(Command, frozen=True):
 
 
 class MergeStates(Command, frozen=True):
-    """Give ``node`` these states, merged, if they have their digests: ``StateRestored``."""
+    """Command to give ``node`` the merge of these states, if their digests are right. Answered by ``StateRestored``."""
 
     run: RunId
     node: str
@@ -199,16 +204,17 @@ class MergeStates(Command, frozen=True):
 
 
 class CloseNode(Command, frozen=True):
-    """Forget the code of ``node``, which is not here any more."""
+    """Command to forget the code of ``node``, as the node has left the host."""
 
     run: RunId
     node: str
 
 
 class CloseRun(Command, frozen=True):
-    """Forget the run's code, transfers and addresses.
+    """Command to forget the code, transfers and endpoints of a run.
 
-    ``follows``: another generation of it, which has the code of the nodes ``kept`` from now on, and of others its own.
+    ``follows``: next generation of the run, which takes over the code of the nodes ``kept`` and loads the code of new
+    nodes itself.
     """
 
     run: RunId
@@ -217,11 +223,12 @@ class CloseRun(Command, frozen=True):
 
 
 class Deliver(Command, frozen=True):
-    """Hand partition ``index`` of ``sink`` to the application; ``end`` when the sink's stream is over (no value).
+    """News for the application: partition ``index`` of ``sink``, or with ``end`` the end of the sink's stream.
 
-    ``uneven``: that sources did not end together, which ones ended and which went on. ``sizes``: of a sink with several
-    inputs the bytes of each. ``places``: within a client, which of its inputs feed which sources above the trees of a
-    stream (``protocol.split_graph``), by their places, where it is not each that of its own.
+    - ``uneven``: says which sources ended and which went on, if sources did not end together.
+    - ``sizes``: bytes of each input, for a sink with several inputs.
+    - ``places``: within a client, the input of the sink for each inlet of an upper graph, by the inlet's place
+      (``protocol.split_graph``). None: every inlet has the input with the number of its place.
     """
 
     run: RunId
@@ -236,15 +243,15 @@ class Deliver(Command, frozen=True):
 
 
 class Ready(Command, frozen=True):
-    """Every host of the run has installed its nodes."""
+    """News for the application: every host of the run has installed its nodes."""
 
     run: RunId
 
 
 class Fail(Command, frozen=True):
-    """The run cannot go on; ``reason`` names the node or host. ``lost``: the host is gone, which is why.
+    """News for the application: the run cannot continue. ``reason`` names the node or host.
 
-    With ``query`` that one alone cannot, and all others go on.
+    ``lost``: the reason is a lost host. ``query``: only this query cannot continue, and the run goes on.
     """
 
     run: RunId
@@ -257,43 +264,42 @@ class Fail(Command, frozen=True):
 
 
 class Keep(Command, frozen=True):
-    """What another client would need to go on with the run has changed."""
+    """News for the application: the state that a later client needs to continue the run has changed."""
 
     run: RunId
     kept: ResumableRun
 
 
 class Forgotten(Command, frozen=True):
-    """Every host has removed the run, or was asked often enough; or another generation ``follows`` on it."""
+    """News for the application: every host has removed the run or did not answer, or a generation ``follows``."""
 
     run: RunId
     follows: bool = False
 
 
 class DrainFinished(Command, frozen=True):
-    """Nothing is on this host any more that was to be drained; or it stays, and why."""
+    """News for the application: the host that drains holds nothing any more. ``why``: the reason if the host stays."""
 
     why: str = ""
 
 
 class Parted(Command, frozen=True):
-    """``host`` has no part in the run any more, as it was drained; news for the application."""
+    """News for the application: ``host`` was drained and has left the run."""
 
     run: RunId
     host: str
 
 
 class Enlisted(Command, frozen=True):
-    """A host has said that it is there, and would take part; news for the application."""
+    """News for the application: host ``peer`` is there and offers to take part."""
 
     peer: Peer
 
 
 class Report(Command, frozen=True):
-    """A link's bandwidth, or its latency, was measured for the application's planner, or a host's place found, which
-    is its link to itself.
+    """News for the application's planner: the rate or latency of a link, or the coordinates of a host.
 
-    ``host``: what ``target`` said of itself on that occasion.
+    Coordinates are reported as the link of the host to itself. ``host``: figures that ``target`` reported with it.
     """
 
     source: str
@@ -304,13 +310,16 @@ class Report(Command, frozen=True):
 
 
 class RequestPlan(Command, frozen=True):
-    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``PlanReady``.
+    """Command to ask the application's planner for a better placement than ``placement``. Answered by ``PlanReady``.
 
-    ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
-    for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
-    tell by what forecasts it was decided. ``latencies``, ``hosts``, ``nodes``, ``places`` (of hosts): what is known of
-    them, where the planner needs that. ``ways``: the networks between hosts at present; ``shunned``: the routes over
-    relays that nothing came over lately.
+    The flow continues meanwhile.
+
+    - ``dataflow``: the present tree, if it differs from the first tree of the run.
+    - ``past``: all measurements so far, for a planner that looks ahead. ``view`` then has only the links that were
+      probed without a result, links over further networks, and links of lost hosts.
+    - ``recording``: the answer has to name the forecasts behind the decision.
+    - ``latencies``, ``hosts``, ``nodes``, ``places`` (of hosts): known figures, as far as the planner needs them.
+    - ``ways``: present routes between hosts. ``shunned``: routes over relays on which nothing has arrived lately.
     """
 
     run: RunId
@@ -329,17 +338,18 @@ class RequestPlan(Command, frozen=True):
 
 
 class RequestRecoveryPlan(RequestPlan, frozen=True):
-    """Let it say, by what it knows, where the operators of lost hosts go: ``RecoveryPlanReady``.
+    """Command to ask the planner where the operators of lost hosts go. Answered by ``RecoveryPlanReady``.
 
-    ``dataflow`` has all other operators pinned to the hosts that they are on; ``placement`` has these where they go
-    if it does not say. ``there``: the hosts that are left.
+    The planner uses the known figures alone. In ``dataflow`` all remaining operators are pinned to their hosts.
+    ``placement`` has default hosts for the operators of lost hosts, in case the planner does not answer. ``there``: the
+    remaining hosts.
     """
 
     there: tuple[str, ...] = ()
 
 
 class OperatorMoved(Command, frozen=True):
-    """Operator ``node`` has moved to ``host``; news for the application."""
+    """News for the application: operator ``node`` has moved to ``host``."""
 
     run: RunId
     node: str
@@ -347,11 +357,11 @@ class OperatorMoved(Command, frozen=True):
 
 
 class MoveEnded(Command, frozen=True):
-    """What has become of the move, or of the other tree, that the application asked for as ``number``.
+    """News for the application: result of the move or new tree that it requested as ``number``.
 
-    From partition ``index`` on, the operators ``moved`` are on these hosts; None: nothing has changed. ``stayed``: by
-    operator why it is not where it was to be. ``why``: the reason where nothing has changed, empty if everything was
-    as wanted.
+    From partition ``index`` on, the operators ``moved`` are on these hosts. None: nothing has changed. ``stayed``:
+    reason by operator that is not on its requested host. ``why``: the reason if nothing has changed, empty if
+    everything was already as requested.
     """
 
     run: RunId
@@ -363,7 +373,7 @@ class MoveEnded(Command, frozen=True):
 
 
 class TreeChanged(Command, frozen=True):
-    """The run has another tree, and its nodes are there; news for the application."""
+    """News for the application: the run has a new tree, with its nodes on these hosts."""
 
     run: RunId
     dataflow: Dataflow
@@ -371,10 +381,11 @@ class TreeChanged(Command, frozen=True):
 
 
 class QueryStarted(Command, frozen=True):
-    """A query has begun: with partition ``first_index``, in a run that has this graph now; news for the application.
+    """News for the application: a query has begun with partition ``first_index``. ``dataflow``: the graph of the run
+    now.
 
-    ``names``: what the query's nodes are called in the run. Of a subscription, ``query`` is its number, at who
-    subscribed; at the run's own client the queries of others have numbers below 0.
+    ``names``: names in the run by name of the query's node. For a subscription, ``query`` is the subscription's number
+    at the subscriber. At the client of the run, subscriptions of other clients have numbers below 0.
     """
 
     run: RunId
@@ -386,7 +397,10 @@ class QueryStarted(Command, frozen=True):
 
 
 class TreesChanged(Command, frozen=True):
-    """Other trees carry a stream from now on, the first of them with that number; or cannot, for a reason."""
+    """News for the application: new trees carry the stream, the first of them with stripe number ``first``.
+
+    ``error``: the reason if the trees cannot take over.
+    """
 
     run: RunId
     first: int
@@ -394,7 +408,7 @@ class TreesChanged(Command, frozen=True):
 
 
 class Record(Command, frozen=True):
-    """A row of the event log."""
+    """Command to write a row of the event log."""
 
     run: RunId
     kind: str

@@ -1,4 +1,4 @@
-"""The core's vocabulary: events it is told of (past tense), and the commands it gives, by one name, ``e``."""
+"""Vocabulary of the core, imported as ``e``: the events for the core, and the commands from the core."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """What a core is told of: immutable, slotted, compared by value."""
+    """Base of events, the news for a core: immutable, slotted, compared by value."""
 
 
 class MessageReceived(Event, frozen=True):
-    """``message`` came from host ``sender``; ``payload`` is a partition's value.
+    """Arrival of ``message`` from host ``sender``. ``payload``: the value if the message is a partition.
 
-    ``via``: of bulk, the network that it came over, where that is not the one that all share.
+    ``via``: network on which bulk has arrived. Unset: the shared network.
     """
 
     sender: str
@@ -45,9 +45,9 @@ class MessageReceived(Event, frozen=True):
 
 
 class DecodingFailed(Event, frozen=True):
-    """A message from host ``sender`` could not be decoded.
+    """Arrival of a message from host ``sender`` that could not be decoded.
 
-    ``run``, ``kind``: the run that it names, and the tag of its type, if they can be read.
+    ``run``, ``kind``: run and tag in the message, as far as readable.
     """
 
     sender: str
@@ -56,29 +56,32 @@ class DecodingFailed(Event, frozen=True):
 
 
 class CertificateExpired(Event, frozen=True):
-    """The certificate of ``peer``, which may be this host, has expired. ``how`` goes on a sentence that begins so."""
+    """Expiry of the certificate of ``peer``, which may be this host.
+
+    ``how``: end of a sentence that begins with the name of the peer.
+    """
 
     peer: str
     how: str
 
 
 class TimerFired(Event, frozen=True):
-    """The timer set under ``key`` is due."""
+    """Expiry of the timer with this ``key``."""
 
     key: TimerKey
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Number of ``rows`` that an operator left out of a partition, and why. None: all of the partition."""
+    """Number of ``rows`` that an operator left out of a partition, and the reason. None: the whole partition."""
 
     why: str
     rows: int | None = None
 
 
 class OperatorFinished(Event, frozen=True):
-    """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value).
+    """Partition ``index`` that the code of ``node`` has produced, or with ``end`` the end of its stream.
 
-    ``late_rows``: so many rows came after the watermark had passed them, and were left out. ``left_out``: what could
+    ``late_rows``: number of rows that were left out, as the watermark had passed them. ``left_out``: rows that could
     not be computed.
     """
 
@@ -94,7 +97,7 @@ class OperatorFinished(Event, frozen=True):
 
 
 class OperatorFailed(Event, frozen=True):
-    """The code of ``node`` raised, or could not be loaded; ``reason`` is one line."""
+    """Failure of the code of ``node``: an exception, or code that could not be loaded. ``reason`` is one line."""
 
     run: RunId
     node: str
@@ -103,7 +106,7 @@ class OperatorFailed(Event, frozen=True):
 
 
 class NodeOpened(Event, frozen=True):
-    """The code of ``node``, which may come here, is loaded, or cannot be for the reason in ``error``."""
+    """Answer to ``OpenNode``: the code of ``node`` is loaded. ``error``: the reason if the code cannot be loaded."""
 
     run: RunId
     node: str
@@ -111,9 +114,9 @@ class NodeOpened(Event, frozen=True):
 
 
 class StateTaken(Event, frozen=True):
-    """What ``snapshot()`` of ``node`` gave, or why it gave nothing; ``digest`` is over ``state``.
+    """Answer to ``TakeState``: the result of ``snapshot()`` of ``node``, or the error. ``digest``: digest of ``state``.
 
-    ``delta``: it is what has changed since what was taken for the last replica.
+    ``delta``: the state is only the changes since the last state taken for a replica.
     """
 
     run: RunId
@@ -129,7 +132,7 @@ class StateTaken(Event, frozen=True):
 
 
 class StateRestored(Event, frozen=True):
-    """``node`` has taken its state over here, or why it could not."""
+    """Answer to a command that gives ``node`` a state: the node has the state. ``error``: the reason if not."""
 
     run: RunId
     node: str
@@ -139,9 +142,9 @@ class StateRestored(Event, frozen=True):
 
 
 class TransferMeasured(Event, frozen=True, omit_defaults=True):
-    """All of ``message`` is at ``peer``, over ``via``: ``size_bytes`` in ``duration_s`` seconds (emulated time).
+    """Complete arrival of ``message`` at ``peer`` over ``via``, as a measurement of the link.
 
-    Over relays these are the seconds of the first link.
+    The ``size_bytes`` took ``duration_s`` seconds of emulated time. Over relays the time is that of the first link.
     """
 
     peer: str
@@ -152,10 +155,10 @@ class TransferMeasured(Event, frozen=True, omit_defaults=True):
 
 
 class Relayed(Event, frozen=True, omit_defaults=True):
-    """A partition of ``source`` was passed on from here, and is at the end of the ``hops`` that were still to go.
+    """Complete arrival of a partition of ``source`` that this host has relayed, at the end of the remaining ``hops``.
 
-    Its ``size_bytes`` took ``duration_s`` seconds (emulated time) over the first of these. ``relays``: all hosts that
-    passed it on, in the order of its way.
+    The ``size_bytes`` took ``duration_s`` seconds of emulated time over the first of these hops. ``relays``: the relays
+    of the route, in order.
     """
 
     source: str
@@ -167,7 +170,10 @@ class Relayed(Event, frozen=True, omit_defaults=True):
 
 
 class TransferFailed(Event, frozen=True, omit_defaults=True):
-    """The transfer of ``message`` to ``peer`` got stuck or lost its connection; nothing is known of its fate."""
+    """Failure of the transfer of ``message`` to ``peer``, which got stuck or lost its connection.
+
+    The message may have arrived or not.
+    """
 
     peer: str
     message: Message
@@ -175,9 +181,9 @@ class TransferFailed(Event, frozen=True, omit_defaults=True):
 
 
 class TransferStalled(Event, frozen=True, omit_defaults=True):
-    """No byte of what is being sent to ``peer`` over ``via`` has got through for ``idle_s``; ``message`` is part of it.
+    """Stall of transfers to ``peer`` over ``via``: no byte has got through for ``idle_s``. ``message``: one of them.
 
-    It is told again while that lasts. ``idle_s`` is 0 when bytes get through again.
+    The event is repeated while the stall lasts. If bytes get through again, ``idle_s`` is 0.
     """
 
     peer: str
@@ -187,13 +193,16 @@ class TransferStalled(Event, frozen=True, omit_defaults=True):
 
 
 class PeerReached(Event, frozen=True):
-    """Messages get through to ``peer`` again, after seconds in which none did: what it was told may be lost."""
+    """Renewed contact with ``peer`` after seconds in which no message got through. Earlier messages may be lost."""
 
     peer: str
 
 
 class PeerLost(Event, frozen=True):
-    """``peer`` is gone for good, as whoever started it knows: ``how`` goes on a sentence that begins with its name."""
+    """Loss of ``peer`` for good, noticed by the part that started or watched its process.
+
+    ``how``: end of a sentence that begins with the name of the peer.
+    """
 
     run: RunId
     peer: str
@@ -201,23 +210,25 @@ class PeerLost(Event, frozen=True):
 
 
 class PeerJoined(Event, frozen=True):
-    """The application has ``peer`` take part in its run: a host that it had not, or that has been started again."""
+    """Request of the application to add ``peer`` to a run: a new host, or a host that was started again."""
 
     run: RunId
     peer: Peer
 
 
 class DrainRequested(Event, frozen=True):
-    """This host is to end when nothing is on it any more, to which all is moved that can be."""
+    """Request of the application to drain this host: nodes move away if they can, and the empty host ends."""
 
 
 class RunRequested(Event, frozen=True):
-    """The application at this host (the client) wants a run installed on all its hosts and started.
+    """Request of the application to install a run on its hosts and to start it. This host is the client.
 
-    ``adaptation``: what decides on moves while it runs; ``free``: the codes that are reorderable, where it asks, and
-    ``merging``: those with state among them. ``known``: what was measured of links before, beyond what this host's
-    monitor knows; where links begin anew with the run (``Install.afresh``) it is of now, and all there is.
-    ``journaled``: the application is told what another client would need (``Keep``). ``kept``: this is that client.
+    - ``adaptation``: options of steering.
+    - ``free``: codes that are reorderable. ``merging``: reorderable codes with state.
+    - ``known``: earlier measurements of links, beyond those of this host's monitor. If links begin anew with the run
+      (``Install.afresh``), these measurements count as made now, and no further ones are used.
+    - ``journaled``: the application gets the state that a later client needs (``Keep``).
+    - ``kept``: that state, if this is the later client.
     """
 
     install: Install
@@ -230,11 +241,12 @@ class RunRequested(Event, frozen=True):
 
 
 class StripesRequested(Event, frozen=True):
-    """The application wants a stream to go over several trees at once, each a run of its own (``stripes.striping``).
+    """Request of the application to send a stream over several trees, each a run of its own (``stripes.striping``).
 
-    ``shares``: what each is thought to carry of the partitions. ``partitions``: how many are to be delivered, from
-    ``start`` on; None: until the sources end. ``window``: so many wait at most for those before them. ``above``: what
-    runs once above the trees (``protocol.split_graph``), of the stream's own id; unset where nothing does.
+    - ``shares``: expected share of the partitions for each tree.
+    - ``partitions``: number of partitions to deliver from ``start`` on. None: until the sources end.
+    - ``window``: largest number of partitions that wait for earlier partitions.
+    - ``above``: upper graph with the id of the stream (``protocol.split_graph``). Unset: there is no upper graph.
     """
 
     run: RunId
@@ -247,10 +259,13 @@ class StripesRequested(Event, frozen=True):
 
 
 class AttachRequested(Event, frozen=True, omit_defaults=True):
-    """The application wants another query in the run, of this number and with names of its own: ``QueryStarted``.
+    """Request of the application to add query number ``query`` to a run. Answered by ``QueryStarted``.
 
-    ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``: in
-    seconds how far away those are that the run has. ``since``: the first partition that it may begin with.
+    Nodes have the names of the query's own graph.
+
+    - ``placement``: hosts of the nodes that the run lacks or that are ``apart``.
+    - ``apart``: nodes that are in the run, but too far away to share, with their distance in seconds.
+    - ``since``: first partition with which the query may begin.
     """
 
     run: RunId
@@ -262,12 +277,13 @@ class AttachRequested(Event, frozen=True, omit_defaults=True):
 
 
 class TreesRequested(Event, frozen=True):
-    """The application wants a stream to go on over as many other trees, which make more than those before, or less.
+    """Request of the application to continue a stream over new trees, which make more or fewer nodes than before.
 
-    ``stripes``: the run of each, as it would be installed. By tree, ``places``: which of its sink's inputs feed which
-    sources above, by their places (``protocol.split_graph``); ``theirs``: by node that only queries use, for which
-    places. ``query`` is to begin above with the first partition of which they carry all; unset, where nothing is to
-    begin.
+    - ``stripes``: the run of each tree, as it would be installed.
+    - ``places``: by tree, the inputs of its sink that feed inlets, by the place of the inlet
+      (``protocol.split_graph``).
+    - ``theirs``: by tree, the nodes that only queries use, with the places of the inlets that they feed.
+    - ``query``: query that begins above with the first partition from the new trees alone. Unset: no query begins.
     """
 
     run: RunId
@@ -278,24 +294,24 @@ class TreesRequested(Event, frozen=True):
 
 
 class NextRequested(Event, frozen=True, omit_defaults=True):
-    """The application took what was delivered and wants the next partition of ``sink``, or of every sink."""
+    """Request of the application, which has consumed a partition, for the next of ``sink``, or of every sink."""
 
     run: RunId
     sink: str = ""
 
 
 class RunAbandoned(Event, frozen=True):
-    """The application is done with the run (finished, failed or closed early)."""
+    """End of the application's interest in a run, which has finished, failed or was closed early."""
 
     run: RunId
 
 
 class PlacementProposed(Event, frozen=True):
-    """The application wants these operators on these hosts, all from one iteration on.
+    """Request of the application to move these operators to these hosts, together at one iteration.
 
-    With ``dataflow`` it wants another tree, in which operators of codes ``free`` may be others; those of codes
-    ``merging`` have state. ``ways``: the networks between hosts from then on, if these are to be others. With a
-    ``number`` the application is told what becomes of it: ``MoveEnded``.
+    - ``dataflow``: a new tree, in which operators with codes in ``free`` may differ. Codes in ``merging`` have state.
+    - ``ways``: routes between hosts from then on. Unset: routes stay.
+    - ``number``: number of the request, which is then answered by ``MoveEnded``.
     """
 
     run: RunId
@@ -309,14 +325,14 @@ class PlacementProposed(Event, frozen=True):
 
 
 class DetachRequested(Event, frozen=True):
-    """The application wants a query no more; number 0 is that with which the run began."""
+    """Request of the application to end a query. Query 0 is the query with which the run began."""
 
     run: RunId
     query: int
 
 
 class OutputCommitted(Event, frozen=True):
-    """The application is done with partition ``index`` of a sink, and all before: its journal says so."""
+    """Acknowledgement of the application for the partitions of a sink up to ``index``, recorded in its journal."""
 
     run: RunId
     sink: str
@@ -324,9 +340,9 @@ class OutputCommitted(Event, frozen=True):
 
 
 class SubscribersAllowed(Event, frozen=True):
-    """The application lets clients of these names, and no others, subscribe to the nodes of a query.
+    """Permission of the application to subscribe to nodes of a query, for exactly the clients with these names.
 
-    Those of query 0, with which the run began, may subscribe to any.
+    Clients with permission for query 0, with which the run began, may subscribe to every node.
     """
 
     run: RunId
@@ -335,7 +351,10 @@ class SubscribersAllowed(Event, frozen=True):
 
 
 class SubscribeRequested(Event, frozen=True):
-    """The application wants the partitions of ``node`` of a run that the client ``owner`` leads: ``QueryStarted``."""
+    """Request of the application for the partitions of ``node`` in a run of client ``owner``.
+
+    Answered by ``QueryStarted``.
+    """
 
     run: RunId
     number: int
@@ -344,20 +363,21 @@ class SubscribeRequested(Event, frozen=True):
 
 
 class UnsubscribeRequested(Event, frozen=True):
-    """The application wants no more of these."""
+    """Request of the application to end subscription ``number`` to a run of another client."""
 
     run: RunId
     number: int
 
 
 class PlanReady(Event, frozen=True):
-    """The planner's answer to ``RequestPlan``: a placement, or the links it needs to know first.
+    """Answer to ``RequestPlan``: a placement, or the links that must be measured before.
 
-    ``latencies``: links whose latency it needs. ``worth``: whether the moves pay; ``detail`` goes into the records.
-    ``failed``: why there is neither, where the planner failed. ``dataflow``: another tree, to which the placement
-    belongs, and ``free`` the codes of which operators may be others in it. ``variability``: how links vary, as it was
-    read from what was measured. ``ways``: the networks between hosts, for the placement if it is worth its moves, else
-    for the present one.
+    - ``needs``, ``latencies``: links with an unknown rate or latency.
+    - ``worth``: whether the placement is worth its moves. ``detail``: content of the records.
+    - ``failed``: reason if the planner failed.
+    - ``dataflow``: a new tree for the placement. ``free``: codes of the operators that may differ in the new tree.
+    - ``variability``: how links vary, as read from the measurements.
+    - ``ways``: routes between hosts. If the placement is not worth its moves, they are for the present placement.
     """
 
     run: RunId
@@ -374,19 +394,19 @@ class PlanReady(Event, frozen=True):
 
 
 class RecoveryPlanReady(PlanReady, frozen=True):
-    """The answer to ``RequestRecoveryPlan``: a placement of what is to be placed, or why there is none."""
+    """Answer to ``RequestRecoveryPlan``: a placement of the operators of lost hosts, or why there is none."""
 
 
 class Woke(Event, frozen=True):
-    """This host did not run for ``slept_s`` until now, as it was stopped or its machine suspended."""
+    """End of ``slept_s`` seconds in which this host did not run: its process was stopped, or its machine suspended."""
 
     slept_s: float
 
 
 class RunBroken(Event, frozen=True):
-    """Something raised that never should, in the core over an event of the run, or in doing what it commanded.
+    """Defect in the runtime: an exception in the core over an event of ``run``, or in the execution of a command.
 
-    What the core knows of ``run`` may contradict itself. ``sender``: who sent the message over which it was.
+    The core's state of the run may be inconsistent. ``sender``: sender of the message that was handled.
     """
 
     run: RunId
@@ -395,8 +415,9 @@ class RunBroken(Event, frozen=True):
 
 
 class ProbesRequested(Event, frozen=True, omit_defaults=True):
-    """The application's planner needs a ``quantity`` of the links from ``source`` to each of ``targets`` over ``via``,
-    or the coordinates of ``source``, which measures to these.
+    """Request of the application's planner for measurements of the links from ``source`` to each of ``targets``.
+
+    ``quantity``: the figure, over network ``via``, or the coordinates of ``source``, which measures to the targets.
     """
 
     run: RunId

@@ -1,4 +1,4 @@
-"""Fields of messages: bounds, checked types, and the structs that several messages have."""
+"""Fields of messages: bounds, checked types, and structs that several messages share."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
 DEFAULT_PARTITION_BYTES = 256 * 1024 * 1024
 MAX_DIMENSIONS = 8  # of an array
 MAX_NETWORKS = 16  # that a host is joined to
-MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
+MAX_GAP_S = 3600.0  # between two bulk messages; also stands for longer gaps, and for no message before
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=255)]  # of the protocol
-Speaks = tuple[Version, Version]  # the oldest and the newest that a host speaks
+Speaks = tuple[Version, Version]  # oldest and newest version that a host speaks
 Demanded = Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
 Room = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]  # bytes of a transfer
-# What a socket can dial without refusing it at once: a host that is told anything else drops the message.
+# Endpoints that a socket can dial without an immediate refusal. A message with any other endpoint is dropped.
 _TCP = r"tcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}"
-_UNIX = r"ipc:///[!-~]{1,106}"  # with the slash, what fits into sockaddr_un; no abstract name, which any user can dial
+_UNIX = r"ipc:///[!-~]{1,106}"  # fits sockaddr_un with the slash; no abstract name, as any user can dial it
 Endpoint = Annotated[str, msgspec.Meta(pattern=rf"\A({_TCP}|{_UNIX})\Z", max_length=300)]
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
     """Base of all wire structs.
 
-    The tag is the class name. A class that was renamed keeps its tag, so hosts before and after it understand each
-    other.
+    The tag is the name of the class. A renamed class keeps its tag, so older and newer hosts understand each other.
     """
 
 
@@ -42,26 +41,26 @@ def tag_of(kind: type[msgspec.Struct]) -> str:
 
 
 class RunMessage(WireMessage, frozen=True):
-    """What is said of a run."""
+    """Base of messages about a run."""
 
     run: RunId
 
 
 class NodeMessage(RunMessage, frozen=True):
-    """What is said of operator ``node``, which changes hosts, in its ``version``-th placement."""
+    """Base of messages about operator ``node``, which moves. ``version``: location version of the operator."""
 
     node: Name
     version: Index
 
 
 class ProposalMessage(RunMessage, frozen=True):
-    """What is said of proposal ``number``."""
+    """Base of messages about proposal ``number``."""
 
     number: Index
 
 
 class Location(msgspec.Struct, frozen=True, array_like=True):
-    """Node ``node`` is on ``host`` since its ``version``-th placement; the higher version is newer."""
+    """Location of a node: ``node`` is on ``host``. The higher location version is newer."""
 
     node: Name
     host: Name
@@ -69,9 +68,9 @@ class Location(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NetworkEndpoints(msgspec.Struct, frozen=True, array_like=True):
-    """The bulk endpoints of a host that is joined to several networks, by their names.
+    """Bulk endpoints of a host in several networks, by the name of the network.
 
-    Raises ValueError (on decoding, msgspec.ValidationError) where the network that all share is left out.
+    Raises ValueError (on decoding, msgspec.ValidationError) if the shared network is missing.
     """
 
     ends: Annotated[dict[Name, Endpoint], msgspec.Meta(max_length=MAX_NETWORKS)]
@@ -82,11 +81,12 @@ class NetworkEndpoints(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a host listens: its control and bulk endpoints (``tcp://address:port``, or ``ipc:///path``).
+    """Address of a host: its control and bulk endpoints (``tcp://address:port``, or ``ipc:///path``).
 
-    ``bulk``: where it is joined to further networks, its endpoints in all of them. ``instance`` is another one each
-    time the host is started; empty where that is not known. A client's also names its process. The host takes no
-    partition of more than ``max_partition_bytes``.
+    - ``bulk``: one endpoint, or for a host in several networks the endpoints in all of them.
+    - ``instance``: differs for each start of the host, empty if unknown. The instance of a client also names its
+      process.
+    - ``max_partition_bytes``: largest partition that the host accepts.
     """
 
     name: Name
@@ -97,17 +97,24 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def process(self) -> str:
-        """The process that listens there, as "process 123 on machine", if it says so: behind what tells it apart."""
+        """Process at the endpoint, as "process 123 on machine", empty if unknown.
+
+        The text is the part of ``instance`` after the first space.
+        """
         return self.instance.partition(" ")[2]
 
     @property
     def ends(self) -> dict[str, str]:
-        """Its bulk endpoints, by network."""
+        """Bulk endpoints by network."""
         return self.bulk.ends if isinstance(self.bulk, NetworkEndpoints) else {NET: self.bulk}
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What a node's code raised: the class, where in that code, and at which partition, as far as that is known."""
+    """Exception that the code of a node raised, as far as known.
+
+    ``kind``: class of the exception. ``index``: partition that the code was called for. ``traceback``: lines of that
+    code.
+    """
 
     index: Index | None = None
     kind: Annotated[str, msgspec.Meta(max_length=256)] = ""

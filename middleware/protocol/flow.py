@@ -1,4 +1,4 @@
-"""Demands and partitions, and what rides on them (``core.flow``)."""
+"""Messages of the flow: demands, partitions, and the information piggybacked on both (``core.flow``)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ End = bool | tuple[Name, ...]
 
 
 class Piggyback(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What rides on a message that is sent anyway: newer locations, and measured links."""
+    """Newer locations and estimates of links, piggybacked on a message that is sent anyway."""
 
     locations: tuple[Location, ...] = ()
     estimates: tuple[Estimate, ...] = ()
 
 
 class Demand(RunMessage, frozen=True):
-    """``consumer`` wants partition ``index`` of ``producer``; acknowledges all before it.
+    """Request of ``consumer`` for partition ``index`` of ``producer``. All partitions before are acknowledged.
 
-    ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
-    ``later``: of all producers this one delivered last time's partition last; ``critical``: the consumer is on the
-    critical path (Ranganathan et al., section 2.3). ``again``: it was not answered in time. ``commit`` is with the
-    first demand in another tree, so that the producer knows the consumer.
+    - ``version``: location version of the consumer on the sending host. 0 in a forwarded demand.
+    - ``later``: of all producers of the consumer, this producer delivered the previous partition last.
+    - ``critical``: the consumer is on the critical path (Ranganathan et al., section 2.3).
+    - ``again``: the demand is repeated, as no answer came in time.
+    - ``commit``: sent with the first demand in another tree, so that the producer's host knows the consumer.
     """
 
     producer: Name
@@ -42,9 +43,10 @@ class Demand(RunMessage, frozen=True):
 
 
 class SkipTo(RunMessage, frozen=True):
-    """``consumer`` goes on with partition ``index`` of ``producer``, and takes none before; None: it takes none at all.
+    """Report of ``consumer`` that it continues with partition ``index`` of ``producer``, and needs none before.
 
-    Repeated until answered by Skipped. ``forwards``, ``version``: as of Demand.
+    None: the consumer needs no partition at all. Repeated until answered by Skipped. ``forwards``, ``version``: as in
+    Demand.
     """
 
     producer: Name
@@ -55,7 +57,7 @@ class SkipTo(RunMessage, frozen=True):
 
 
 class Skipped(RunMessage, frozen=True):
-    """Answer to SkipTo: ``producer`` keeps nothing for ``consumer`` from before that partition."""
+    """Answer to SkipTo: ``producer`` keeps no partition before ``index`` for ``consumer``. None: no partition."""
 
     producer: Name
     consumer: Name
@@ -63,9 +65,9 @@ class Skipped(RunMessage, frozen=True):
 
 
 class ReplayNotNeeded(RunMessage, frozen=True):
-    """To a host that keeps the last output of ``producer``, which has moved: ``consumer`` has demanded ``index``.
+    """Report to the host with the tail of ``producer``, which has moved: ``consumer`` has demanded ``index``.
 
-    A demand for a partition says that all before it have come.
+    The demand acknowledges all partitions before, so the tail may be dropped.
     """
 
     producer: Name
@@ -74,10 +76,11 @@ class ReplayNotNeeded(RunMessage, frozen=True):
 
 
 class Partition(RunMessage, frozen=True):
-    """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
+    """Partition ``index`` of ``producer`` for ``consumer`` (bulk), or the end of the stream.
 
-    Where only some of what is combined there ended, ``end`` names the nodes that had this partition.
-    ``commit`` is with the first partition after a change-over, so that nobody works on it unknowing.
+    ``end``: the stream ends before this partition, which has no bytes. If only some inputs ended there, ``end`` names
+    the nodes that had this partition. ``commit``: sent with the first partitions after a change-over, so that the
+    receiver applies the commit before it handles the partition.
     """
 
     producer: Name
@@ -90,6 +93,6 @@ class Partition(RunMessage, frozen=True):
 
 
 class Located(RunMessage, frozen=True):
-    """Newer locations for a peer that used older ones."""
+    """Newer locations, sent to a host that used older locations."""
 
     locations: tuple[Location, ...]

@@ -1,12 +1,13 @@
-"""How messages are put into frames, and read from them.
+"""Frames: encoding of messages as bytes, and decoding with limits on every size.
 
-A control message is one frame: the two bytes ``TW``, one byte protocol version, and one msgpack array of a message.
-With ``TC`` instead, the array holds the message and the credits that ride on it, as it is sent to the same host anyway.
-A bulk message has two frames: one of the first kind with a ``Chunk``, and the chunk's bytes. Nothing executable is ever
-decoded, and every size is limited.
+A control message is a single frame: the two bytes ``TW``, one byte with the protocol version, and a msgpack array of
+the message. With ``TC`` in place of ``TW``, the array holds a message and the credits that are piggybacked on it. A
+bulk message has two frames: a frame of the first kind with a ``Chunk``, and the chunk's bytes. Nothing executable is
+ever decoded.
 
-Hosts of several versions talk to each other: each says which it speaks (``Welcome``), and a run speaks the newest that
-all of its hosts know (``agreed``), as its first frame says. ``Hello`` and ``Welcome`` are the same in all versions.
+Hosts of several versions work together. Each host reports its versions (``Welcome``). A run uses the newest version
+that all its hosts speak (``agreed``), and the first frame of the run states that version. ``Hello`` and ``Welcome`` are
+the same in every version.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ _chunk = msgspec.msgpack.Decoder(m.Chunk | m.RelayedChunk)
 
 
 def agreed(ranges: Iterable[m.Speaks]) -> int:
-    """The newest version that all of these speak, each from an oldest to a newest; 0 where there is none."""
+    """Return the newest version that lies in all ranges, each from an oldest to a newest version. 0: there is none."""
     oldest, newest = zip(*ranges, strict=True)
     return min(newest) if max(oldest) <= min(newest) else 0
 
 
 def spoken(speaks: m.Speaks) -> str:
-    """Versions, for people."""
+    """Return a range of versions as text for messages to people."""
     oldest, newest = speaks
     return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
 
 
 def encode(message: m.Message | m.Chunk, version: int = PROTOCOL_VERSION) -> bytes:
-    """One frame."""
+    """Return the frame of a message in a protocol version."""
     prefix = _PREFIX if version == PROTOCOL_VERSION else MAGIC + bytes([version])
     return prefix + _encoder.encode(message)
 
 
 def encode_piggybacking(message: m.Message, credits: Sequence[m.Credit], version: int = PROTOCOL_VERSION) -> bytes:
-    """One frame: a message, and at most ``MAX_PIGGYBACKED`` credits that ride on it."""
+    """Return a frame with a message and at most ``MAX_PIGGYBACKED`` credits that are piggybacked on the message."""
     prefix = _RIDING_PREFIX if version == PROTOCOL_VERSION else PIGGYBACKING + bytes([version])
     return prefix + _encoder.encode((message, credits))
 
@@ -65,7 +66,11 @@ def encode_piggybacking(message: m.Message, credits: Sequence[m.Credit], version
 def _decoded(
     decoder: msgspec.msgpack.Decoder[Any], frame: memoryview | bytes, magic: bytes, what: str, speaks: m.Speaks
 ) -> Any:
-    """What a frame of this kind holds; ProtocolError, which names ``what`` it should be, for anything else."""
+    """Return the message or messages in a frame of this kind. ``what`` names the expected kind for errors.
+
+    Raises ProtocolError for a frame that is too large, has a version outside ``speaks``, or does not decode. A greeting
+    is decoded in any version.
+    """
     size = len(frame)
     if size < 4 or size > MAX_CONTROL_BYTES or frame[:2] != magic:
         if size > MAX_CONTROL_BYTES:
@@ -85,7 +90,10 @@ def _decoded(
 
 
 def decode_all(frame: bytes, speaks: m.Speaks = SPEAKS) -> tuple[m.Control, ...]:
-    """The credits that ride on a control frame's message, and last the message; ProtocolError for anything else."""
+    """Return the messages of a control frame: first the piggybacked credits, last the message.
+
+    Raises ProtocolError for any other frame.
+    """
     if not frame.startswith(PIGGYBACKING):
         return (decode_control(frame, speaks),)
     message, credits = _decoded(_riding, frame, PIGGYBACKING, "a control frame", speaks)
@@ -93,13 +101,13 @@ def decode_all(frame: bytes, speaks: m.Speaks = SPEAKS) -> tuple[m.Control, ...]
 
 
 def decode_control(frame: memoryview | bytes, speaks: m.Speaks = SPEAKS) -> m.Control:
-    """The message of a control frame without credits; ProtocolError when it is not one."""
+    """Return the message of a control frame without credits. Raises ProtocolError for any other frame."""
     message: m.Control = _decoded(_control, frame, MAGIC, "a control frame", speaks)
     return message if type(message) is m.Demand else _with_its_bytes(message)
 
 
 def _with_its_bytes(message: m.Control) -> m.Control:
-    """What has bytes of its own must not come without them."""
+    """Return the message. Raises ProtocolError for a partition or state that lacks its bytes."""
     if isinstance(message, m.Partition) and not message.end:
         raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
     if isinstance(message, m.AnyState) and message.inline is None:
@@ -108,10 +116,11 @@ def _with_its_bytes(message: m.Control) -> m.Control:
 
 
 def subject_of(frame: memoryview | bytes) -> tuple[str, RunId]:
-    """Return the type and the run that a frame names, as far as its first bytes tell, whether it decodes or not.
+    """Return the type and the run that a frame names in its first bytes, even if the frame does not decode.
 
-    Nothing after the run is looked at, so a damaged or hostile frame takes no memory. Of the header of a bulk message
-    they are those of the partition, probe or state in it. What cannot be read is empty, or ``NO_RUN``.
+    Bytes after the run are not read, so a damaged or hostile frame takes no memory. For the header of a bulk message
+    the result is the type and run of the partition, probe or state inside. If the type cannot be read, it is an empty
+    text. If the run cannot be read, it is ``NO_RUN``.
     """
     head = bytes(frame[3 : 3 + _SUBJECT_BYTES])
     try:
@@ -120,7 +129,7 @@ def subject_of(frame: memoryview | bytes) -> tuple[str, RunId]:
             at = _past_array(head, at)
         kind, at = _read_text(head, at)
         if kind in _IN_BULK:
-            for _ in range(3):  # the transfer's number, its size, the offset
+            for _ in range(3):  # the transfer's number, size and offset
                 at = _past_integer(head, at)
             kind, at = _read_text(head, _past_array(head, at))
     except (ValueError, IndexError):
@@ -142,7 +151,7 @@ _IN_BULK = frozenset({m.tag_of(m.Chunk), m.tag_of(m.RelayedChunk)})
 
 
 def _past_array(head: bytes, at: int) -> int:
-    """Where the items of a msgpack array begin."""
+    """Return the position of the first item of the msgpack array at ``at``. Raises ValueError if there is no array."""
     if head[at] & 0xF0 == 0x90:
         return at + 1
     if head[at] == 0xDC:
@@ -151,7 +160,7 @@ def _past_array(head: bytes, at: int) -> int:
 
 
 def _past_integer(head: bytes, at: int) -> int:
-    """Where a msgpack integer above 0 ends."""
+    """Return the position after the msgpack integer at ``at``. Raises ValueError for no or a negative integer."""
     if head[at] < 0x80:
         return at + 1
     if 0xCC <= head[at] <= 0xCF:
@@ -160,7 +169,7 @@ def _past_integer(head: bytes, at: int) -> int:
 
 
 def _read_text(head: bytes, at: int) -> tuple[str, int]:
-    """A short msgpack text, and where it ends."""
+    """Return the short msgpack text at ``at``, and the position after the text. Raises ValueError if there is none."""
     if head[at] & 0xE0 == 0xA0:
         begin, size = at + 1, head[at] & 0x1F
     elif head[at] == 0xD9:
@@ -173,7 +182,9 @@ def _read_text(head: bytes, at: int) -> tuple[str, int]:
 
 
 def decode_chunk(frame: memoryview | bytes, speaks: m.Speaks = SPEAKS) -> m.Chunk:
-    """The header of a bulk message; ProtocolError when it is not one."""
+    """Return the header of a bulk message. Raises ProtocolError for any other frame, or a header that contradicts
+    itself.
+    """
     chunk: m.Chunk = _decoded(_chunk, frame, MAGIC, "a bulk header", speaks)
     message = chunk.message
     if type(chunk) is m.RelayedChunk and not (isinstance(message, m.Partition) and chunk.at < len(chunk.hops)):

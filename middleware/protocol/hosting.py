@@ -1,4 +1,4 @@
-"""Messages by which a run begins, is watched and ends, and those between hosts without a run (``core.hosting``)."""
+"""Messages by which a run begins, is watched and ends, and messages between hosts without a run (``core.hosting``)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from thalweg.middleware.protocol.fields import (
 )
 from thalweg.middleware.protocol.run_id import Generation, RunId
 
-Padding = Annotated[bytes, msgspec.Meta(max_length=32_768)]  # an answer has at most ``shell.bounds.ANSWER_BYTES``
-MOST_BESIDE = 64  # runs that one message is about, beside the first: stripes, and what is above (``protocol.stripes``)
+Padding = Annotated[bytes, msgspec.Meta(max_length=32_768)]  # an answer has ``shell.bounds.ANSWER_BYTES`` at most
+MOST_BESIDE = 64  # runs in one message, beside the first: stripes and an upper graph (``protocol.stripes``)
 
 
 class Hello(WireMessage, frozen=True):
@@ -35,7 +35,7 @@ class Hello(WireMessage, frozen=True):
 
 
 class Welcome(WireMessage, frozen=True):
-    """Answer to Hello: the host's endpoints, the code that it has, and the versions of the protocol that it speaks."""
+    """Answer to Hello: endpoints of the host, names of its code, and its versions of the protocol."""
 
     host: Name
     control: Endpoint
@@ -43,18 +43,20 @@ class Welcome(WireMessage, frozen=True):
     codes: tuple[Name, ...] = ()
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
     max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
-    speaks: Speaks = (8, 8)  # of hosts that do not say
+    speaks: Speaks = (8, 8)  # of hosts that do not report their versions
 
 
 Ahead = Annotated[int, msgspec.Meta(ge=1, le=MOST_AHEAD)]
 
 
 class Install(RunMessage, frozen=True):
-    """Everything a host needs to take part in a run. Repeated until answered by Installed.
+    """Request of the client to take part in a run, with everything a host needs. Repeated until answered by Installed.
 
-    ``failover``: how the run outlives its hosts; None: the run does not. In a later generation of the run ``starts``
-    says where each node starts. ``kept_from``: operators go on as they are where they are, if they were so in that
-    generation or a later one. ``version``: of the protocol, which hosts that come back have to speak as well; 0: any.
+    - ``failover``: options of failover. None: the run ends with a lost host.
+    - ``starts``: where each node starts, in a later generation of the run.
+    - ``kept_from``: a host that has this generation of the run, or a later one, carries its operators over as they are.
+      None: every node begins anew.
+    - ``version``: version of the protocol, also required of hosts that rejoin. 0: any.
     """
 
     dataflow: Dataflow
@@ -62,14 +64,14 @@ class Install(RunMessage, frozen=True):
     peers: tuple[Peer, ...]
     client: Name
     partitions: Index | None = None
-    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
+    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # part of every record of the run
     epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
-    moves: LocalMoves | SpaceMoves | None = None  # operators decide for themselves where they run
-    news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
-    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
-    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
-    number: Index = 0  # of the AddMember by which the others hear of a host that joins
-    ahead: Ahead = 1  # partitions that are under way over an edge at most
+    moves: LocalMoves | SpaceMoves | None = None  # the hosts of operators decide about moves
+    news: bool | tuple[Need, ...] = True  # figures that hosts pass on for moves while data flows: rates, and these
+    afresh: bool = False  # links begin anew with this run: earlier measurements do not count
+    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # limit of a call of a node's code
+    number: Index = 0  # number of the AddMember that announces a joining host
+    ahead: Ahead = 1  # largest number of partitions under way over an edge
     failover: Failover | None = None
     starts: tuple[Start, ...] = ()
     kept_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -78,10 +80,10 @@ class Install(RunMessage, frozen=True):
 
 
 class Installed(RunMessage, frozen=True):
-    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``; ``number``: of the Install.
+    """Answer to Install ``number``: ``host`` has installed its nodes of the run, or ``error`` says why not.
 
-    ``carried_over``: in a later generation the operators that go on there as they were in the one before. Each has got
-    all partitions before its ``index``.
+    ``carried_over``: in a later generation, the operators that continue there from the generation before. Each has
+    received all partitions before its ``index``.
     """
 
     host: Name
@@ -91,19 +93,22 @@ class Installed(RunMessage, frozen=True):
 
 
 class Remove(RunMessage, frozen=True):
-    """The run is over; forget it. Repeated until answered by Removed."""
+    """Request of the client to forget the run, which is over. Repeated until answered by Removed."""
 
 
 class Removed(RunMessage, frozen=True):
-    """No run of that id is on the host. It is not sent while one of another client is there, in any generation."""
+    """Answer to Remove: the host has no run with this id.
+
+    If a generation of the run belongs to another client, the host does not answer.
+    """
 
     host: Name
 
 
 class Lost(RunMessage, frozen=True):
-    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is.
+    """Report of the client that ``host`` is gone for good. ``locations``: known locations of operators that have moved.
 
-    ``number``: of the last AddMember before. Who was let in by a later one has joined again.
+    ``number``: number of the last AddMember before the loss. A host in a later AddMember has joined again.
     """
 
     host: Name
@@ -112,10 +117,11 @@ class Lost(RunMessage, frozen=True):
 
 
 class Ping(WireMessage, frozen=True):
-    """From a run's client: still there, still wants ``run``; without a run, from any host that asks for a sign of life.
+    """Sign of life from the client of ``run``, which still needs the run. Without a run: request for a sign of life.
 
-    ``beside``: further runs that it is about, where the run is a stream's stripe. ``lost``: of hosts that are gone, as
-    ``Lost`` says of a run alone. ``padding``: without a run, this comes back.
+    - ``beside``: further runs of the ping, if the run is a stripe.
+    - ``lost``: lost hosts, as in ``Lost``.
+    - ``padding``: without a run, bytes for the answer to return.
     """
 
     run: RunId | None
@@ -125,9 +131,9 @@ class Ping(WireMessage, frozen=True):
 
 
 class Pong(WireMessage, frozen=True):
-    """Answer to Ping; ``known`` is False when the host has no part in that run (any more).
+    """Answer to Ping. ``known`` is False if the host has no part in the run.
 
-    Of several runs of a Ping one that the host has a part in answers for all of them.
+    For a Ping about several runs, a single Pong about a known run answers for all.
     """
 
     run: RunId | None
@@ -136,9 +142,10 @@ class Pong(WireMessage, frozen=True):
 
 
 class Failed(RunMessage, frozen=True):
-    """A node's code failed, or waits for ``lost``, a host that is gone; the run cannot go on. To the client.
+    """Report to the client that a run cannot continue: the code of ``node`` failed, or waits for the host ``lost``.
 
-    Without a node it is the host that cannot; ``led``: as another process leads the run, in that generation of it.
+    Without a node, the host itself cannot continue. ``led``: generation in which another process of the client leads
+    the run.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""The limits within which a host works, and how it watches the network. Their defaults stand here, and nowhere else."""
+"""Limits of a host, and options of its measurements of the network. All defaults are in this module, and only here."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ from thalweg.middleware.protocol.messages import DEFAULT_PARTITION_BYTES, MAX_AX
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
 T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
 NEWS_BYTES = 1024  # section 4
-PROBE_PATIENCE_S = 10.0  # for so long a probe holds up the next
+PROBE_PATIENCE_S = 10.0  # longest time that a probe delays the next probe
 
 
 class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a host watches the network. Seconds are emulated ones, whatever the time scale.
+    """Options of a host's measurements of the network. Seconds are emulated seconds, whatever the time scale.
 
-    ``forecaster``: a name of ``network.forecasting.FORECASTERS``. It is given the fastest of the last
-    ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
-    one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_train``: see ``prober``.
-    Where latencies are wanted, a host sounds another every ``sound_interval_s``. ``dimensions``: of coordinates, the
-    same on all hosts.
-    Raises UsageError for a figure out of its range or an unknown forecaster.
+    - ``max_age_s``: age up to which an estimate of a link counts.
+    - ``news_bytes``: largest size of the estimates that are piggybacked on one message.
+    - ``change``: relative change of an estimate after which a host is notified again.
+    - ``forecaster``: name in ``network.forecasting.FORECASTERS``.
+    - ``best_of``: the forecaster gets the fastest of the last ``best_of`` samples. A busy processor makes a link seem
+      slower, and hardly anything makes a link seem faster.
+    - ``sample_interval_s``: at most one passive sample of a link is used in this time.
+    - ``probe_train``: a probe is a train of messages. If False, a probe is a single message of 16 KB (see ``prober``).
+    - ``sound_interval_s``: time between two latency measurements by a host, if latencies are needed.
+    - ``max_links``: number of links that a host remembers.
+    - ``dimensions``: dimensions of network coordinates, the same on all hosts.
+
+    Raises UsageError for a value out of its range or an unknown forecaster.
     """
 
     max_age_s: float = T_THRES
@@ -55,22 +62,37 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of a host: times in seconds of the shell's (possibly dilated) clock, and room.
+    """Limits of a host. Times are in seconds of the shell's clock, which a time scale may dilate.
 
-    ``patience``: so many times ``liveness_s`` and ``lease_s`` may pass before whoever is silent is given up; they say
-    how soon that is looked into. ``stall_s``: for so long no byte of a transfer may get through to a host that answers.
-    ``detect_s``: how long a host of a run that outlives it may be silent, where answers come regularly.
-    ``guest_s``: how long other consumers of a node here wait for a subscriber before it is dismissed; 0: as
-    long as it takes. ``late_s``: how late a message may come; see ``core.hosting.ended_runs`` for ``max_past_runs``.
-    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for; ``probe_s``:
-    how long a planner waits for links to be measured, unless partitions take longer (see ``PlanReady``); ``place_s``:
-    how long it is waited for itself where operators of lost hosts are to go.
-    ``max_operators`` run here at most, of all runs. A partition of its runs has at most ``max_partition_bytes``,
-    wherever it is made. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was
-    sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that
-    a source decodes or generates takes at most ``max_picture_bytes``. ``max_runs`` go on here at most, each of at most
-    ``max_nodes`` (an ``Install`` has ``frames.MAX_CONTROL_BYTES`` besides). ``max_threads`` make calls of their code.
-    ``capacity``: what the host says of its processor to planners that ask.
+    Waits:
+
+    - ``patience``: factor of ``liveness_s``, ``detect_s``, ``stall_s`` and ``lease_s`` before a silent host or client
+      is
+      given up. The times without the factor say how soon the host checks.
+    - ``stall_s``: time in which no byte of a transfer gets through to a host that answers.
+    - ``detect_s``: silence of a host of a run with failover, if answers come regularly.
+    - ``guest_s``: time that other consumers of a node wait for a subscriber before it is dismissed. 0: no limit.
+    - ``late_s``: how late a message of a run that is over may arrive.
+    - ``handoff_s``, ``barrier_s``: wait for the host that an operator is to move to, and for the votes on a proposal.
+    - ``probe_s``: wait of a planner for measurements of links (see ``PlanReady``). If partitions take longer, it is
+      longer.
+    - ``place_s``: wait for a planner that places the operators of lost hosts.
+    - ``idle_s``: time without a message to a host before its connections are closed.
+
+    Room:
+
+    - ``max_operators``, ``max_runs``, ``max_nodes``: operators and runs on the host, and nodes of one run. An
+      ``Install``
+      has at most ``frames.MAX_CONTROL_BYTES`` besides.
+    - ``max_past_runs``: see ``core.hosting.ended_runs``.
+    - ``max_threads``: threads that call the code of nodes.
+    - ``max_partition_bytes``: a partition of the host's runs, on whichever host it is made.
+    - ``max_passing``: known hosts without a common run, such as hosts that probe before a run.
+    - ``max_transfers``: transfers of several chunks that are arriving.
+    - ``max_picture_bytes``: memory of a picture that a source decodes or generates.
+
+    ``capacity``: figures of the host's processor, for planners that ask. Raises UsageError if ``max_state_bytes`` or
+    ``max_partition_bytes`` is above ``MAX_PARTITION_BYTES``.
     """
 
     retry_s: float = 0.5
@@ -113,12 +135,15 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
 
     def dilated(self, time_scale: float) -> CoreConfig:
-        """The same limits of wall-clock time on a clock that runs ``time_scale`` times as fast."""
+        """Return the same limits of wall-clock time for a clock that runs ``time_scale`` times as fast."""
         times = {name: value for name, value in msgspec.structs.asdict(self).items() if name.endswith("_s")}
         return msgspec.structs.replace(self, **{name: value * time_scale for name, value in times.items()})
 
     def limited(self, settings: Iterable[str]) -> CoreConfig:
-        """The same with others of ``NAME=VALUE``; UsageError for an unknown name, or a value that is none."""
+        """Return the limits with the changes of ``settings``, each written as ``NAME=VALUE``.
+
+        Raises UsageError for an unknown name or an invalid value.
+        """
         known = {
             name: value for name, value in msgspec.structs.asdict(self).items() if not isinstance(value, msgspec.Struct)
         }

@@ -1,4 +1,4 @@
-"""What is said as links are measured: bandwidth, latency, coordinates."""
+"""Messages about measurements of links and hosts: bandwidth, latency, coordinates."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from thalweg.middleware.protocol.routes import LinkEnd
 
 MAX_TARGETS = 4096  # of one request for probes
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
-MAX_TOLD = 64  # latencies, or nodes, that one message tells of
-MAX_PLACES = 16  # hosts' coordinates that one message tells of, some 65 bytes each
+MAX_TOLD = 64  # latencies, or nodes, in one message
+MAX_PLACES = 16  # coordinates of hosts in one message, about 65 bytes each
 MAX_AXES = 16  # dimensions of coordinates
-LONGEST_US = 3_600_000_000  # a latency of more than an hour is none
+LONGEST_US = 3_600_000_000  # a latency of more than an hour is refused
 Micros = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_US)]
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is known of the directed link ``source`` to ``target``, in bit/s of emulated time; about 20 bytes.
+    """Estimate of the rate of the directed link ``source`` to ``target``, in bit/s of emulated time. About 20 bytes.
 
-    ``count``: samples its measurer has taken so far, so that of two estimates the later is known; ``age_ms``:
-    emulated time since the last of them, when this was sent.
+    ``count``: number of samples that the measuring host has taken so far. Of two estimates the higher count is the
+    later. ``age_ms``: emulated time from the last sample until this message was sent.
     """
 
     source: Name
@@ -35,15 +35,15 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def link(self) -> Link:
-        """Link that the estimate is of."""
+        """Link that the estimate is about."""
         end = self.target
         return Link(self.source, end.host, end.via) if isinstance(end, LinkEnd) else Link(self.source, end)
 
 
 class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is known of an empty message's way from ``source`` to ``target``, in microseconds of emulated time.
+    """Estimate of the time of an empty message from ``source`` to ``target``, in microseconds of emulated time.
 
-    ``count``, ``age_ms``: as of an Estimate.
+    ``count``, ``age_ms``: as in Estimate.
     """
 
     source: Name
@@ -55,7 +55,7 @@ class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HostReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a host says of itself (``network.figures.HostFigures``), speed and load in thousandths."""
+    """Figures that a host reports about itself (``network.figures.HostFigures``), speed and load in thousandths."""
 
     speed_milli: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     cores: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
@@ -63,7 +63,7 @@ class HostReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PlaceReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A host's coordinates (``network.place.Place``), in seconds, and what it says of itself besides."""
+    """Coordinates of a host (``network.place.Place``), in seconds, with the figures that the host reports."""
 
     at: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_AXES)]
     height_s: float
@@ -75,7 +75,10 @@ class PlaceReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NodeReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the host of ``node`` has measured of it (``network.figures.NodeFigures``), inputs in the node's order."""
+    """Figures of ``node`` that its host has measured (``network.figures.NodeFigures``).
+
+    Inputs are in the order of the node's inputs.
+    """
 
     node: Name
     rate_micro_hz: Index
@@ -89,10 +92,10 @@ Quantity = Literal["bandwidth", "latency", "coordinates"]
 
 
 class ProbeRequest(RunMessage, frozen=True):
-    """Asks a host to measure to each of ``targets``, and to answer ``requester`` with a ProbeResult for each.
+    """Request to measure from the receiver to each of ``targets``, and to send ``requester`` a ProbeResult for each.
 
-    ``quantity``: the bandwidth of the link to the target and back over the network ``via`` (a 16 KB round trip each),
-    how long empty messages take, or the host's own coordinates by both.
+    ``quantity``: bandwidth of the links to and from the target over network ``via`` (a round trip of 16 KB each),
+    latency, or the coordinates of the receiver, which need both.
     """
 
     targets: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_TARGETS)]
@@ -102,7 +105,7 @@ class ProbeRequest(RunMessage, frozen=True):
 
 
 class Probe(RunMessage, frozen=True):
-    """A message of a probe's train (bulk), of at most 16 KB. ``echo``: the target then probes the way back."""
+    """Message of a probe train (bulk), of at most 16 KB. ``echo``: the target then probes the opposite direction."""
 
     number: Index
     source: Peer
@@ -111,7 +114,7 @@ class Probe(RunMessage, frozen=True):
 
 
 class ProbeResult(RunMessage, frozen=True):
-    """One measured figure, for the host that asked. A bandwidth goes to the link's other end as well."""
+    """Result of one measurement, for the requester. A bandwidth is also sent to the other end of the link."""
 
     estimate: Estimate | None = None
     latency: LinkLatency | None = None
@@ -119,10 +122,12 @@ class ProbeResult(RunMessage, frozen=True):
 
 
 class Echo(RunMessage, frozen=True):
-    """An almost empty message, or with ``back`` its answer. ``source``: where to answer a host with no run here.
+    """Latency probe, almost empty, or with ``back`` the answer to a probe.
 
-    Where somebody decides by them it tells the ``latencies`` of the sender's links, and of the ``nodes`` there. Where
-    coordinates are wanted, the sender's own are among the ``places``, and others that it knows; else these are None.
+    - ``source``: address for the answer, if the receiver has no run with the sender.
+    - ``host``: figures of the sender.
+    - ``latencies``, ``nodes``: figures of the sender's links and nodes, for runs in which hosts decide about moves.
+    - ``places``: coordinates of the sender and of further hosts. None: coordinates are not needed.
     """
 
     number: Index

@@ -1,4 +1,4 @@
-"""Messages by which hosts and subscribers come and go (``core.membership``)."""
+"""Messages by which hosts and subscribers join and leave a run (``core.membership``)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from thalweg.middleware.protocol.fields import Peer, ProposalMessage, RunMessage
 
 
 class AddMember(ProposalMessage, frozen=True, tag="Admit"):
-    """From the client to all: this other client may have sinks in the run. Repeated until answered by Detached.
+    """Report of the client to all hosts that subscriber ``peer`` may have sinks in the run.
 
-    ``host``: it is a host of the run from now on, to which operators may move.
+    ``host``: the peer is a new host of the run, to which operators may move. Repeated until answered by Detached.
     """
 
     peer: Peer
@@ -16,31 +16,31 @@ class AddMember(ProposalMessage, frozen=True, tag="Admit"):
 
 
 class Enlist(WireMessage, frozen=True):
-    """From a host to a client, again and again: ``peer`` is here, and takes part if it is wanted."""
+    """Repeated offer of a host to a client: ``peer`` is here, and takes part if the client needs it."""
 
     peer: Peer
 
 
 class Drain(WireMessage, frozen=True):
-    """To a host: let all operators move away, and end. Answered by Drained, once."""
+    """Request to a host to let all operators move away, and to end. Answered by Drained, once."""
 
 
 class Drained(WireMessage, frozen=True):
-    """Answer to Drain: nothing is here any more, and the host ends; or it stays, and why."""
+    """Answer to Drain: the host holds nothing more and ends. ``why``: the reason if the host stays."""
 
     why: Text = ""
 
 
 class Leave(RunMessage, frozen=True):
-    """To the client: this host is to have no part in the run any more. Repeated until answered by Remove, or by Stay.
+    """Request to the client for the release of this host from the run. Repeated until answered by Remove or Stay.
 
-    ``empty``: no node is here, and no output that somebody may ask for.
+    ``empty``: the host has no node, and no output that may be demanded.
     """
 
     empty: bool
 
 
 class Stay(RunMessage, frozen=True):
-    """Answer to Leave: that cannot be, and why."""
+    """Answer to Leave: the host cannot leave the run, for the reason ``why``."""
 
     why: Text

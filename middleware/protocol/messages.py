@@ -1,6 +1,7 @@
-"""What hosts say to each other: structs whose every field is typed, and checked by msgspec when they are decoded.
+"""Messages between hosts: structs with typed fields, which msgspec checks when a message is decoded.
 
-All of them by one name, ``m``: each capability has a file, named as in the core; transfers are here.
+Other modules import this module as ``m``. Every capability has a file of messages, named as in the core. Messages about
+transfers are defined here.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from thalweg.middleware.protocol.stripes import *
 
 
 class Credit(WireMessage, frozen=True):
-    """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
+    """Report to the sender of a transfer that ``received_bytes`` have arrived. ``done``: the transfer is complete.
 
-    ``held_s``: wall-clock seconds it waited for another message to travel with, which the sender does not count.
-    ``gap_s``: wall-clock seconds between the arrival of the bulk message before it on the same connection and its own.
-    ``arrived_s``: when that was, on the receiver's own clock, of which only differences are used.
+    - ``held_s``: wall-clock seconds that the credit waited to be piggybacked. The sender subtracts them.
+    - ``gap_s``: wall-clock seconds between the arrivals of the previous bulk message on the connection and of this
+      message.
+    - ``arrived_s``: time of the arrival, on the receiver's own clock. Only differences of times are used.
     """
 
     transfer: Index
@@ -42,11 +44,11 @@ class Credit(WireMessage, frozen=True):
 
 AnyState = State | InheritedState | Checkpoint
 
-Bulk = Partition | Probe | State | InheritedState | Checkpoint  # what travels in chunks
+Bulk = Partition | Probe | State | InheritedState | Checkpoint  # messages that are sent in chunks
 
 
 class Chunk(WireMessage, frozen=True):
-    """Header of one piece of a transfer; the next frame is its bytes, at ``offset`` of ``total_bytes``."""
+    """Header of a piece of a transfer. The next frame has the bytes, which begin at ``offset`` of ``total_bytes``."""
 
     transfer: Index
     total_bytes: Room
@@ -57,7 +59,7 @@ class Chunk(WireMessage, frozen=True):
 
 
 class RelayedChunk(Chunk, frozen=True, kw_only=True):
-    """The same of a partition that host ``source`` sends over relays: this is hop ``at`` of its ``hops``."""
+    """Header of a piece of a partition that host ``source`` sends over relays. This is hop ``at`` of ``hops``."""
 
     source: Name
     hops: Hops

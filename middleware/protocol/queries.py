@@ -1,4 +1,4 @@
-"""Messages by which queries leave, and by which other clients subscribe (``core.queries``)."""
+"""Messages by which queries leave a run, and by which subscribers join and leave (``core.queries``)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from thalweg.middleware.protocol.hosting import Install
 
 
 class Detach(ProposalMessage, frozen=True):
-    """From the client to all: no query uses ``nodes`` any more; forget them. Repeated until answered by Detached.
+    """Request of the client to every host to forget ``nodes``, which no query uses any more.
 
-    ``guests``: other clients that take no more of the run's partitions.
+    ``guests``: subscribers that take no more partitions of the run. Repeated until answered by Detached.
     """
 
     nodes: tuple[Name, ...]
@@ -17,15 +17,16 @@ class Detach(ProposalMessage, frozen=True):
 
 
 class Detached(ProposalMessage, frozen=True):
-    """Answer to Detach, or to Admit: that is so here, but for ``error``."""
+    """Answer to Detach or AddMember: the host has done so. ``error``: the reason if the host could not."""
 
     error: Text = ""
 
 
 class Subscribe(RunMessage, frozen=True):
-    """From another client: its subscription ``number`` wants the partitions of ``node``. Repeated while it lasts.
+    """Request of a subscriber for the partitions of ``node``, as subscription ``number``. Repeated while it lasts.
 
-    Answered by InstallSubscriber, by Pong while it lasts, and by SubscriptionEnded when it does not.
+    The client answers with InstallSubscriber when the sink is in the run, and with Pong before. If the subscription is
+    over or refused, the answer is SubscriptionEnded.
     """
 
     number: Index
@@ -34,9 +35,9 @@ class Subscribe(RunMessage, frozen=True):
 
 
 class InstallSubscriber(RunMessage, frozen=True, tag="Enrol"):
-    """To another client: the run as it is, in which ``sink`` is to be for its subscription ``number``.
+    """Invitation of a subscriber to the run. Node ``sink`` is the sink of the subscription ``number``.
 
-    Repeated until answered by Installed.
+    ``install``: the present state of the run. Repeated until answered by Installed.
     """
 
     number: Index
@@ -45,13 +46,16 @@ class InstallSubscriber(RunMessage, frozen=True, tag="Enrol"):
 
 
 class Unsubscribe(RunMessage, frozen=True):
-    """From another client: its subscription ``number`` is over. Repeated until answered by SubscriptionEnded."""
+    """Request of a subscriber to end subscription ``number``. Repeated until answered by SubscriptionEnded."""
 
     number: Index
 
 
 class SubscriptionEnded(RunMessage, frozen=True, tag="Dismiss"):
-    """To another client: its subscription ``number`` is over, or there is none, and why; 0: all are, with the run."""
+    """Report to a subscriber that subscription ``number`` is over or unknown, with the reason.
+
+    Number 0: the run is over, and with it every subscription of the subscriber.
+    """
 
     number: Index
     why: Text = ""

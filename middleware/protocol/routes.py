@@ -14,14 +14,14 @@ MAX_HOPS = 8  # links of a route over relays
 
 
 class LinkEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of a link over another network than the one that all share; of a hop over relays, of any link."""
+    """End of a link that is not in the shared network, or end of a hop over relays in any network."""
 
     host: Name
     via: Name
 
 
 Hops = Annotated[tuple[LinkEnd, ...], msgspec.Meta(min_length=2, max_length=MAX_HOPS)]
-Via = str | Hops  # a network, or the hops over relays, of which the last one ends at the target
+Via = str | Hops  # a network, or the hops over relays; the last hop ends at the target
 
 
 def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:
@@ -33,11 +33,11 @@ def links_over(source: str, target: str, via: Via) -> tuple[Link, ...]:
 
 
 class RoutePreference(msgspec.Struct, frozen=True, array_like=True):
-    """What host ``source`` sends to ``target`` goes ``over`` the first of these in which it gets there: networks, or
-    routes over relays.
+    """Networks and routes over relays from ``source`` to ``target``, in order of preference (``over``).
 
-    ``rates_bps``: what each of them carries, as far as the client knows (0: it does not).
-    Raises ValueError (on decoding, msgspec.ValidationError) for a route that ends elsewhere, or meets a host twice.
+    Bulk goes over the first route that works. ``rates_bps``: rate of each route, as far as the client knows (0:
+    unknown). Raises ValueError (on decoding, msgspec.ValidationError) for a route that ends elsewhere, or visits a host
+    twice.
     """
 
     source: Name
@@ -59,7 +59,10 @@ class RoutePreference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Impassable(RunMessage, frozen=True):
-    """To the client: what this host sends to ``target`` does not come over these hops, whatever their links carry."""
+    """Report to the client that bulk from this host to ``target`` does not arrive over the relays ``hops``.
+
+    The report is about the route as a whole, whatever the single links carry.
+    """
 
     target: Name
     hops: Hops

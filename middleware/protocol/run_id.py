@@ -1,16 +1,16 @@
-"""The id of a run: its stream, the stripe of the stream that it is, and its generation.
+"""Id of a run: the stream, the number of the stripe if the run is a stripe, and the generation.
 
-A stream that goes over several trees at once (``core.stripes.striping``) is one run for each of them, its stripe. Each
-counts its partitions from 0. The client of a stripe says which partition of the stream each of them is
-(``StripeIndices``). Where some of the graph is above the trees (``split_graph``), that is the run without a stripe.
+A stream over several trees has one run for each tree, a stripe (``core.stripes.striping``). Each stripe counts its
+partitions from 0. The client reports which partitions of the stream the partitions of a stripe are (``StripeIndices``).
+If a part of the graph is above the trees (``split_graph``), that part is the run without a stripe.
 
-A run that outlives its hosts begins anew, as another generation, when it has lost one (``core.failover.recovery``). The
-application knows the run by the id of generation 0.
+A run with failover that has lost a host restarts as a new generation (``core.failover.recovery``). The application
+knows the run by the id of generation 0.
 
-A generation is one number. Its upper part counts the clients that went on with the run. Its middle part is another one
-for each process of a client. Its lower part counts what one process began anew. So all hosts agree on an order, a
-process never gets before one that leads the run after it, and two processes that go on with copies of one journal never
-have the same generation.
+A generation is a single number of three parts. The upper part counts the clients that have continued the run. The
+middle part is the number of a client process. The lower part counts the restarts by that process. Therefore hosts agree
+on the order of generations. A process never gets ahead of a process that leads the run later. Two processes that
+continue from copies of a journal never have the same generation.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import msgspec
 COUNT_BITS, PROCESS_BITS, TERM_BITS = 22, 26, 15
 PROCESSES = 1 << PROCESS_BITS
 LIMIT = 1 << (COUNT_BITS + PROCESS_BITS + TERM_BITS)
-TREES = -1  # instead of a stripe's number, for all of them together: within a client, and in no message
+TREES = -1  # in place of a stripe's number, for all stripes together: within a client, never in a message
 STRIPE_SIGN, GENERATION_SIGN = "/", "~"
 Generation = Annotated[int, msgspec.Meta(ge=0, le=LIMIT - 1)]
 
 
 class RunId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, cache_hash=True, gc=False):
-    """Generation ``generation`` of a run: of a stream, or of its stripe of number ``stripe``.
+    """Id of one generation of a run, which is a stream or one stripe of a stream.
 
-    ``NO_RUN`` is false. In text an id is ``r``, ``r/3`` for a stripe, ``r/3~2`` for its generation 2.
+    ``NO_RUN`` is false. As text an id is ``r``, ``r/3`` for a stripe, ``r/3~2`` for generation 2 of the stripe.
     """
 
     stream: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -46,57 +46,59 @@ class RunId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     @property
     def first_generation(self) -> RunId:
-        """Generation 0 of the run, or of the stripe."""
+        """Id of generation 0 of the run or stripe."""
         return RunId(self.stream, self.stripe) if self.generation else self
 
     @property
     def stream_id(self) -> RunId:
-        """The id of the stream, which the application knows."""
+        """Id of the stream in generation 0, which the application knows."""
         return self if self.stripe is None and not self.generation else RunId(self.stream)
 
     @property
     def trees(self) -> RunId:
-        """All stripes of the stream together, where they feed a run above them, which has the id of the stream."""
+        """Id of the stripes of the stream together, if an upper graph is above. The upper graph has the id of the
+        stream.
+        """
         return RunId(self.stream, TREES)
 
     @property
     def asked_as(self) -> RunId:
-        """What a run's hosts are asked about together: the stream that it is a stripe of, or the run alone."""
+        """Id under which hosts are pinged about the run: of a stripe the stream, so stripes are pinged together."""
         return self if self.stripe is None else RunId(self.stream)
 
     def of_stripe(self, number: int) -> RunId:
-        """Return the id of a stripe of the stream."""
+        """Return the id of a stripe of the stream, in generation 0."""
         return RunId(self.stream, number)
 
     @property
     def next_generation(self) -> RunId:
-        """The next generation, by the same process."""
+        """Id of the next generation by the same process."""
         return RunId(self.stream, self.stripe, self.generation + 1)
 
     @property
     def term(self) -> int:
-        """How many clients have gone on with the run, up to that of this generation."""
+        """Number of clients that have continued the run, up to the client of this generation."""
         return self.generation >> (COUNT_BITS + PROCESS_BITS)
 
     @property
     def leader(self) -> int:
-        """Which process of a client leads this generation, and whether before or after others."""
+        """Term and process number of the leading client process, as one number. It grows from process to process."""
         return self.generation >> COUNT_BITS
 
     @property
     def restarts(self) -> int:
-        """How often the process that leads this generation has begun the run anew."""
+        """Number of restarts of the run by the process that leads this generation."""
         return self.generation % (1 << COUNT_BITS)
 
     def taken_over(self, process: int, term: int = 0) -> RunId:
-        """Return the first generation by another process. It is later than all generations by processes before.
+        """Return the first generation by a new process, later than the generations by earlier processes.
 
         Args:
-            process: a number below ``PROCESSES`` that no other process has.
-            term: the latest term that is known of the run, if another id than this has it.
+            process: a number below ``PROCESSES`` that only this process has.
+            term: the latest known term of the run, if later than the term of the id.
         """
         term = max(term, self.term) + 1
         return RunId(self.stream, self.stripe, (term << PROCESS_BITS | process % PROCESSES) << COUNT_BITS)
 
 
-NO_RUN = RunId("")  # what concerns no run, or a host itself; in no message
+NO_RUN = RunId("")  # for events of no run, or of a host itself; never in a message

@@ -1,4 +1,4 @@
-"""Stripes of a stream (``RunId.stripe``): how many there may be, and which partitions of the stream each has."""
+"""Stripes of a stream (``RunId.stripe``): limits of their number, and the indices in the stream of a stripe."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import msgspec
 
 from thalweg.middleware.protocol.fields import Index, RunMessage
 
-__all__ = ["MOST_GIVEN", "StripeIndices"]  # what ``messages`` takes
+__all__ = ["MOST_GIVEN", "StripeIndices"]  # names that ``messages`` imports
 
 MOST_STRIPES = 64
-MOST_GIVEN = 65_536  # partitions of a stripe that one message tells of
-WINDOW = 8  # times the number of stripes: so many partitions wait at most for those before them, by default; with 2
-# trees whose rates vary wait for each other most of the time
+MOST_GIVEN = 65_536  # indices in one message
+WINDOW = 8  # default window of a stream for each stripe: partitions that wait for earlier partitions. With 2, trees
+# with varying rates would wait for each other most of the time
 
 
 class StripeIndices(RunMessage, frozen=True, tag="Given"):
-    """From the client of a stripe (``protocol.stripes``): its partitions from ``first`` on are these of the stream.
+    """Report of a stripe's client: the indices in the stream of the stripe's partitions from ``first`` on.
 
-    Those before ``first`` have all been delivered.
+    All partitions of the stripe before ``first`` have been delivered.
     """
 
     first: Index

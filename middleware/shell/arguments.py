@@ -1,4 +1,4 @@
-"""Command lines of host processes: argparse, whose refusals are our errors of one line."""
+"""Command lines of host processes, by argparse, with errors of one line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from thalweg.middleware.errors import UsageError, one_line
 
 
 class Arguments(argparse.ArgumentParser):
-    """A parser that raises UsageError, in one line, where argparse prints its usage and ends the process.
+    """Parser with errors of one line (UsageError), where argparse would print its usage and end the process.
 
-    ``names``: by option, the registered names that it takes.
+    ``names``: the registered names that an option accepts, by option.
     """
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
@@ -26,7 +26,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def number_of(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """Return the reader of a number, for ``add_argument(type=…)``. Its errors follow the option's name."""
+    """Return the reader of a number, for ``add_argument(type=…)``. Errors continue the option's name."""
     wanted = "a whole number" if kind is int else "a number"
 
     def read(text: str) -> float:

@@ -1,12 +1,13 @@
-"""What has changed in a state, of which its operator tells only all: the blocks of bytes that are not what they were.
+"""Changes between two states of an operator that reports only whole states, as the blocks of bytes that differ.
 
 Rules:
 
-- R1: A change is of one state, and is known by both: its digest is the CRC-32 of its bytes, begun with the digest of
-  that state, or of the change that led to it. Applied to any other it is refused, as one that came damaged is.
-- R2: A state of less than ``LEAST_BYTES``, and one of which more than half has changed, goes whole.
+- R1: A change belongs to one state. Its digest is the CRC-32 of its bytes, begun with the digest of that state or of
+  the change before. Applied to a different state, or damaged, a change is refused.
+- R2: A state below ``LEAST_BYTES`` is sent whole. So is a state of which more than half has changed.
 
-A change is how many whole blocks there are before the rest, how many of them changed, which, these, and the rest.
+A change has the number of whole blocks before the rest, the number of changed blocks, their positions, the blocks
+themselves, and the rest.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from thalweg.middleware.protocol.commands import Inherited
 
 LEAST_BYTES = 65_536
 BLOCK_BYTES = 4096
-SIGN = "blocks "  # of digests of changes that no operator has told
+SIGN = "blocks "  # of digests of changes that are found here, and not reported by an operator
 _HEAD = struct.Struct("<QQ")
 
 
 def changed(before: bytes, now: bytes) -> bytes | None:
-    """What leads from one state to the next; None where the next is to go whole (R2)."""
+    """Return the change that leads from one state to the next. None: the next state is to be sent whole (R2)."""
     whole = min(len(before), len(now)) // BLOCK_BYTES
     if len(now) < LEAST_BYTES or not whole:
         return None
@@ -40,12 +41,15 @@ def changed(before: bytes, now: bytes) -> bytes | None:
 
 
 def digest_after(delta: bytes, digest: str) -> str:
-    """R1: of a change of the state that has ``digest``."""
+    """Return the digest of a change of the state that has ``digest`` (R1)."""
     return f"{SIGN}{zlib.crc32(delta, int(digest.removeprefix(SIGN), 16)):08x}"
 
 
 def patched(state: bytes, digest: str, deltas: Sequence[Inherited]) -> bytes:
-    """The state after these changes of one that has ``digest``; OperatorError for what is none of it (R1)."""
+    """Return the state with ``digest`` after these changes.
+
+    Raises OperatorError if a change belongs to a different state (R1).
+    """
     now = bytearray(state)
     for delta in deltas:
         if delta.digest != (digest := digest_after(delta.state, digest)):
@@ -56,6 +60,6 @@ def patched(state: bytes, digest: str, deltas: Sequence[Inherited]) -> bytes:
         del now[whole * BLOCK_BYTES :]
         rows = np.frombuffer(now, np.uint8).reshape(whole, BLOCK_BYTES)
         rows[places] = np.frombuffer(delta.state, np.uint8, count * BLOCK_BYTES, blocks).reshape(count, BLOCK_BYTES)
-        del rows  # what is viewed cannot grow
+        del rows  # a bytearray with a view cannot grow
         now += delta.state[blocks + count * BLOCK_BYTES :]
     return bytes(now)

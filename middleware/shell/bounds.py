@@ -1,8 +1,8 @@
-"""Bounds of the data that waits on a host's connections. The host's sockets keep them, and its guard watches them."""
+"""Bounds of unread data on connections of a host. The sockets and the guard of the host enforce the bounds."""
 
 from __future__ import annotations
 
-ANSWERS_UNREAD, ANSWER_BYTES = 8, 64 * 1024  # of each dealer, as its options say
-OVERHEAD_BYTES = 64  # of a message on the wire, at most; what is taken for more is forgotten at the next look
-GLANCE_S = 0.02  # at most between two glances at the process while all is calm: whether it has grown
-EARLY_S = GLANCE_S / 2  # so much sooner who is awake glances: waking it up costs more
+ANSWERS_UNREAD, ANSWER_BYTES = 8, 64 * 1024  # messages and bytes that wait on each dealer, by its options
+OVERHEAD_BYTES = 64  # most overhead of a message on the wire; a surplus is forgotten at the next check
+GLANCE_S = 0.02  # longest time between two checks of the memory while connections are calm
+EARLY_S = GLANCE_S / 2  # a thread that is awake checks this much sooner, as waking up costs more

@@ -1,13 +1,13 @@
-"""What travels in bulk between this host and others: partitions, states and probes, both ways.
+"""Bulk between this host and other hosts: partitions, states and probes, in both directions.
 
 Rules:
 
-- R1: The last credit of a transfer waits ``CREDIT_HOLD_S`` to be piggybacked; all others go at once.
-- R2: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
-  for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
-- R3: What names a head (a schema) that this host does not know is refused, and comes again with it.
-- R4: What comes over relays is passed on (``relays``), or counts as sent by its source.
-- R5: What does not get through (``stalls``) the core hears of every second, and says what to do about it.
+- R1: The last credit of a transfer waits ``CREDIT_HOLD_S`` to be piggybacked. Earlier credits are sent at once.
+- R2: Memory is taken only for partitions that a node here has demanded, and for a limited number that only pass
+  through. Each partition has at most one unfinished transfer from one host. A refused transfer is sent again later.
+- R3: A value that names an unknown head (a schema) is refused. Its sender sends it again with the head.
+- R4: A chunk over relays is passed on (``relays``), or counts as sent by its source.
+- R5: If bytes do not get through (``stalls``), the core is notified every second, and decides what to do.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from thalweg.middleware.shell.values import value_of
 
 CONNECTIONS_KNOWN = 4096
 IN_BULK = get_args(m.Bulk)
-PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
-CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
-STUCK_S = 60.0  # without any credit, or byte that got through
-BEGUN_S = 900.0  # without another chunk of what has begun to come: one takes 262 s at 8 kbit/s
+PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have left
+CREDIT_HOLD_S = 0.02  # time that the last credit of a transfer waits for a message
+STUCK_S = 60.0  # time without a credit or a byte that got through
+BEGUN_S = 900.0  # time without a further chunk of a transfer: a chunk takes 262 s at 8 kbit/s
 
 
 class EventReceiver(Protocol):
-    """Whoever has events heard by the core: at once, later, or as a defect that ends a run."""
+    """Receiver of events for the core: handles an event at once or later, or ends a run over a defect."""
 
     def handle(self, event: e.Event, now: float) -> None: ...
 
@@ -67,7 +67,7 @@ class EventReceiver(Protocol):
 
 
 class Bulk:
-    """All transfers of one host; called by its thread on duty alone. ``time_scale``: emulated seconds in one."""
+    """Transfers of one host. Only the host's thread on duty calls it. ``time_scale``: emulated seconds in a second."""
 
     def __init__(
         self, shell: EventReceiver, sockets: Sockets, core: HostCore, limits: CoreConfig, time_scale: float
@@ -76,28 +76,31 @@ class Bulk:
         self._limits, self._time_scale = limits, time_scale
         self._outgoing: dict[int, Sending] = {}
         self._incoming: dict[tuple[bytes, int], Incoming] = {}
-        # R4: transfers that are passed on, by connection and number as they come; they are in ``_outgoing`` as well
+        # R4: relayed transfers, by their incoming connection and number; they are in ``_outgoing`` as well
         self._passing: dict[tuple[bytes, int], Passage] = {}
         self._ways: dict[str, ReturnWay] = {}
-        self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
+        self._arrived: dict[bytes, float] = {}  # arrival of the last bulk message, by connection
         self._heads: dict[str, bytes] = {}  # of parcels, by their digests
         self._next_transfer = 0
-        self._refused: list[Sending] = []  # transfers that a line had no room for
+        self._refused: list[Sending] = []  # transfers for which a line had no room
         self.due_s = math.inf  # when ``send_credits`` is to be called
         self._stalls: Stalls | None = None  # R5: None until ``watch``
         self._control: Redialling | None = None
         self.look_s = math.inf  # when ``check`` is to be called
 
     def watch(self) -> None:
-        """R5: have connections looked at, whose kernel tells what has got through."""
+        """Begin to check connections, where the kernel reports what has got through (R5)."""
         self._stalls, self._control = Stalls(self._sockets.outflow), Redialling(self._sockets)
 
-    # --- coming ----------------------------------------------------------------------------------------
+    # --- arriving --------------------------------------------------------------------------------------
 
     def came(
         self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float, via: str | UnsetType = UNSET
     ) -> None:
-        """A chunk has come on a connection of ``sender``, over ``via``; ProtocolError for what cannot be."""
+        """Handle a chunk that has arrived on a connection of ``sender``, over ``via``.
+
+        Raises ProtocolError for a chunk that is not valid.
+        """
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if total > self._limits.max_partition_bytes and type(message) is m.Partition:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
@@ -137,7 +140,7 @@ class Bulk:
         self._shell.handle(e.MessageReceived(origin, message, value, size_bytes, via), now)
 
     def _hold(self, line: HostConnections, credit: tuple[int, int, float, float], now: float) -> None:
-        """R1: the last credit of a transfer."""
+        """Hold the last credit of a transfer for the next message (R1)."""
         if self.due_s == math.inf:
             self.due_s = now + CREDIT_HOLD_S
         self._sockets.hold(line, credit)
@@ -149,14 +152,17 @@ class Bulk:
     def _add(
         self, identity: bytes, hosts: tuple[str, str], chunk: m.Chunk, body: memoryview, gap_s: float, now: float
     ) -> memoryview | None:
-        """Take a chunk of several, by the hand of one of ``hosts`` from the other; all bytes when it was the last."""
+        """Add a chunk to a transfer of several chunks. Return the bytes of the transfer if it is complete.
+
+        ``hosts``: the host that sent the chunk, and the source of the value.
+        """
         key, (sender, origin) = (identity, chunk.transfer), hosts
         incoming = self._incoming.get(key)
         if incoming is not None and incoming.what[0] != origin:
             raise ProtocolError(f"a chunk of {origin!r} in a transfer of {incoming.what[0]!r}")
         if incoming is None:
             wanted = chunk.offset == 0 and self._core.wants(origin, chunk.message)
-            # R2: nothing here asked for it, or too much is under way
+            # R2: no node here has demanded it, or too many transfers are under way
             if not (wanted and self._has_room(origin, chunk)):
                 self._refuse(identity, sender, chunk, gap_s, now)
                 # the core tells the sender why it does not want the state
@@ -179,10 +185,13 @@ class Bulk:
         return None
 
     def _has_room(self, sender: str, chunk: m.Chunk) -> bool:
-        """Whether another transfer may begin to arrive: R2, ``max_transfers`` and ``max_transfer_bytes``."""
+        """Return whether a further transfer may begin (R2, ``max_transfers``, ``max_transfer_bytes``).
+
+        An unfinished transfer of the same partition from the same host is forgotten.
+        """
         message, limits = chunk.message, self._limits
         if self._sockets.line(message.run, sender) is None:
-            return False  # no host of the run
+            return False  # the sender is no host of the run
         subject = (sender, *what_is(message))
         for key in [key for key, other in self._incoming.items() if other.what == subject]:
             del self._incoming[key]
@@ -194,7 +203,7 @@ class Bulk:
         return not under_way or (len(under_way) < limits.max_transfers and claimed_bytes <= limits.max_transfer_bytes)
 
     def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
-        """Also one of a run that is over here, or has not begun, so that its sender does not wait in vain."""
+        """Send the credit of a probe, even without the run on this host, so that the sender does not wait."""
         run = probe.run
         if run == BEFORE_RUNS or self._sockets.line(run, sender) is None:
             run = BEFORE_RUNS
@@ -204,7 +213,7 @@ class Bulk:
     def _pass_on(
         self, identity: bytes, sender: str, chunk: m.RelayedChunk, body: memoryview, gap_s: float, now: float
     ) -> None:
-        """R4: a chunk of what goes on from here."""
+        """Relay a chunk to the next host of its route (R4)."""
         key, run, following = (identity, chunk.transfer), chunk.message.run, chunk.hops[chunk.at + 1]
         passage = self._passing.get(key)
         if passage is None:
@@ -225,7 +234,7 @@ class Bulk:
         self._pump(passage)
 
     def _passed(self, passage: Passage, now: float, *, arrived: bool) -> None:
-        """R4: all of what passed here is at the end of its route, or it is given up."""
+        """Note the end of a relayed transfer: the partition is at the end of its route, or was given up (R4)."""
         run, sender, first = passage.message.run, passage.sender, passage.first
         line = self._sockets.line(run, sender)
         if not arrived or line is None:
@@ -238,12 +247,12 @@ class Bulk:
         self._shell.handle(e.Relayed(first.source, first.message, passage.hops, passage.total, busy_s, relays), now)
 
     def _end(self, out: Sending) -> None:
-        """Nothing more of a transfer is sent."""
+        """Forget a transfer, of which nothing more is sent."""
         self._outgoing.pop(out.number, None)
         if type(out) is Passage:
             self._passing.pop(out.key, None)
 
-    # --- going -----------------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------------
 
     def send(self, command: e.Send) -> None:
         """Begin a transfer."""
@@ -266,24 +275,24 @@ class Bulk:
         self._pump(out)
 
     def _pump(self, out: Sending) -> None:
-        """Send as many chunks as the credit allows."""
+        """Send as many chunks of a transfer as the credit allows."""
         try:
             while (following := out.next_chunk()) is not None:
                 chunk, piece = following
-                now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
+                now = time.monotonic()  # before the call: the chunk may be on the line before the call returns
                 if not self._sockets.send_chunk(out.to, chunk, piece):
-                    self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on here
+                    self._refused.append(out)  # the next credit, or housekeeping, tries again
                     return
                 last = out.advance(piece.nbytes, now)
-                if type(out) is Passage:  # not isinstance: of an abstract class that is a call of Python code
+                if type(out) is Passage:  # not isinstance, which for an abstract class calls Python code
                     self._credit(out)
                 if last:
                     return
-        except Exception as error:  # R3 of ``shell``: whatever it was that had other transfers go on, too
+        except Exception as error:  # the run of this transfer breaks, whatever event led here (R3 of ``shell``)
             self._shell.break_run(out.message.run, out.message, error)
 
     def _credit(self, passage: Passage) -> None:
-        """Have more of what passes here come."""
+        """Send the credits of relayed chunks, so that further chunks arrive."""
         credits, passage.credits = passage.credits, []
         for credit in credits:
             self._sockets.post(passage.message.run, passage.sender, credit)
@@ -295,7 +304,7 @@ class Bulk:
                 self._pump(out)
 
     def credited(self, sender: str, credit: m.Credit, now: float) -> None:
-        """A credit has come, for one of this host's transfers to ``sender`` if it is of any."""
+        """Handle a credit from ``sender`` for one of this host's transfers. Unknown transfers are ignored."""
         out = self._outgoing.get(credit.transfer)
         if out is None or out.to.host != sender:
             return
@@ -332,18 +341,18 @@ class Bulk:
     # --- what is due -----------------------------------------------------------------------------------
 
     def send_credits(self, now: float) -> None:
-        """Send the credits that have waited long enough."""
+        """Send the credits that have waited for ``CREDIT_HOLD_S``."""
         sockets = self._sockets
         for line in list(sockets.holding):
-            # R1: no message has come on which to piggyback the credit
+            # R1: no message was sent on which the credit could be piggybacked
             while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:
                 if not sockets.post_held(line):
                     break
         due_s = min((line.credits[0][-1] for line in sockets.holding), default=math.inf) + CREDIT_HOLD_S
-        self.due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
+        self.due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # if a credit was refused
 
     def check(self, now: float) -> None:
-        """R5: tell the core of each run whose transfers do not get through."""
+        """Notify the core about the runs whose transfers do not get through (R5)."""
         assert self._stalls is not None
         assert self._control is not None
         for host in self._control.check(now):
@@ -365,14 +374,14 @@ class Bulk:
         self._shell.handle(stalled, now)
 
     def redial(self, command: e.Redial) -> None:
-        """R5: connect anew, and send again what was under way, or give it up."""
+        """Connect again, and send transfers under way again or give them up (R5)."""
         line = self._sockets.line(command.run, command.host, command.via)
         if line is None:
             return
         self._redial(line.bulk_end, again=command.again)
 
     def _reached(self, host: str, now: float) -> None:
-        """Control messages get through to a host again: make connections for bulk anew that stand still."""
+        """Renew bulk connections that stand still, as control messages reach a host again. Notify the core."""
         assert self._stalls is not None
         for end in {out.to.bulk_end for out in self._outgoing.values() if out.to.host == host}:
             flow = self._sockets.outflow(end)
@@ -392,23 +401,23 @@ class Bulk:
                 self._outgoing[number] = out
                 self._pump(out)
             else:
-                self._give_up(out, now, self._shell.queue_event)  # the core carries out a command of its own just now
+                self._give_up(out, now, self._shell.queue_event)  # queued, as the core is busy with a command
 
     def run_opened(self, now: float) -> None:
-        """R5: a run is open here."""
+        """Begin to check connections, as a run is open (R5)."""
         if self.look_s == math.inf and self._stalls is not None:
             self.look_s = now + LOOK_S
             self._shell.check_by(self.look_s)
 
     def forget(self, run: RunId) -> None:
-        """The run is over here: nothing more of it is sent."""
+        """Forget the transfers of a run that has ended on this host."""
         for out in [out for out in self._outgoing.values() if out.message.run == run]:
             self._end(out)
         for key in [key for key, incoming in self._incoming.items() if incoming.what[1:2] == (run,)]:
             del self._incoming[key]
 
     def slept(self, slept_s: float) -> None:
-        """Leave the time in which this process did not run out of what transfers have taken."""
+        """Exclude ``slept_s``, in which this process did not run, from the durations of transfers."""
         for out in self._outgoing.values():
             out.progress_s += slept_s
             out.pieces = deque([(end, sent_s + slept_s) for end, sent_s in out.pieces])
@@ -416,7 +425,7 @@ class Bulk:
             incoming.seen_s += slept_s
 
     def lost(self, now: float) -> None:
-        """Give up all that is being sent, as its connections are gone."""
+        """Give up every transfer from this host, as the connections are gone."""
         for out in list(self._outgoing.values()):
             self._give_up(out, now)
 
@@ -434,7 +443,7 @@ class Bulk:
                 say(failed)
 
     def keep_house(self, now: float) -> None:
-        """Give up what does not go on, and forget who has gone; to be called every few seconds."""
+        """Give up transfers without progress, and forget hosts that are gone. Called every few seconds."""
         for out in list(self._outgoing.values()):
             if now - out.progress_s > STUCK_S:
                 self._give_up(out, now)

@@ -1,11 +1,11 @@
-"""One host process: ``thalweg host``, and what local clusters and testbeds start.
+"""Host process: ``thalweg host``, also started by local clusters and testbeds.
 
-It prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``) and runs until SIGINT, or until
-SIGTERM, upon which its operators move away first, unless something there can be nowhere else (a second one ends it at
-once): exit status 0. With ``--with-parent``
-it runs also until its standard input is closed: where the parent was killed, it removes the folder that the parent can
-remove no more. One that stops of an error says so in one line, with exit status 1 (2 where it was asked for what cannot
-be), so that a supervisor starts it again.
+The process prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``). It runs until SIGINT or
+SIGTERM. After SIGTERM its operators move away first, unless an operator can be on no other host. A second SIGTERM ends
+the process at once. The exit status is 0. With ``--with-parent`` the process also ends when its standard input is
+closed. If the parent was killed, the process removes the folder that the parent cannot remove any more. After an error,
+the process says why in one line and ends with exit status 1, so that a supervisor starts it again. The status is 2 if
+the request itself is impossible.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from thalweg.middleware.shell.sockets import new_identity
 LEVELS = ("debug", "info", "warning", "error")
 LOG_LINE = "%(asctime)s.%(msecs)03d %(levelname)s {host}: %(message)s"
 LOG_TIME = "%Y-%m-%dT%H:%M:%S"
-ENLIST_S = 2.0  # between two times that a host says to a client that it is there
+ENLIST_S = 2.0  # between two announcements of a host to a client
 
 
 def parser() -> Arguments:
-    """The options of a host process."""
+    """Return the parser of the options of a host process."""
     arguments = Arguments(
         prog="thalweg host",
         description="Run a host that takes part in dataflows until it is told to stop. It prints one line of JSON when"
@@ -177,7 +177,7 @@ def _add_measurement(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_supervision(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--protocol", default="", help=argparse.SUPPRESS)  # versions, as 8-9: for tests of upgrades
+    group.add_argument("--protocol", default="", help=argparse.SUPPRESS)  # versions, as 8-9, for tests of upgrades
     group.add_argument("--with-parent", action="store_true", help="Stop when standard input is closed.")
     group.add_argument(
         "--parents-folder",
@@ -187,40 +187,40 @@ def _add_supervision(group: argparse._ArgumentGroup) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a host process; returns its exit status."""
+    """Run a host process. Return the exit status."""
     try:
         return _serve(argv)
     except ThalwegError:
         raise
-    except Exception as error:  # whatever it is, whoever supervises this host is to see it stop, and why
+    except Exception as error:  # any error: the supervisor of this host sees the end and the reason
         _complain(f"{type(error).__name__}: {one_line(error)}")
         return 1
 
 
 def _complain(what: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or an operator has closed it; the status tells
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or an operator has closed it; the status remains
         print(f"thalweg host: {what}", file=sys.stderr, flush=True)
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Log lines of a host on standard error, none of which holds up the host or ends it.
+    """Handler that writes log lines of a host to standard error, without delaying or ending the host.
 
-    A line is left out if nobody reads the others, or standard error is closed.
+    A line is left out if the lines before are not read, or standard error is closed.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line if there is room for it."""
-        with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+        """Write a line if there is room."""
+        with contextlib.suppress(OSError, ValueError):  # the stream has no descriptor
             if not takes_more(self.stream.fileno()):
                 return
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Go on without the line."""
+        """Continue without the line."""
 
 
 def log_lines(host: str, level: str) -> None:
-    """Have all loggers of this process write lines to standard error, from that level on."""
+    """Make every logger of the process write lines to standard error, from this level on."""
     lines = _Lines(sys.stderr)
     lines.setFormatter(logging.Formatter(LOG_LINE.format(host=host.replace("%", "%%")), LOG_TIME))
     logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
@@ -233,9 +233,9 @@ def _serve(argv: list[str] | None) -> int:
     if not options.name and keys is None:
         parser().error("--name is required")
     config = _config(options, keys)
-    raise_descriptor_limit()  # a peer takes eight
+    raise_descriptor_limit()  # a peer needs eight
     stop, orphaned = threading.Event(), threading.Event()
-    asked = threading.Event()  # to stop when nothing is here any more
+    asked = threading.Event()  # to stop when the host is empty
     shells: list[Shell] = []
 
     def on_terminate(*_: object) -> None:
@@ -246,7 +246,7 @@ def _serve(argv: list[str] | None) -> int:
             shells[0].queue_event(e.DrainRequested())
 
     wake, woken = signal_pipe()
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a lock that is waited for sleeps through signals
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a thread that waits for a lock sleeps through signals
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, on_terminate)
 
@@ -256,10 +256,10 @@ def _serve(argv: list[str] | None) -> int:
             os.write(woken, b"x")
 
     def on_application(command: e.Command) -> None:
-        if isinstance(command, e.Fail) and not command.run:  # logged
+        if isinstance(command, e.Fail) and not command.run:  # logged already
             stop_now()
         elif isinstance(command, e.DrainFinished) and (asked.is_set() or not command.why):
-            if command.why:  # a supervisor that sends SIGTERM does not ask
+            if command.why:  # a supervisor that sends SIGTERM expects an end
                 text = f"the host ends with what it holds: {command.why}"
                 shells[0].logbook.write("host-stays", text, reason=command.why)
             stop_now()
@@ -268,7 +268,7 @@ def _serve(argv: list[str] | None) -> int:
     try:
         shell = Shell(config, on_application, keys)
     except ThalwegError:
-        if stop.is_set():  # whoever ends the host has removed its folder
+        if stop.is_set():  # the process that ends the host has removed its folder
             return 0
         raise
     shells.append(shell)
@@ -286,7 +286,7 @@ def _serve(argv: list[str] | None) -> int:
         ).start()
     keep_freed()
     gc.collect()
-    gc.freeze()  # what is imported stays: do not look through it again and again
+    gc.freeze()  # imported objects stay: later collections skip them
     while not stop.is_set():
         os.read(wake, 512)
     return _end(shell, options.parents_folder if orphaned.is_set() else "")
@@ -296,14 +296,14 @@ def _end(shell: Shell, parents_folder: str) -> int:
     """End the host, and remove the folder of a parent that is gone. Return the exit status."""
     shell.close()
     if parents_folder:
-        shutil.rmtree(parents_folder, ignore_errors=True)  # the other hosts do so as well
+        shutil.rmtree(parents_folder, ignore_errors=True)  # the other hosts remove it as well
     if shell.alive:
         _complain(f"the host {shell.me.name!r} did not stop: something holds up its thread")
     return 1 if shell.failure or shell.alive else 0
 
 
 def _config(options: argparse.Namespace, keys: Keys | None) -> ShellConfig:
-    """Return the host's configuration. Raises UsageError for an option that cannot be."""
+    """Return the host's configuration. Raises UsageError for an invalid option."""
     if options.max_operators < 0:
         raise UsageError(
             f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
@@ -338,9 +338,9 @@ def _read_versions(text: str) -> m.Speaks:
 
 
 def _enlist(stop: threading.Event, me: m.Peer, version: int, endpoint: str, client: str, keys: Keys | None) -> None:
-    """Say again and again, until ``stop``, that this host is there: a client that is started anew hears it as well.
+    """Announce this host to a client every ``ENLIST_S`` until ``stop``, as a restarted client must hear of it too.
 
-    In the oldest ``version`` that there is here, as nobody knows which the client speaks.
+    ``version``: the oldest version of this host, as the client's versions are unknown.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
@@ -364,20 +364,21 @@ def _enlist(stop: threading.Event, me: m.Peer, version: int, endpoint: str, clie
 
 
 def _fill_streams() -> None:
-    """Have standard streams that are closed be empty ones, before a log or a socket gets one of their numbers."""
+    """Open closed standard streams as empty streams, before a log or a socket gets their numbers."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
     os.close(opened)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # as it was closed when Python began
+        if getattr(sys, name) is None:  # it was closed when Python began
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _leave_streams() -> int:
-    """Standard input, as a descriptor that no operator knows; from now on theirs is empty, and they print to errors.
+    """Return standard input as a descriptor that operators do not know. Redirect the standard streams of operators.
 
-    Whoever started this host reads one line from it and no more: code that goes on printing there would hang. The pipe
-    of that line is kept open, as whoever reads from it takes its end for that of this host.
+    Operators get an empty standard input, and their output goes to standard error. The process that started this host
+    reads only one line of output, so operators that print more would hang. The pipe of that line stays open, as a
+    reader takes its end for the end of the host.
     """
     parent = os.dup(0)
     os.dup(1)
@@ -389,7 +390,7 @@ def _leave_streams() -> int:
 
 
 def _watch_parent(parent: int, stop: Callable[[], None], orphaned: threading.Event) -> None:
-    """Returns when the other end of what was standard input is gone."""
+    """Wait until the other end of the former standard input is gone. Then stop the host as orphaned."""
     while os.read(parent, 4096):
         continue
     orphaned.set()
@@ -397,14 +398,14 @@ def _watch_parent(parent: int, stop: Callable[[], None], orphaned: threading.Eve
 
 
 def run() -> None:
-    """Entry of ``python -P -m thalweg.middleware.shell.daemon``."""
+    """Run ``python -P -m thalweg.middleware.shell.daemon``."""
     append_folders()
     try:
         status = main()
     except ThalwegError as error:
         _complain(str(error))
         status = 2
-    with contextlib.suppress(OSError, ValueError):  # as there
+    with contextlib.suppress(OSError, ValueError):  # as in ``_complain``
         sys.stdout.flush()
     os._exit(status) if threading.active_count() > 1 else sys.exit(status)
 

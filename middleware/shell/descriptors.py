@@ -1,6 +1,6 @@
-"""File descriptors: how many a host takes, and whether a process has that many before it begins what needs them.
+"""File descriptors of hosts: the number that a host needs, and checks before their use.
 
-libzmq aborts a process, or fails halfway, where it gets none.
+Without a free descriptor, libzmq aborts the process or fails halfway.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import os
 from thalweg.middleware.errors import CapabilityError
 from thalweg.middleware.platform.processes import descriptor_limits
 
-OWN = 40  # of a host without peers: 28 over TCP with keys, the others for what its operators open
-OF_A_PEER = 8  # its two connections; and for each of the two dealers itself, its connection, and what tells of that
-INHERITED = 5  # of a process that is just started
+OWN = 40  # of a host without peers: 28 over TCP with keys, and 12 for files of its operators
+OF_A_PEER = 8  # the peer's two connections, and for each of the two dealers the socket, its connection and its monitor
+INHERITED = 5  # of a process that has just started
 
 
 def soft_limit() -> int:
-    """How many this process may open; below 0 for any number."""
+    """Return the number of descriptors that the process may open. Below 0: no limit."""
     return descriptor_limits()[0]
 
 
 def check_free(what: str, needed: int) -> None:
-    """CapabilityError unless this process may open ``needed`` more, for ``what``."""
+    """Raise CapabilityError unless the process may open ``needed`` more descriptors. ``what`` names their use."""
     opened: list[int] = []
     try:
         while len(opened) < needed:
             opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
-            return  # there is no /dev/null, so nobody knows
+            return  # without /dev/null there is no way to know
         free, soft = len(opened), soft_limit()
         raise CapabilityError(
             f"{what} needs {needed} more file descriptors, and of {soft} here {free} are free;"
@@ -41,7 +41,7 @@ def check_free(what: str, needed: int) -> None:
 
 
 def check_for_hosts(count: int) -> None:
-    """CapabilityError unless this process can start ``count`` hosts that talk to each other, and keep them."""
+    """Raise CapabilityError unless the process can start and keep ``count`` connected hosts."""
     needed, hard = INHERITED + OWN + OF_A_PEER * count, descriptor_limits()[1]
     if 0 <= hard < needed:
         raise CapabilityError(

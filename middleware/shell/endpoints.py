@@ -1,11 +1,11 @@
-"""Where hosts listen: ``tcp://ADDRESS:PORT``, or ``ipc:///FOLDER/NAME``, a Unix socket.
+"""Endpoints at which hosts listen: ``tcp://ADDRESS:PORT``, or ``ipc:///FOLDER/NAME`` for a Unix socket.
 
-Whoever may enter the folder of a Unix socket may talk to its host, so the folder must be its owner's alone. Each host
-has a second endpoint for bulk beside the one for control: the next port unless another is given, or ``NAME.bulk``. A
-host dials what listens as it does itself, over TCP, or in the same folder; so no message makes it dial another
-program's Unix socket.
+Every user who may enter the folder of a Unix socket may connect to its host, so the folder must belong to its owner
+alone. Each host has a second endpoint for bulk beside its control endpoint: the next port unless a port is given, or
+``NAME.bulk``. A host dials only endpoints of its own kind: over TCP, or in the same folder. So no message makes a host
+dial the Unix socket of a different program.
 
-Beside the network that all hosts share it may be joined to others: there it has an endpoint for bulk, and no other.
+A host may be joined to further networks beside the shared one. There it has only an endpoint for bulk.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ from thalweg.middleware.protocol.messages import MAX_NETWORKS, Endpoint
 TCP, UNIX = "tcp://", "ipc://"
 BULK = ".bulk"
 NOBODY = "nothing listens there"
-GREETING = 10  # bytes, of which the first is 0xff; ZMTP 3.1, section 3.2: either side sends them unasked
-_OWN_GREETING = (
-    b"\xff" + bytes(8) + b"\x7f\x03"
-)  # with the version, and no more: the other side says its mechanism next
+GREETING = 10  # bytes, the first is 0xff; ZMTP 3.1, section 3.2: both sides send them unasked
+_OWN_GREETING = b"\xff" + bytes(8) + b"\x7f\x03"  # up to the version: then the other side sends its mechanism
 _MECHANISM = slice(12, 32)  # in a greeting, padded with zeros
-LOOK_UP_S = 1.0  # that one of several addresses of a name has to accept a connection
+LOOK_UP_S = 1.0  # time for each of several addresses of a name to accept a connection
 FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
 ANYWHERE = ("0.0.0.0", "[::]", "*")
-MAX_NETWORK = 32  # characters of its name, which stands in every estimate of its links
+MAX_NETWORK = 32  # characters of a name, which is part of every estimate of a link
 
 
 def beside(endpoint: str, bulk_port: int | None = None) -> str:
-    """Return the endpoint for partitions of a host whose control endpoint this is.
+    """Return the endpoint for partitions of a host with this control endpoint.
 
-    Of TCP it has the same address and ``bulk_port``: without one, the port above, or any free port if the control
-    endpoint has port 0. A ``bulk_port`` of 0 is any free port. Of a Unix socket it is a second socket in its folder.
+    For TCP it has the same address and ``bulk_port``. Without ``bulk_port`` it has the port above, or any free port if
+    the control endpoint has port 0. A ``bulk_port`` of 0 is any free port. For a Unix socket it is a second socket in
+    the folder.
 
-    Raises UsageError for what is no endpoint or port, and for a Unix socket that others could dial, or that is in use.
+    Raises UsageError for an invalid endpoint or port, and for a Unix socket that others could dial, or that is in use.
     """
     if bulk_port is not None and not (isinstance(bulk_port, int) and 0 <= bulk_port <= 65535):
         raise UsageError(f"the port for partitions is {bulk_port!r}; give one between 1 and 65535, or 0 for any")
@@ -77,7 +76,7 @@ def beside(endpoint: str, bulk_port: int | None = None) -> str:
 
 
 def usually_beside(endpoint: str) -> str:
-    """The bulk endpoint that a host at ``endpoint`` has unless it was told otherwise; it says itself which it has."""
+    """Return the default bulk endpoint of a host at ``endpoint``. The host itself reports the real one."""
     if endpoint.startswith(UNIX):
         return endpoint + BULK
     head, _, port = endpoint.rpartition(":")
@@ -85,7 +84,7 @@ def usually_beside(endpoint: str) -> str:
 
 
 def read_networks(settings: Iterable[str]) -> dict[str, str]:
-    """What ``NAME=ENDPOINT`` says of further networks; UsageError for what is none."""
+    """Return the further networks of ``NAME=ENDPOINT`` settings. Raises UsageError for an invalid setting."""
     networks: dict[str, str] = {}
     for setting in settings:
         name, equals, endpoint = setting.partition("=")
@@ -97,7 +96,7 @@ def read_networks(settings: Iterable[str]) -> dict[str, str]:
 
 
 def check_networks(networks: Mapping[str, str]) -> None:
-    """UsageError for further networks that a host cannot be joined to so: by name the endpoint for bulk there."""
+    """Raise UsageError if a host cannot join these further networks. ``networks``: endpoint for bulk by name."""
     if len(networks) >= MAX_NETWORKS:
         raise UsageError(f"a host is joined to {MAX_NETWORKS} networks at most, the one that all share included")
     for name, endpoint in networks.items():
@@ -116,7 +115,7 @@ def check_networks(networks: Mapping[str, str]) -> None:
 
 
 def _check_unix(endpoint: str) -> None:
-    """UsageError for a Unix socket that cannot be listened on, or to which not only its owner would get."""
+    """Raise UsageError for a Unix socket that cannot be listened on, or that is open to other users."""
     if not UNIX_SOCKETS:
         raise UsageError(f"{endpoint} is a Unix socket, which this system does not have; listen at {TCP}127.0.0.1:*")
     try:
@@ -132,25 +131,25 @@ def _check_unix(endpoint: str) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner() or others_may(status, 0o077):
         raise UsageError(f"others may enter {folder}, and so dial {endpoint}; listen in a folder made by mkdir -m 700")
     for path in (endpoint.removeprefix(UNIX), endpoint.removeprefix(UNIX) + BULK):
-        with unix_socket() as probe:  # binding takes the name from whoever has it
+        with unix_socket() as probe:  # bind would take the name from a program that has it
             if probe.connect_ex(path) == 0:
                 raise UsageError(f"{UNIX}{path} is already in use; choose another name with --listen")
 
 
 def is_ipv6(endpoint: str) -> bool:
-    """Return whether a socket of this endpoint is one of IPv6: of an address in brackets, or of all addresses (``*``).
+    """Return whether a socket of this endpoint needs IPv6: for an address in brackets, or for every address (``*``).
 
-    A socket of IPv6 for all addresses takes IPv4 as well. Of a name libzmq would take no IPv4 address in such a socket.
+    An IPv6 socket for every address accepts IPv4 as well. For a name, libzmq would not accept IPv4 addresses with IPv6.
     """
     return endpoint.startswith((f"{TCP}[", f"{TCP}*"))
 
 
 def resolve_endpoint(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
-    """Return an endpoint with the address that its name stands for.
+    """Return an endpoint with the address in place of the name.
 
-    Of several addresses, as of IPv4 and IPv6, the first at which something listens is taken. If nothing does, and with
-    ``wait_s`` 0, it is the first of IPv4, else the first. An endpoint without a name, or with one that nobody knows, is
-    returned as it is.
+    If a name has several addresses, as of IPv4 and IPv6, the first one that accepts a connection is used. If none does,
+    or ``wait_s`` is 0, the first IPv4 address is used, else the first address. An endpoint without a name, or with an
+    unknown name, is returned as it is.
     """
     address, _, port = endpoint.removeprefix(TCP).rpartition(":")
     if not endpoint.startswith(TCP) or not port.isdigit() or not any(map(str.isalpha, address)) or "[" in address:
@@ -167,12 +166,12 @@ def resolve_endpoint(endpoint: str, wait_s: float = LOOK_UP_S) -> str:
 
 
 def folder_of(endpoint: str) -> str:
-    """The folder of a Unix socket."""
+    """Return the folder of a Unix socket."""
     return os.path.dirname(endpoint.removeprefix(UNIX))
 
 
 def take_away(bound: Iterable[str]) -> None:
-    """Remove the Unix sockets of endpoints that are about to be closed; ZeroMQ leaves them behind."""
+    """Remove the Unix sockets of endpoints before they are closed, as ZeroMQ leaves the files behind."""
     for endpoint in bound:
         if endpoint.startswith(UNIX):
             with contextlib.suppress(OSError):
@@ -180,9 +179,9 @@ def take_away(bound: Iterable[str]) -> None:
 
 
 class SocketFolder:
-    """A folder for Unix sockets, of this user alone (mode 0700), whose name leaves room for theirs.
+    """Folder for Unix sockets, of this user alone (mode 0700), with a name short enough for socket paths.
 
-    It is removed when it is cleaned up or dropped, unless it is left to another process.
+    The folder is removed when it is cleaned up or dropped, unless it is left to a different process.
     """
 
     def __init__(self) -> None:
@@ -202,9 +201,10 @@ class SocketFolder:
 
 
 def listen_among(addresses: Iterable[str], listen: str | None, advertise: str | None = None) -> str:
-    """Where a client listens: by default beside its hosts' Unix sockets, or at its address on the way to them.
+    """Return the endpoint at which a client listens.
 
-    Raises UsageError where it could not dial them, nor they each other, nor they it, on loopback of this machine.
+    By default it is a Unix socket beside those of the hosts, or over TCP the client's address on the way to the hosts.
+    Raises UsageError if client and hosts cannot dial each other, or hosts elsewhere cannot reach a client on loopback.
     """
     first, *_ = addresses = [*addresses, TCP]
     ways = {} if first.startswith(UNIX) else {other: _way_to(other) for other in addresses[:-1]}
@@ -215,7 +215,7 @@ def listen_among(addresses: Iterable[str], listen: str | None, advertise: str | 
         listen = f"{UNIX}{folder_of(first)}/{secrets.token_hex(4)}" if unix else f"{TCP}{own}:*"
     elif advertise is None and _is_loopback(listen.removeprefix(TCP).rpartition(":")[0]):
         for other, own in far.items():
-            if own != ways[other][1]:  # it is on another machine
+            if own != ways[other][1]:  # the host is on a different machine
                 raise UsageError(
                     f"the host at {other} cannot reach a client that listens on loopback, at {listen};"
                     f" leave listen out, or listen at {TCP}{own}:*"
@@ -230,14 +230,14 @@ def listen_among(addresses: Iterable[str], listen: str | None, advertise: str | 
 
 
 def _way_to(endpoint: str) -> tuple[str, str]:
-    """This machine's address on the way to an endpoint, and its address; loopback's where nobody knows."""
+    """Return this machine's address on the way to an endpoint, and the endpoint's address. Loopback if unknown."""
     address, _, port = endpoint.removeprefix(TCP).rpartition(":")
     try:
         family, kind, _, _, remote = socket.getaddrinfo(address.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(remote)  # which sends nothing
+            probe.connect(remote)  # sends nothing
             return _in_endpoint(probe.getsockname()[0]), _in_endpoint(probe.getpeername()[0])
-    except (OSError, ValueError):  # dialling it will say what is wrong
+    except (OSError, ValueError):  # a later dial reports the error
         return "127.0.0.1", "127.0.0.1"
 
 
@@ -264,9 +264,10 @@ def _dial(endpoint: str, wait_s: float) -> socket.socket:
 
 
 def greets_like_a_host(endpoint: str, wait_s: float, *, hung_up: bool) -> str:
-    """What is wrong with what listens there, looked at without ZeroMQ; empty when it speaks that, or nobody knows.
+    """Return why no host seems to listen at an endpoint, checked without ZeroMQ.
 
-    ``hung_up``: it ends connections that speak ZeroMQ, which a host does not that is only stopped, or busy.
+    Empty: a host may listen there, or nothing is known. ``hung_up``: connections of ZeroMQ to the endpoint have ended,
+    which a stopped or busy host does not do.
     """
     try:
         dialled = _dial(endpoint, wait_s)
@@ -283,15 +284,16 @@ def greets_like_a_host(endpoint: str, wait_s: float, *, hung_up: bool) -> str:
             greeting = dialled.recv(GREETING)
         except TimeoutError:
             greeting = b"" if hung_up else b"\xff"
-        except OSError:  # it has hung up
+        except OSError:  # the other side has hung up
             greeting = b""
     return "" if greeting[:1] == b"\xff" else "something else than a Thalweg host listens there; is the port right?"
 
 
 def mechanism_of(endpoint: str, wait_s: float) -> str:
-    """How what listens there wants to be sure who dials, ``NULL`` or ``CURVE``; empty when that cannot be seen.
+    """Return the security mechanism of a ZeroMQ endpoint, ``NULL`` or ``CURVE``. Empty if it cannot be seen.
 
-    A handshake may end without a word of it: who has read that two mechanisms differ need not have sent its own.
+    A failed handshake does not report the mechanism: the side that sees two different mechanisms may end without
+    sending its own.
     """
     greeting = b""
     with contextlib.suppress(OSError, ValueError), _dial(endpoint, wait_s) as dialled:
@@ -302,14 +304,14 @@ def mechanism_of(endpoint: str, wait_s: float) -> str:
 
 
 def may_dial(own: str, endpoint: str) -> bool:
-    """Whether a host that listens at ``own`` may dial another's endpoint."""
+    """Return whether a host that listens at ``own`` may dial the endpoint of a second host."""
     if own.startswith(UNIX) or endpoint.startswith(UNIX):
         return own.startswith(UNIX) and endpoint.startswith(UNIX) and folder_of(own) == folder_of(endpoint)
     return True
 
 
 def advertised(endpoint: str, address: str | None) -> str:
-    """An endpoint as peers dial it, by another address if one is given."""
+    """Return an endpoint as peers dial it, with a different address if one is given."""
     if address is None:
         return endpoint
     if endpoint.startswith(UNIX):
@@ -318,7 +320,7 @@ def advertised(endpoint: str, address: str | None) -> str:
 
 
 def with_address(endpoint: str, like: str) -> str:
-    """``endpoint`` with the address of ``like``, if it listens on all addresses."""
+    """Return ``endpoint``, with the address of ``like`` if it listens on every address."""
     host, _, port = endpoint.removeprefix(TCP).rpartition(":")
     if host not in ANYWHERE:
         return endpoint

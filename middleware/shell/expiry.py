@@ -1,10 +1,10 @@
-"""Certificates that expire: a warning ahead, and notice once they have.
+"""Expiry of certificates: a warning before, and notice after.
 
 Rules:
 
-- R1: The own certificate is watched, and those of the hosts and clients of open runs.
-- R2: One that expires within ``AHEAD_S`` is logged, again after each ``AGAIN_S``.
-- R3: One that has expired is returned once, so that the runs end that need it.
+- R1: The host's own certificate is watched, and the certificates of the hosts and clients of open runs.
+- R2: A certificate that expires within ``AHEAD_S`` is logged, again after each ``AGAIN_S``.
+- R3: An expired certificate is returned once, so that runs with its owner end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGAIN_S = 86_400.0
 
 
 class Expiry:
-    """The certificates of one host and its peers, as far as they expire."""
+    """Watch over the expiry of the certificates of a host and its peers."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -28,7 +28,10 @@ class Expiry:
         self._over: set[MemberCertificate] = set()
 
     def check(self, peers: Collection[str], logbook: Logbook) -> Iterator[tuple[str, str]]:
-        """Log what expires soon, and return what has expired since the last call: the name, and how to go on."""
+        """Log certificates that expire soon. Yield the certificates that have expired since the last call.
+
+        Each is given as the name of the owner and the rest of a sentence that begins with the name.
+        """
         now, own, known = time.time(), self._keys.own, self._keys.members.all
         for member in (own, *[known[name] for name in peers if name in known and name != own.name]):
             if member.expires is None or member in self._over:
@@ -45,7 +48,7 @@ class Expiry:
 
 
 def _in_words(seconds: float) -> str:
-    """Return a duration in the largest unit of which it has two."""
+    """Return a duration in the largest unit with a value of at least two."""
     for unit_s, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {name}"

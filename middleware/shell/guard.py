@@ -1,23 +1,27 @@
-"""Cuts TCP connections that would take a host's memory or descriptors.
+"""Guard of a host: it cuts TCP connections that would take the host's memory or descriptors.
 
-libzmq keeps the frames of a message until the last has come, however many there are, and reads on meanwhile: no option
-of it bounds a message that never ends. The kernel counts what every connection has received; what of that is in no
-message that the host has taken is still inside libzmq. Rules:
+libzmq keeps the frames of a message until the last frame has arrived, and reads on meanwhile. No option of libzmq
+bounds a message that never ends. The kernel counts the bytes that each connection has received. Bytes beyond the
+messages that the host has taken are still inside libzmq. Rules:
 
-- R1: More than ``max_unread_bytes`` is cut at once: of whole messages so many never wait (``BULK_UNREAD``).
-- R2: More than the largest message there is, for ``LOOKS`` in a row in which the host took none of this connection
-  though it was free to, is one message that does not end, and is cut.
-- R3: Frames of a byte or none take 20 to 32 times their bytes. Where nothing of a connection is taken and the process
-  grows in that proportion to what comes, ``SWELLS`` looks more often than not, it is cut too. No honest work does so.
-- R4: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
-  those first on which no message has ever come.
-- R5: Whose key is of no member any more is cut once he says something, and does not get past the handshake again.
-- R6: On a connection that this host has dialled come answers alone: more than ``ANSWERS_BYTES`` is cut at once.
-- R7: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
-  or twice a second. Whether it has grown the host's own thread sees, which is awake anyway where much comes: waking
-  another so often costs more than all else here. An idle host is not woken up.
+- R1: A connection with more than ``max_unread_bytes`` is cut at once. Whole messages never wait in that number
+  (``BULK_UNREAD``).
+- R2: A connection is cut if it has more than the largest message for ``LOOKS`` checks in a row. Only checks count in
+  which the host took nothing from it, although the host was free to. Such bytes are one message without an end.
+- R3: Frames of a byte or none take 20 to 32 times their bytes. If nothing is taken from a connection, a check may find
+  that the process has grown in that proportion to the bytes that arrived. After ``SWELLS`` more such checks than other
+  checks, the connection is cut. No honest work does so.
+- R4: At most ``max_connections`` of other processes are kept, and at most half as many as the process may have
+  descriptors. Beyond that, the connection that was silent for longest is cut. Connections without any message come
+  first.
+- R5: A connection whose key belongs to no member any more is cut when it sends bytes. A new one fails at the handshake.
+- R6: A connection that this host has dialled gets only answers. Beyond ``ANSWERS_BYTES`` it is cut at once.
+- R7: A connection is checked only while bytes arrive on it. While all connections are calm, they are checked only if
+  the process has grown, or twice a second. The host's own thread checks the growth, as it is awake anyway if much
+  arrives. To wake a second thread so often would cost more than the rest of the guard. An idle host is not woken up.
 
-Who is cut dials anew; honest hosts repeat what matters. Unix sockets are not looked at: only their owner can dial them.
+A process whose connection is cut dials again, and honest hosts repeat important messages. Unix sockets are not checked,
+as only their owner can dial them.
 """
 
 from __future__ import annotations
@@ -46,38 +50,41 @@ from thalweg.middleware.shell.monitors import news_of
 from thalweg.middleware.shell.stalls import Outflow
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
-LOOK_S = 0.01  # while something looks wrong
-CALM_S = 0.5  # so long the connections are not looked at while all is calm
+LOOK_S = 0.01  # between two checks while a connection is suspect
+CALM_S = 0.5  # longest time between two checks of calm connections
 GROWN_BYTES = 4 * 1024 * 1024
 LOOKS = 2
 SWELLS = 6
-SWELLING = (10.0, 45.0)  # bytes that the process grows by for one that comes
+SWELLING = (10.0, 45.0)  # growth of the process in bytes for each byte that arrives
 SOME_BYTES = 16_384
-TRIM_S = 0.2  # after a cut libzmq has freed what it held
-LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
-ANSWERS_BYTES = (ANSWERS_UNREAD + 1) * ANSWER_BYTES + 64 * 1024  # with one that comes, and what libzmq reads at a time
+TRIM_S = 0.2  # after this time libzmq has freed the memory of a cut connection
+LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # largest message: a chunk with its header
+ANSWERS_BYTES = (ANSWERS_UNREAD + 1) * ANSWER_BYTES + 64 * 1024  # with an arriving answer and a read of libzmq
 HEARTBEATS_BYTES_PER_S = 100.0
 UNACKED_AT, RTT_AT, ACKED_AT, RECEIVED_AT, DELIVERED_AT = 24, 68, 120, 128, 192  # in Linux's struct tcp_info
 TCP_INFO_BYTES = 196
 
 
 class _Connection:
-    """``more``: what is to be added to the count of what was taken under this descriptor."""
+    """Account of one connection. ``more``: correction of the count of bytes taken under its descriptor."""
 
     __slots__ = ("begun", "dialled", "looks", "more", "port", "seen_s", "swells", "taken", "unread")
 
     def __init__(self, port: int, now: float, begun: int, *, dialled: bool = False) -> None:
-        self.port = port  # of this host; of the other where that was dialled
+        self.port = port  # of this host; of the other host if this host has dialled
         self.dialled = dialled
         self.seen_s = now
-        self.begun = begun  # what was taken of others with this descriptor
+        self.begun = begun  # bytes taken of earlier connections with this descriptor
         self.more = float(-begun)
-        self.taken = 0  # as counted at the last look
+        self.taken = 0  # as of the last check
         self.unread = 0.0
-        self.looks = self.swells = 0  # in a row with too much, and while the process swelled
+        self.looks = self.swells = 0  # checks in a row with too many bytes, and checks with a growing process
 
     def update(self, received: int, taken: int, forgiven: float, *, free: bool) -> float:
-        """So much has come and was taken so far, in bytes; by how much it grew while nothing was taken."""
+        """Note the bytes received and taken so far. Return the growth of unread bytes, 0 if bytes were taken.
+
+        ``forgiven``: bytes of heartbeats since the last check. ``free``: the host could have taken messages.
+        """
         self.more = min(self.more + forgiven, received - taken)
         before, self.unread = self.unread, received - taken - self.more
         idle, self.taken = taken == self.taken, taken
@@ -92,13 +99,16 @@ class _Connection:
 
 
 class Guard:
-    """A thread that watches the connections to these routers, and those of dealers that it is told to ``follow``.
+    """Thread that watches the connections to the host's routers, and those of dealers passed to ``follow``.
 
-    ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
-    messages of each router the host could have taken so far, and whether it waits for one. While all is ``calm``, which
-    begins before ``wake`` is called, it is to call ``glance`` at ``glance_s``, or up to ``EARLY_S`` sooner where it is
-    awake. Each of the two threads writes fields of its own. When ``news`` can be read, that thread is to call
-    ``handle_events``.
+    - ``taken``: bytes taken from each connection. The thread that reads from the routers counts them.
+    - ``unwanted``: connections without a member's key (R5), noted by the same thread.
+    - ``turns``: returns how many messages of each router the host could have taken so far, and whether it waits.
+    - ``calm``: begins before the call of ``wake``. Meanwhile the host's thread calls ``glance`` at ``glance_s``, or up
+      to ``EARLY_S`` sooner if it is awake.
+    - ``news``: descriptor. When it is readable, the host's thread calls ``handle_events``.
+
+    Each of the two threads writes fields of its own.
     """
 
     def __init__(
@@ -113,14 +123,14 @@ class Guard:
         self.cut = 0  # connections so far
         self._wake = wake
         self.calm = False
-        self._calm_bytes = math.inf  # what the process may have resident while all is calm
+        self._calm_bytes = math.inf  # resident memory up to which the process counts as calm
         self.glance_s = 0.0
-        self._trim = 0.0  # when one was cut of which memory is to be given back
+        self._trim = 0.0  # time of a cut after which memory is to be given back
         self._turns, self._turned = turns, 0
         self._limits = limits
         self._looked_s = time.monotonic()
-        self._growing = False  # at the last look something came of which nothing was taken
-        self._resident_bytes = 0  # at the last look, while connections grow
+        self._growing = False  # at the last check bytes had arrived of which none was taken
+        self._resident_bytes = 0  # at the last check, while connections grow
         self._connections: dict[int, _Connection] = {}
         self._epoll = select.epoll()
         self._stopping = threading.Event()
@@ -135,13 +145,13 @@ class Guard:
             endpoint = f"inproc://guard-{number}"
             router.monitor(endpoint, events)
             monitor = router.context.socket(zmq.PAIR)
-            monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq waits for room, with all that it does
+            monitor.setsockopt(zmq.RCVHWM, 0)  # without room, libzmq would stop all its work and wait
             monitor.connect(endpoint)
             self._monitors[monitor] = port
-        self._dialled: deque[tuple[int, int]] = deque()  # descriptors and ports, to be looked at from now on
+        self._dialled: deque[tuple[int, int]] = deque()  # descriptors and ports, to be checked from now on
         self._followed = 0
-        self._connected: dict[bytes, int] = {}  # descriptors of dealers' connections, by the endpoint that was dialled
-        # One socket hears of all dealers, as inproc cares for no types: a PAIR for each would be a descriptor for each.
+        self._connected: dict[bytes, int] = {}  # descriptors of dealers' connections, by dialled endpoint
+        # One socket gets the events of all dealers, as inproc checks no types. A PAIR for each would need a descriptor.
         self._of_dealers: zmq.Socket[bytes] = self._routers[0].context.socket(zmq.PULL)
         self._of_dealers.setsockopt(zmq.RCVHWM, 0)  # as above
         self.news = int(self._of_dealers.get(zmq.FD))
@@ -149,18 +159,19 @@ class Guard:
         self._thread.start()
 
     def follow(self, dealer: zmq.Socket[bytes]) -> None:
-        """R6: look at a dealer's connections; by the host's thread, before it connects. ZMQError where that cannot be.
+        """Watch the connections of a dealer (R6). The host's thread calls this before the dealer connects.
 
-        It is to be told ``monitor(None, 0)`` before it is closed.
+        The caller calls ``monitor(None, 0)`` of the dealer before it closes the dealer. Raises ZMQError if no monitor
+        can be made.
         """
         self._followed += 1
         endpoint = f"inproc://dealer-{self._followed}"
         dealer.monitor(endpoint, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
         self._of_dealers.connect(endpoint)
-        self.handle_events()  # connecting takes the sign that something came
+        self.handle_events()  # connecting resets the descriptor that shows events
 
     def handle_events(self) -> None:
-        """Dealers have connected; by the host's thread."""
+        """Handle new and closed connections of dealers. Called by the host's thread."""
         with contextlib.suppress(zmq.Again):
             while True:
                 event, descriptor, endpoint = news_of(self._of_dealers.recv_multipart(zmq.NOBLOCK))
@@ -171,16 +182,19 @@ class Guard:
                     del self._connected[endpoint]
 
     def dialled(self, descriptor: int, endpoint: bytes) -> None:
-        """R6: look at a connection that this host has made; by the host's thread."""
+        """Watch a connection that this host has made (R6). Called by the host's thread."""
         self._dialled.append((descriptor, int(endpoint.rpartition(b":")[2])))
         self._arm(self._epoll.register, descriptor)
 
     def leave(self, endpoint: str) -> None:
-        """Forget the connection of a dealer that is closed; by the host's thread."""
+        """Forget the connection of a closed dealer. Called by the host's thread."""
         self._connected.pop(endpoint.encode(), None)
 
     def outflow(self, endpoint: str) -> Outflow | None:
-        """Return what has got through to an endpoint that was dialled, None without a connection; the host's thread."""
+        """Return the state of the bytes sent to a dialled endpoint, None without a connection.
+
+        Called by the host's thread.
+        """
         descriptor = self._connected.get(endpoint.encode())
         if descriptor is None:
             return None
@@ -196,25 +210,25 @@ class Guard:
         return None
 
     def stop(self, dealers: Iterable[zmq.Socket[bytes]] = ()) -> None:
-        """To be called before the routers and dealers are closed, by who owns them; idempotent."""
+        """Stop the thread, before the owner closes the routers and ``dealers``. May be called again."""
         if not self._stopping.is_set():
-            for router in (*self._routers, *dealers):  # first: libzmq waits to write what no monitor reads any more
-                with contextlib.suppress(zmq.ZMQError):  # closed by a defect already
+            for router in (*self._routers, *dealers):  # first: libzmq waits for monitors that no thread reads
+                with contextlib.suppress(zmq.ZMQError):  # a defect has closed it already
                     router.monitor(None, 0)
             self._of_dealers.close(0)
             self._stopping.set()
-            os.close(self._stop_write)  # which the thread sees
+            os.close(self._stop_write)  # the thread sees the closed pipe
             self._thread.join()
             self._epoll.close()
             os.close(self._stop_read)
             for descriptor in (self._grown_read, self._grown_write, self._statm):
-                with contextlib.suppress(OSError):  # of -1
+                with contextlib.suppress(OSError):  # a descriptor of -1
                     os.close(descriptor)
 
     # --- the thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # a context that a defect has closed, which the host itself says
+        with contextlib.suppress(zmq.ZMQError):  # a defect has closed the context, which the host itself reports
             self._watch()
             for monitor in self._monitors:
                 monitor.close(0)
@@ -239,7 +253,7 @@ class Guard:
                 give_back()
 
     def _look(self, suspects: Iterable[int], news: zmq.Poller) -> None:
-        """Look at the connections on which something has come, and at the suspects."""
+        """Check the connections on which bytes have arrived, and the suspects."""
         fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
         if self._growing or any(connection.looks or connection.swells for connection in self._connections.values()):
             self._stopping.wait(LOOK_S)
@@ -251,7 +265,7 @@ class Guard:
             self._arm(self._epoll.modify, descriptor)
 
     def _be_calm(self, news: zmq.Poller) -> None:
-        """R7: wait for a reason to look at connections."""
+        """Wait for a reason to check connections (R7)."""
         self._calm_bytes = resident_bytes(self._statm) + GROWN_BYTES
         self.calm = True
         self._wake()
@@ -260,14 +274,14 @@ class Guard:
         self.calm = False
 
     def glance(self, now: float) -> None:
-        """R7: end the calm if the process has grown; by the host's thread."""
+        """End the calm if the process has grown (R7). Called by the host's thread."""
         self.glance_s = now + GLANCE_S
         if resident_bytes(self._statm) > self._calm_bytes:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._grown_write, b"x")
 
     def _handle_events(self, monitor: zmq.Socket[bytes], port: int) -> None:
-        """Who has come, and who has gone."""
+        """Handle new and closed connections of a router. Cut a connection if there are too many (R4)."""
         while monitor.poll(0):
             event, descriptor, _ = news_of(monitor.recv_multipart())
             if event == zmq.EVENT_ACCEPTED:
@@ -291,7 +305,7 @@ class Guard:
 
     @staticmethod
     def _arm(how: Callable[[int, int], None], descriptor: int) -> None:
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # the connection is closed by now
             # R7: one event, then none until the descriptor is armed anew
             how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
@@ -306,7 +320,7 @@ class Guard:
         free = free or turned - self._turned > len(self._connections)
         forgiven = HEARTBEATS_BYTES_PER_S * (now - self._looked_s)
         self._turned, self._looked_s = turned, now
-        growing: dict[int, float] = {}  # those of which nothing was taken, by how much
+        growing: dict[int, float] = {}  # growth of the connections of which nothing was taken
         for descriptor in fired:
             connection = self._connections.get(descriptor)
             received = None if connection is None else self._received(descriptor)
@@ -327,13 +341,13 @@ class Guard:
                 continue
             most = ANSWERS_BYTES if connection.dialled else self._limits.max_unread_bytes
             endless = connection.unread > most or connection.looks >= LOOKS or connection.swells >= SWELLS
-            if endless:  # R1, R2, R3, R6: what libzmq holds of the connection is memory to give back
+            if endless:  # R1, R2, R3, R6: the memory that libzmq holds for the connection is to be given back
                 self._trim = now
             if endless or descriptor in self.unwanted:  # R5: the key belongs to no member any more
                 self._cut(descriptor)
 
     def _swells(self, came_bytes: float) -> bool:
-        """Whether this process has grown since the last look as frames of no size make it grow."""
+        """Return whether the process has grown since the last check in the proportion of empty frames (R3)."""
         if not came_bytes:
             self._resident_bytes = 0
             return False
@@ -343,7 +357,7 @@ class Guard:
 
     @contextlib.contextmanager
     def _socket(self, descriptor: int) -> Iterator[socket.socket]:
-        """libzmq's own, which stays its own."""
+        """Yield a socket object for a descriptor of libzmq, which keeps the descriptor."""
         borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
         try:
             yield borrowed
@@ -351,7 +365,7 @@ class Guard:
             borrowed.detach()
 
     def _received(self, descriptor: int) -> int | None:
-        """Bytes that came on a connection and are not in the kernel any more; None for one that is closed."""
+        """Return the bytes that arrived on a connection and have left the kernel. None: the connection is closed."""
         with contextlib.suppress(OSError, struct.error), self._socket(descriptor) as borrowed:
             waits = struct.unpack("=i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
             info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
@@ -363,7 +377,7 @@ class Guard:
         self.unwanted.discard(descriptor)
         with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
             ends = borrowed.getpeername() if connection.dialled else borrowed.getsockname()
-            if ends[1] == connection.port:  # not another's, that has the same number by now
-                borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
-                self.cut += 1  # before whoever is cut can know
+            if ends[1] == connection.port:  # else the number belongs to another connection by now
+                borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # a reset
+                self.cut += 1  # before the other end can know
                 borrowed.shutdown(socket.SHUT_RDWR)

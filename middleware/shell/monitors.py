@@ -1,4 +1,4 @@
-"""What the monitor of a ZeroMQ socket reports."""
+"""Events of the monitor of a ZeroMQ socket."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import struct
 
 
 def news_of(frames: list[bytes]) -> tuple[int, int, bytes]:
-    """Return an event, its value (mostly a descriptor) and its endpoint.
+    """Return an event of a monitor, its value (usually a descriptor) and its endpoint.
 
-    ``zmq.utils.monitor`` does the same and imports asyncio, which is a tenth of a host's start.
+    ``zmq.utils.monitor`` does the same, but imports asyncio, a tenth of the start of a host.
     """
     event, value = struct.unpack("=Hi", frames[0])
     return event, value, frames[1]

@@ -1,15 +1,17 @@
-"""The code of one node, as every shell calls it: opened, run, asked for its state, given one, or several to merge.
+"""Code of one node, and its calls: construction, partitions, and states that are taken, restored or merged.
 
 Rules:
 
-- R1: Whatever user code raises (SystemExit too) is an answer with the reason in one line, and ends no thread.
-- R2: A state is restored only if it has its digest and the version that the code here reads.
-- R3: Code begins anew in another tree only if it is reorderable, and has no state that would be lost.
-- R4: An operator all of whose inputs are nothing gives nothing, and is not called unless it asks (``on_nothing``).
-- R5: A watermark is the earliest of the inputs' unless the code sets its own, and goes with what the code returned.
-- R6: What has changed is asked for only where what was last asked for was the state, or a change, for a replica. Of
-  code that does not tell, it is found in the state (``blocks``).
-- R7: The records of one stream have the same columns, at whoever makes them and at whoever gets them.
+- R1: Every exception of user code (SystemExit too) becomes an answer with the reason in one line, and ends no thread.
+- R2: A state is restored only with its digest and the version that the code here reads.
+- R3: Code begins anew in a new tree only if it is reorderable, and has no state that would be lost.
+- R4: If every input of an operator is nothing, the output is nothing. The operator is not called unless it asks
+  (``on_nothing``).
+- R5: The watermark of a result is the earliest watermark of the inputs, unless the code sets a watermark. It is sent
+  with the result.
+- R6: A change of the state is taken only if the last state or change was taken for a replica. For code that reports no
+  changes, the change is computed from the states (``blocks``).
+- R7: The records of one stream have the same columns, on the host that makes them and on each host that gets them.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ from thalweg.middleware.shell.values import returned_by, size_of
 
 RUNTIME = str(Path(__file__).parents[1]) + os.sep
 OURS = str(Path(__file__).parents[2]) + os.sep
-TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a longer one is left out
+TRACEBACK = 6_000  # most characters of a traceback; the middle of a longer one is left out
 
 
 class NodeResult(msgspec.Struct, frozen=True, gc=False):
-    """What a node's code made, in ``seconds`` where time is simulated. ``end``: its stream is over (no value).
+    """Result of one call of a node's code, with its simulated duration in ``seconds``. ``end``: the stream is over.
 
-    ``late_rows``: rows that came after the watermark had passed them, and were left out. ``left_out``: what the code
-    could not compute.
+    ``late_rows``: number of rows that were left out, as the watermark had passed them. ``left_out``: rows that could
+    not be computed.
     """
 
     value: Any
@@ -61,24 +63,24 @@ class NodeResult(msgspec.Struct, frozen=True, gc=False):
 
 ENDED = NodeResult(None, 0, end=True)
 NO_VALUE = "return NOTHING for an index without a value"
-SEALED = re.compile("read-only|WRITEABLE")  # as numpy, memoryviews and others say of what cannot be written
+SEALED = re.compile("read-only|WRITEABLE")  # in errors of numpy and others about memory that cannot be written
 
 
 class NodeCode(ABC):
-    """The code of one node on one host; what is not overridden is that of a node without state.
+    """Base of the code of one node on one host. The defaults are those of a node without state.
 
-    Every method and attribute raises whatever the code raises.
+    Every method and attribute may raise exceptions of the code.
     """
 
     reorderable: bool = False
     keeps_state: bool = False
-    waits: bool = False  # for what comes from elsewhere, however long
-    state_bytes: int | None = None  # of the state that was last taken or given
-    delta_bytes: int | None = None  # of the change that was last taken
-    tells = False  # what has changed (``delta``)
+    waits: bool = False  # the code waits for data from outside, without a limit
+    state_bytes: int | None = None  # of the last state that was taken or given
+    delta_bytes: int | None = None  # of the last change that was taken
+    tells = False  # whether the code reports changes (``delta``)
     marked = False  # R6: whether the last state or change was taken for a replica
     last: tuple[bytes, str] | None = (
-        None  # R6: the state that was taken for a replica, and the digest of what it went as
+        None  # R6: the last state that was taken for a replica, and the digest of the bytes that were sent for it
     )
 
     @property
@@ -87,10 +89,10 @@ class NodeCode(ABC):
 
     @abstractmethod
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
-        """Partition ``index`` of the output, from the inputs' (none for a source)."""
+        """Return partition ``index`` of the output, from the partitions of the inputs. A source has no inputs."""
 
     def abandon(self) -> None:
-        """Nobody wants its answers any more."""
+        """Note that the answers of the code are no longer needed."""
         return
 
     def snapshot(self) -> bytes:
@@ -111,7 +113,7 @@ class NodeCode(ABC):
 
 
 class OwnCode(NodeCode):
-    """What a node's ``Code`` names, constructed; OperatorError when that is not possible here."""
+    """Code that a node's ``Code`` names, constructed. Raises OperatorError if it cannot be constructed here."""
 
     def __init__(self, node: Node, allow: Allow) -> None:
         assert node.code is not None
@@ -127,7 +129,7 @@ class OwnCode(NodeCode):
         self.waits = bool(getattr(self.code, "waits", False))
         self.tells = hasattr(self.code, "delta")
         self._allow = allow
-        self._heads: dict[str, bytes] = {}  # schemas of its inputs, and of its output
+        self._heads: dict[str, bytes] = {}  # schemas of the inputs and the output
 
     @property
     def state_version(self) -> int:
@@ -174,7 +176,7 @@ class OwnCode(NodeCode):
         return NodeResult(value, value.size_bytes, late_rows=late_rows, left_out=getattr(self.code, "left_out", None))
 
     def _check_schema(self, value: Any, what: str, index: int) -> None:
-        """R7."""
+        """Raise OperatorError if records have other columns than the records before (R7). ``what``: input or output."""
         if type(value) is not Parcel or value.kind not in RECORDS:
             return
         before = self._heads.setdefault(what, value.head)
@@ -226,7 +228,7 @@ StateCall = e.TakeState | e.RestoreState | e.MergeStates
 
 
 def open_node(opener: Opener, command: e.OpenNode) -> e.NodeOpened:
-    """Construct code that may come, or begin here."""
+    """Construct the code of a node that may come to this host, or begin here. Return the answer to ``OpenNode``."""
     node = command.node
     try:
         code = opener()
@@ -241,7 +243,7 @@ def open_node(opener: Opener, command: e.OpenNode) -> e.NodeOpened:
 
 
 def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
-    """Construct code that belongs here: why it cannot be, if so."""
+    """Construct the code of a node on this host. Return the failure, None if there is none."""
     try:
         opener()
     except BaseException as error:  # R1: the error is an answer, SystemExit too
@@ -250,7 +252,7 @@ def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
 
 
 def make(code: NodeCode, command: e.RunOperator) -> NodeResult | e.OperatorFailed:
-    """Run the code once."""
+    """Run the code once. Return the result or the failure."""
     try:
         return code.make(command.index if command.stands_for is UNSET else command.stands_for, command.inputs)
     except BaseException as error:  # R1: the error is an answer, SystemExit too
@@ -259,7 +261,7 @@ def make(code: NodeCode, command: e.RunOperator) -> NodeResult | e.OperatorFaile
 
 
 def finished(command: e.RunOperator, made: NodeResult, duration_s: float) -> e.OperatorFinished:
-    """What the core is told of a call that took ``duration_s`` seconds."""
+    """Return the event for a call that took ``duration_s`` seconds."""
     return e.OperatorFinished(
         command.run, command.node, command.index,
         made.value, made.size_bytes, made.end, duration_s, made.late_rows or UNSET, made.left_out or UNSET,
@@ -267,7 +269,7 @@ def finished(command: e.RunOperator, made: NodeResult, duration_s: float) -> e.O
 
 
 def take_or_give(opener: Opener, command: StateCall) -> e.StateTaken | e.StateRestored:
-    """Ask for the state, or have the code take one over, or several of them merged."""
+    """Take the state of the code, or give the code a state or several merged states. Return the answer."""
     return _take(opener, command) if isinstance(command, e.TakeState) else _give(opener, command)
 
 
@@ -338,16 +340,17 @@ def _check(code: NodeCode, came: e.RestoreState | e.Inherited, whose: str) -> No
 
 
 def digest_of(state: bytes) -> str:
-    """What a state that came damaged is known by: CRC-32, as of files in archives. Who sends one sends both, so that no
-    other would tell more of a host that lies.
+    """Return the digest by which a damaged state is detected: CRC-32, as for files in archives.
+
+    The sender sends state and digest, so no stronger digest would help against a host that lies.
     """
     return f"{zlib.crc32(state):08x}"
 
 
 def _reason(error: BaseException, where: str = "") -> str:
-    """What went wrong, in one line; our own errors speak for themselves."""
+    """Return the error in one line. Errors of Thalweg are returned without the class."""
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-        raise error  # whoever runs this wants it to stop
+        raise error  # the user wants the process to stop
     if isinstance(error, ThalwegError):
         return one_line(error)
     text = one_line(error)
@@ -357,19 +360,22 @@ def _reason(error: BaseException, where: str = "") -> str:
 
 
 def _cause(error: BaseException, index: int | None = None) -> m.Cause:
-    """What user code raised, and its own lines of the traceback: none where the runtime found the fault itself."""
+    """Return the exception of user code, with the lines of that code in the traceback.
+
+    If the runtime itself has found the fault, there are no lines.
+    """
     if isinstance(error, ThalwegError) and error.__context__ is not None and not _theirs(error.__traceback__):
-        error = error.__context__  # loading says in a line of its own why code cannot be constructed
+        error = error.__context__  # the error of the loader hides the cause, which is its context
     frames = _theirs(error.__traceback__)
     if isinstance(error, ThalwegError) and all(frame.f_code.co_filename.startswith(OURS) for frame, _ in frames):
-        frames = []  # an operator of ours has said what is wrong
+        frames = []  # an operator of Thalweg has raised the error
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return m.Cause(index, one_line(name)[:256], _lines(error, frames))
 
 
 def _theirs(raised: TracebackType | None) -> list[tuple[FrameType, int]]:
-    """The frames and lines of user code in a traceback, outermost first."""
+    """Return the frames and lines of user code in a traceback, outermost first."""
     frames = []
     while raised is not None:
         if not raised.tb_frame.f_code.co_filename.startswith((RUNTIME, "<frozen importlib")):
@@ -381,13 +387,13 @@ def _theirs(raised: TracebackType | None) -> list[tuple[FrameType, int]]:
 def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
     if not frames:
         return ""
-    import traceback  # only failures need it: a host starts sooner without
+    import traceback  # only failures need it, and a host starts sooner without
 
     try:
         report = traceback.TracebackException(type(error), error, None, compact=True)
         report.stack = traceback.StackSummary.extract(iter(frames))
         lines = "".join(report.format()).strip()
-    except BaseException as failed:  # the error's class, or what loads its source, is a user's own
+    except BaseException as failed:  # the error's class, or the loader of its source, is user code
         return f"a traceback that cannot be shown: {type(failed).__name__}"
     if len(lines) > TRACEBACK:
         lines = f"{lines[: TRACEBACK // 3]}\n…\n{lines[-2 * TRACEBACK // 3 :]}"
@@ -395,7 +401,7 @@ def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
 
 
 def name_of(command: e.RunOperator | StateCall) -> str:
-    """What a call is called where it takes too long."""
+    """Return the name of a call for the error of a call that takes too long."""
     if isinstance(command, e.RunOperator):
         return f"{'combine' if command.inputs else 'produce'}() of partition {command.of_stream}"
     if isinstance(command, e.TakeState) and command.delta:
@@ -404,7 +410,7 @@ def name_of(command: e.RunOperator | StateCall) -> str:
 
 
 def overdue(run: RunId, node: str, index: int | None, what: str) -> e.OperatorFailed:
-    """What is told of a call, for partition ``index`` where it is for one, that took too long or was never begun."""
+    """Return the failure of a call that took too long or was never begun. ``index``: partition of the call, if any."""
     return e.OperatorFailed(run, node, what, m.Cause(index, "TimeoutError"))
 
 

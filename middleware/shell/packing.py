@@ -1,11 +1,12 @@
-"""Parcels: how values that are more than one array or ``bytes`` are made, carried, and opened again.
+"""Parcels: packing and opening of values that are neither ``bytes`` nor a single array.
 
-Records travel in Arrow's IPC format, plain data and msgspec's structs in msgpack. None is a pickle. Rules, beside those
-of ``values``:
+Records are sent in Arrow's IPC format, plain data and msgspec's structs in msgpack. Nothing is a pickle. Rules, beside
+those of ``values``:
 
-- R6: Records are written once, as they are returned, and views wherever they are read. Plain data are read anew by
-  whoever gets them, who may change them.
-- R7: A schema goes with the first records on a line, until they have arrived there; then records name it by its digest.
+- R6: Records are written once, when they are returned, and every reader has views of them. Plain data are decoded anew
+  for each reader, who may change them.
+- R7: A schema is sent with the first records on a line, until the records have arrived. Later records name the schema
+  by its digest.
 """
 
 from __future__ import annotations
@@ -27,23 +28,26 @@ from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES
 
 RECORDS = ("batch", "table")
 INSTALL_RECORDS = "pip install 'thalweg[records]'"
-MOST_HEAD_BYTES = 65_536  # a longer schema goes with all of its records
+MOST_HEAD_BYTES = 65_536  # a longer schema is sent with all of its records
 HEADS_KNOWN = 256
-MICRO_S, FOREVER = 1_000_000, 2**63 - 1  # a watermark's unit on the wire, and that of a stream in which nothing follows
+MICRO_S, FOREVER = 1_000_000, 2**63 - 1  # unit of watermarks on the wire; watermark without further records
 
 
 # --- on the wire ----------------------------------------------------------------------------------------
 
 
 class ValueReceiver(Protocol):
-    """Where a value is sent: ``heads`` has the digests of those that are known there."""
+    """Receiver of a value. ``heads``: digests of the heads that the receiver has."""
 
     @property
     def heads(self) -> Collection[str]: ...
 
 
 def parcel_frames(value: Parcel, to: ValueReceiver | None) -> tuple[str, tuple[int, ...], memoryview]:
-    """Kind and digest, length of the head and watermark, and bytes of a parcel, for ``to``."""
+    """Return the three parts of a parcel for sending to ``to``.
+
+    They are the kind with the digest, the length of the head with the watermark, and the bytes.
+    """
     kind, head, body = value.kind, value.head, value.body
     if to is not None and value.digest and value.digest in to.heads:  # R7: the receiver knows the schema by its digest
         head = b""
@@ -53,7 +57,10 @@ def parcel_frames(value: Parcel, to: ValueReceiver | None) -> tuple[str, tuple[i
 
 
 def parcel_from(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dict[str, bytes]) -> Parcel | None:
-    """The parcel that ``parcel_frames`` took apart; None where its head is not among ``heads``. ProtocolError else."""
+    """Return the parcel from the three parts of ``parcel_frames``. None: its head is not among ``heads``.
+
+    Raises ProtocolError if the parts do not fit.
+    """
     kind, _, digest = dtype.partition(" ")
     if kind not in ("nothing", "plain", *RECORDS) or not 1 <= len(shape) <= 2 or not 0 <= shape[0] <= len(body):
         raise ProtocolError(f"a value of kind {dtype!r} and {shape}, of {len(body)} bytes")
@@ -82,7 +89,10 @@ def _micros(watermark_s: float) -> int:
 
 
 def parcel_of(value: Any) -> Parcel:
-    """The parcel of a value that is neither ``bytes`` nor an array; OperatorError for one that cannot travel (R4)."""
+    """Return the parcel of a value that is neither ``bytes`` nor an array.
+
+    Raises OperatorError for a value that cannot be sent (R4).
+    """
     if type(value) is Parcel:  # the value is a parcel already
         return value
     if value is NOTHING:
@@ -99,7 +109,7 @@ def parcel_of(value: Any) -> Parcel:
             raise OperatorError(f"a {type(value).__name__} that contains itself does not travel") from None
     try:
         body = _encode(value)
-        if head:  # what does not fit the class is found where it was made
+        if head:  # a value that does not fit its class is found where it was made
             msgspec.msgpack.decode(body, type=type(value))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise OperatorError(f"a {type(value).__name__} does not travel: {one_line(error)}") from None
@@ -107,7 +117,7 @@ def parcel_of(value: Any) -> Parcel:
 
 
 def marked(value: Any, watermark_s: float | None) -> Any:
-    """The same value with this watermark, where it is a parcel: arrays and bytes have no events in them."""
+    """Return the value with this watermark if the value is a parcel. Arrays and bytes have no event times."""
     if type(value) is Parcel and watermark_s != value.watermark_s:
         if watermark_s is not None:
             if math.isnan(watermark_s) or not -(2**62) < (micros := _micros(watermark_s)) <= FOREVER:
@@ -118,9 +128,9 @@ def marked(value: Any, watermark_s: float | None) -> Any:
 
 
 def opened(value: Any, allow: Allow = ()) -> Any:
-    """What a value stands for, as code and the application get it; OperatorError where that cannot be had here.
+    """Return the object that a value stands for, as code and the application get it.
 
-    ``allow``: the packages whose structs may be named.
+    ``allow``: packages whose structs may be named. Raises OperatorError if the object cannot be had on this host.
     """
     if type(value) is not Parcel:
         return value
@@ -150,7 +160,7 @@ INSTEAD = {
 
 
 def _check_data(value: Any, where: str) -> None:
-    """R4: OperatorError for what msgpack would give back as something else. Tuples come as lists."""
+    """Raise OperatorError for data that msgpack would change (R4). Tuples become lists, which is accepted."""
     kind = type(value)
     if kind is dict:
         for key, element in value.items():
@@ -178,7 +188,7 @@ def _check_data(value: Any, where: str) -> None:
 
 
 def _path_of(kind: type) -> str:
-    """Where whoever gets a struct finds its class."""
+    """Return the path by which a reader finds a struct's class. Raises OperatorError for a class without a path."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     definition = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
     if kind.__module__ == "__main__" or definition is not kind:
@@ -205,13 +215,13 @@ def _data_of(parcel: Parcel, allow: Allow) -> Any:
 
 @cache
 def _import_arrow() -> None:
-    """Import pyarrow while no other thread imports, once."""
+    """Import pyarrow once, while no other thread imports."""
     with importing():
-        import pyarrow.ipc  # noqa: F401  # ``arrow`` gives it
+        import pyarrow.ipc  # noqa: F401  # ``arrow`` returns the module
 
 
 def arrow() -> Any:
-    """pyarrow; OperatorError that says how to install it."""
+    """Return pyarrow. Raises OperatorError with the install command if pyarrow is not installed."""
     try:
         _import_arrow()
         import pyarrow.ipc
@@ -221,7 +231,7 @@ def arrow() -> Any:
 
 
 class _Layout(NamedTuple):
-    """A schema as read once: ``whole`` for one with dictionaries, whose records are read as one stream with it."""
+    """Schema that has been read. ``whole``: it has dictionaries, so records are read as one stream with the schema."""
 
     schema: Any
     digest: str
@@ -245,7 +255,7 @@ def _has_dictionary(kind: Any) -> bool:
 
 
 def _records_of(value: Any) -> Parcel:
-    """R6."""
+    """Return the parcel of Arrow records (R6). Raises OperatorError for an Arrow object that cannot be sent."""
     pa = arrow()
     kind = {pa.RecordBatch: "batch", pa.Table: "table"}.get(type(value))
     if kind is None:
@@ -273,7 +283,7 @@ def _records_of(value: Any) -> Parcel:
 
 
 def _open_records(parcel: Parcel) -> Any:
-    """What has come from another host: offsets that point anywhere would be followed."""
+    """Return the records of a parcel from another host, fully validated, as wrong offsets would be followed."""
     pa = arrow()
     try:
         value = _read_records(parcel)
@@ -286,7 +296,7 @@ def _open_records(parcel: Parcel) -> Any:
 def _read_records(parcel: Parcel) -> Any:
     pa, layout, body = arrow(), _layout(parcel.head), parcel.body
     buffer = pa.py_buffer(b"".join((parcel.head, body)) if layout.whole else body)
-    if buffer.address % 8:  # what a small frame holds may lie anywhere, and kernels take no such memory
+    if buffer.address % 8:  # memory of a small frame may be unaligned, which kernels refuse
         buffer = pa.py_buffer(bytes(body))
     if layout.whole:
         batches = list(pa.ipc.open_stream(buffer))
@@ -302,7 +312,10 @@ def _read_records(parcel: Parcel) -> Any:
 
 
 def check_schema(parcel: Parcel, before: bytes, what: str) -> None:
-    """OperatorError where the columns of records are not those of the records before, whose head is ``before``."""
+    """Raise OperatorError if the columns of records differ from those of the records before.
+
+    ``before``: head of the records before.
+    """
     was, now = _layout(before).schema, _layout(parcel.head).schema
     for name in dict.fromkeys((*was.names, *now.names)):
         types = [schema.field(name).type if schema.names.count(name) == 1 else None for schema in (was, now)]

@@ -1,12 +1,12 @@
-"""Control connections that are made anew where bytes of them do not get through.
+"""Renewal of control connections on which bytes do not get through.
 
-TCP doubles the time before each of its attempts. After a cut of 15 s it tries again 12 s beyond the end of the cut, and
-no message passes before. Whatever was queued is dropped: cores repeat what matters (R1 of ``sockets``). Rules:
+TCP doubles the time before each new attempt. After a cut of 15 s, TCP tries again 12 s after the end of the cut, and no
+message passes before. Queued messages are dropped, as cores repeat important messages (R1 of ``sockets``). Rules:
 
-- R1: A connection is made anew when it has been idle (``stalls``) for ``REDIAL_S``, or for twice its round trip where
-  that is longer, and again after as long, or a quarter of the time that has passed.
-- R2: When bytes get through again, the connections for bulk to that host are made anew where they stand still. The core
-  hears of it, and repeats its demands.
+- R1: If a connection has been idle (``stalls``) for ``REDIAL_S`` and for twice its round trip, it is renewed. The next
+  renewal follows after the same time, or after a quarter of the time that has passed if longer.
+- R2: When bytes get through again, bulk connections to the host that stand still are renewed. The core is notified, and
+  repeats its demands.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SHARE = 1 / 4
 
 
 class _Redialled(NamedTuple):
-    """When a connection was made anew last, counted from when it became idle, and the round trip before."""
+    """Idle time of a connection at its last renewal, and its round trip before."""
 
     idle_s: float
     rtt_s: float
 
 
 class Redialling:
-    """The control connections of one host; called by its thread on duty alone."""
+    """Control connections of one host. Only the host's thread on duty calls it."""
 
     def __init__(self, sockets: Sockets) -> None:
         self._sockets = sockets
@@ -36,7 +36,7 @@ class Redialling:
         self._redialled: dict[End, _Redialled] = {}
 
     def check(self, now: float) -> list[str]:
-        """Make connections anew (R1). Return the hosts to which bytes get through again (R2)."""
+        """Renew idle connections (R1). Return the hosts that bytes reach again (R2)."""
         sockets, back = self._sockets, list[str]()
         idle = self._stalls.check(sockets.control_ends(), now)
         for end, idle_s in idle.items():

@@ -1,7 +1,8 @@
-"""Messages that a host has not taken, as they do not decode, or are not what their sender may say.
+"""Messages that a host has rejected, because they do not decode or their sender may not send them.
 
-All are counted. The records have ``ROWS`` of them between two rounds of housekeeping, and the number of the others. The
-log has one a second at most, whoever sends them, so a flood of garbage under many names fills no log.
+Every rejection is counted. Between two rounds of housekeeping, the records get ``ROWS`` rejections and the number of
+the rest. The log gets at most one line a second from all senders together, so a flood of garbage under many names does
+not fill the log.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ ROWS = 10
 
 
 class Rejections:
-    """The account of them. ``count``: so many so far, ``before``: when the house was kept last."""
+    """Count of rejected messages, with their records. ``before``: the ``count`` at the last housekeeping."""
 
     def __init__(self, recorder: Recorder, logbook: Logbook) -> None:
         self._recorder, self._logbook = recorder, logbook
         self.count = self.before = 0
 
     def add(self, reason: str, sender: str = "", kind: str = "", run: RunId = NO_RUN) -> None:
-        """Count one more. ``sender``: the host that it came from, where it does not decode; ``kind``: its type."""
+        """Count a rejected message. ``sender``: the host, if the message does not decode. ``kind``: message type."""
         self.count += 1
         if self.count - self.before <= ROWS:
             detail: dict[str, Any] = {"reason": reason}
@@ -38,7 +39,7 @@ class Rejections:
         self._logbook.write("message-refused", text, about="dropped", peer=sender, run=str(run), reason=reason)
 
     def keep_house(self) -> None:
-        """Record how many more there were since the last round."""
+        """Record the number of rejections since the last round that have no record."""
         more = self.count - self.before - ROWS
         if more > 0:
             self._recorder.write_to_all("rejected", {"detail": {"reason": f"{more} more"}})

@@ -1,15 +1,15 @@
-"""What this host passes on for others: partitions that come over one link, and go on over another, chunk by chunk.
+"""Relaying: partitions that arrive over one link and are passed on over the next link, chunk by chunk.
 
 Rules:
 
-- R1: What is passed on is what the client has said that comes so (``HostCore.passes``). All else is refused.
-- R2: A chunk goes on as soon as the next host's credit allows it, and only then gets its own: so a slow link on the
-  way holds up those before it, and of a transfer no more is here than one window. The credit of the last chunk is given
-  when all is at the end of the route, so that its source hears of that, and of nothing less.
-- R3: Whoever sends more than it was given credit for, or what does not continue a transfer, is not listened to: nor
-  are chunks below ``CHUNK_BYTES`` but for the last, as each takes memory of its own, whatever is in it. There
-  are ``PASSAGES`` at most, which claim their windows of what the host has for transfers; what is over is refused.
-- R4: What the next host refuses, or does not go on with, is refused here.
+- R1: A host relays only what the client has announced for the host (``HostCore.passes``). The rest is refused.
+- R2: A chunk goes on when the next host's credit allows it, and only then gets its own credit. So a slow link slows the
+  links before it, and at most one window of a transfer is here. The last chunk gets its credit when the whole partition
+  is at the end of the route. Only then does the source count the partition as arrived.
+- R3: A chunk beyond the credit is an error, as is a chunk that does not continue a transfer. So is a chunk below
+  ``CHUNK_BYTES`` except the last, as each chunk takes memory of its own. At most ``PASSAGES`` transfers pass at a time,
+  and their windows count as room for transfers. Further transfers are refused.
+- R4: If the next host refuses a transfer or stalls, the transfer is refused here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from thalweg.middleware.shell.sockets import HostConnections
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, LARGE_CHUNKS, MAX_CHUNK_BYTES, WINDOW_CHUNKS, Sending
 
 PASSAGES = 64
-WINDOW_BYTES = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * MAX_CHUNK_BYTES)  # the largest that a sender has
+WINDOW_BYTES = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * MAX_CHUNK_BYTES)  # the largest window of a sender
 
 
 class _Piece(NamedTuple):
-    """A chunk that has come, and what its credit says."""
+    """Arrived chunk, with the values for its credit."""
 
     chunk: m.RelayedChunk
     body: memoryview
@@ -39,9 +39,9 @@ class _Piece(NamedTuple):
 
 
 class Passage(Sending):
-    """A transfer that comes on the connection ``identity`` of ``sender``, and goes on over the line ``to``.
+    """Transfer that arrives on connection ``identity`` of ``sender`` and goes on over the line ``to``.
 
-    ``first``: its first chunk. ``credits``: what is still to be said to its sender.
+    ``first``: the first chunk. ``credits``: credits for the sender that are still to be sent.
     """
 
     __slots__ = ("_last", "_waiting", "came", "credits", "first", "identity", "sender")
@@ -58,28 +58,28 @@ class Passage(Sending):
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """What its chunks say that they are of."""
+        """Connection and number by which arriving chunks name the transfer."""
         return self.identity, self.first.transfer
 
     @property
     def hops(self) -> tuple[m.LinkEnd, ...]:
-        """What is still to go from here."""
+        """Hops that remain from this host on."""
         return self.first.hops[self.first.at + 1 :]
 
     @property
     def claimed_bytes(self) -> int:
-        """What it may come to hold."""
+        """Largest number of bytes that the transfer may hold here."""
         return min(self.total, WINDOW_BYTES)
 
     def add(self, chunk: m.RelayedChunk, body: memoryview, gap_s: float, now: float) -> None:
-        """R3: take a chunk; ProtocolError for one that does not belong here."""
+        """Add an arrived chunk. Raises ProtocolError for a chunk that does not continue the transfer (R3)."""
         held = self.came - self.sent + body.nbytes
         same = (chunk.source, chunk.hops, chunk.at, chunk.total_bytes) == (
             self.first.source, self.first.hops, self.first.at, self.total
         )  # fmt: skip
         end = self.came + body.nbytes
         small = body.nbytes < CHUNK_BYTES and end != self.total
-        over = self.came == self.total and (self.begun or self._waiting)  # all has come
+        over = self.came == self.total and (self.begun or self._waiting)  # the transfer is complete
         if not same or chunk.offset != self.came or end > self.total or held > WINDOW_BYTES or small or over:
             raise ProtocolError(
                 f"chunk at {chunk.offset} does not continue a transfer that passes here, and has {self.came} bytes"
@@ -98,7 +98,7 @@ class Passage(Sending):
         return msgspec.structs.replace(chunk, transfer=self.number, at=chunk.at + 1), body
 
     def advance(self, size: int, now: float) -> bool:
-        """R2: a chunk has gone on, and gets its credit."""
+        """Note that a chunk has gone on, and prepare its credit (R2). Return whether the chunk was the last."""
         self._last = piece = self._waiting.popleft()
         last = super().advance(size, now)
         if not last:
@@ -108,13 +108,13 @@ class Passage(Sending):
 
     @property
     def last_credit(self) -> tuple[int, int, float, float]:
-        """R2: of the last chunk, as ``Sockets.hold`` takes it, once all is at the end of the route."""
+        """Credit of the last chunk in the form of ``Sockets.hold``, for when the partition has arrived (R2)."""
         assert self._last is not None
         return self.first.transfer, self.total, self._last.gap_s, self._last.came_s
 
 
 def has_room(claimed_bytes: int, passages: Iterable[Passage], limit_bytes: int) -> bool:
-    """R3: whether one that claims so much may begin."""
+    """Return whether a further transfer may pass (R3). ``claimed_bytes``: bytes that it may hold here."""
     here = list(passages)
     if len(here) >= PASSAGES:
         return False

@@ -1,17 +1,18 @@
-"""Certificates: who may talk to a host, and who it was that said something.
+"""Certificates: access to a host, and proof of the sender of each message.
 
 Rules:
 
-- R1: Each host and each client has a key pair. Its secret certificate is a file that it alone can read; its public one
-  is a file ``NAME.key`` in every member's members folder. Both are in the format of ``zmq.auth``, with name, role
-  (``host`` or ``client``) and expiry as metadata. Who has no file there is nobody.
-- R2: Who sent a message is the member whose key the connection has proved. An identity of another name is refused.
-- R3: The folder is read again when it has changed: seen at every handshake, and in housekeeping. Who is in it no more,
-  or has expired, is refused from then on, on open connections too. What cannot be read admits nobody.
-- R4: A host leads no runs, and a client takes part in its own only: ``Install`` and ``Remove`` of role ``host`` are
-  refused, and by role ``client``.
-- R5: A certificate, and the members folder, count only if no other user could change them (``platform.trust``). Who
-  has changed one while its size and date of change stay the same is found by its ``ctime``.
+- R1: Each host and each client has a key pair. Its secret certificate is a file that only the owner can read. Its
+  public certificate is a file ``NAME.key`` in every member's members folder. Both are in the format of ``zmq.auth``,
+  with name, role (``host`` or ``client``) and expiry as metadata. A key without a file there has no access.
+- R2: The sender of a message is the member whose key the connection has proved. An identity with a different name is
+  refused.
+- R3: The folder is read again when it has changed, which is checked at every handshake and in housekeeping. A member
+  that was removed or has expired is refused from then on, on open connections too. An unreadable folder admits nobody.
+- R4: A host leads no runs, and a client takes part only in its own runs. So ``Install`` and ``Remove`` are refused if
+  their sender has role ``host``, or their receiver has role ``client``.
+- R5: A certificate, and the members folder, count only if no other user could change them (``platform.trust``). A
+  change that keeps size and modification date is found by the ``ctime``.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
 Role = Literal["host", "client"]
-PUBLIC, SECRET = ".key", ".key_secret"  # how pyzmq calls the files
-MAX_CERTIFICATE_BYTES = 64 * 1024  # of pyzmq's they are a few hundred
-MEMBERS = "members"  # the folder beside a secret certificate, unless another is given
+PUBLIC, SECRET = ".key", ".key_secret"  # suffixes of pyzmq
+MAX_CERTIFICATE_BYTES = 64 * 1024  # a certificate of pyzmq has a few hundred
+MEMBERS = "members"  # default folder, beside a secret certificate
 _DOMAIN = "thalweg"
-TICK_S = 0.05  # between two dates that a kernel tells apart, at most
-_HEARD = 4096  # connections whose sender is remembered; beyond it, all are looked up again
+TICK_S = 0.05  # longest time between two dates that a kernel distinguishes
+_HEARD = 4096  # connections with a remembered sender; beyond that, the table is cleared
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=128)]
 _Z85 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z")]
 
 
 class MemberCertificate(msgspec.Struct, frozen=True):
-    """A public certificate: whose it is, for what, until when (UTC), and the key in Z85 text."""
+    """Public certificate: name, role, key in Z85 text, and expiry (UTC)."""
 
     name: _Name
     role: Role
@@ -61,7 +62,7 @@ class MemberCertificate(msgspec.Struct, frozen=True):
 
     @property
     def until(self) -> str:
-        """When it expires, in words."""
+        """Expiry as text."""
         return "never" if self.expires is None else f"{self.expires.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
     @property
@@ -70,11 +71,11 @@ class MemberCertificate(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """What two people compare over the telephone."""
+        """Short hash of the key, which two people can compare over the telephone."""
         return hashlib.sha256(self.public.encode()).hexdigest()[:32]
 
     def text(self, secret: str = "") -> str:
-        """The certificate's file, with the secret key if that is given."""
+        """Return the content of the certificate's file, with the secret key if that is given."""
         fields = {"name": self.name, "role": self.role}
         if self.expires is not None:
             fields["expires"] = self.expires.isoformat()
@@ -85,7 +86,10 @@ class MemberCertificate(msgspec.Struct, frozen=True):
 
 
 def read_certificate(path: Path) -> tuple[MemberCertificate, str]:
-    """A certificate, and its secret key or an empty text. UsageError for a file that is none."""
+    """Return a certificate and its secret key from a file. The key is empty in a public certificate.
+
+    Raises UsageError for any other file.
+    """
     try:
         text = read_bounded(path, MAX_CERTIFICATE_BYTES).decode()
         keys = {name: key for name in ("public", "secret") if (key := _key(text, name))}
@@ -102,13 +106,13 @@ def read_certificate(path: Path) -> tuple[MemberCertificate, str]:
 
 
 def _key(text: str, name: str) -> str:
-    """Return the key of that name, as pyzmq writes and reads it; empty if there is none."""
+    """Return the key with this name, in the format of pyzmq. Empty if there is none."""
     match = re.search(rf"^[ \t]*{name}-key[^=\n]*=(.*)$", text, re.MULTILINE)
     return match[1].strip().strip("\"'") if match else ""
 
 
 def _metadata(text: str) -> dict[str, str]:
-    """The ``key = value`` lines under ``metadata``."""
+    """Return the ``key = value`` lines under ``metadata``."""
     section = re.search(r"^metadata[ \t]*\n((?:[ \t]+.*\n?|\s*\n)*)", text, re.MULTILINE)
     lines = section[1].splitlines() if section else []
     pairs = (line.partition("=") for line in lines if "=" in line)
@@ -118,7 +122,10 @@ def _metadata(text: str) -> dict[str, str]:
 def new_certificate(
     name: str, role: Role, out: Path, days: float | None = None
 ) -> tuple[MemberCertificate, Path, Path]:
-    """A key pair of its own: the member, and its public and its secret file in folder ``out``. None is overwritten."""
+    """Make a key pair for a new member. Return the member, and its public and secret file in folder ``out``.
+
+    An existing file is never overwritten. Raises UsageError for an existing file or an invalid name.
+    """
     public, secret = zmq.curve_keypair()
     expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
     try:
@@ -133,7 +140,7 @@ def new_certificate(
 
 
 def write_certificate(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a certificate, and its folder if there is none; an existing file is left alone."""
+    """Write a certificate, and its folder if missing. Raises UsageError for an existing file, which is kept."""
     try:
         path.parent.mkdir(0o755, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -146,7 +153,7 @@ def write_certificate(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def check_members(folder: Path) -> None:
-    """Raise UsageError, with the way out, if there is no such members folder or it cannot be read."""
+    """Raise UsageError, with the remedy, if the members folder is missing or cannot be read."""
     try:
         os.scandir(folder).close()
     except FileNotFoundError:
@@ -161,10 +168,10 @@ def check_members(folder: Path) -> None:
 
 
 def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
-    """The public certificates of a folder, expired ones too, by name; and what is wrong with files that are none.
+    """Return the public certificates in a folder, including expired ones, and the faults of other files.
 
-    R5: a file that others could change is none, and in a folder that others could change nobody is a member. Of two
-    files with one key neither counts.
+    A file that other users could change does not count. In a folder that other users could change, no file counts (R5).
+    If two files have the same key, both are left out.
     """
     members: dict[Path, MemberCertificate] = {}
     wrong = []
@@ -195,9 +202,12 @@ def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
 
 
 def _read_safe(path: Path, what: str, *, secret: bool = False) -> tuple[MemberCertificate, str]:
-    """Read a certificate that nobody else could change, a ``secret`` one or not. Raises UsageError for any other."""
+    """Read a certificate that no other user could change. Raises UsageError for an unsafe or invalid file.
+
+    ``secret``: the file has to be a secret certificate.
+    """
     why = ""
-    with contextlib.suppress(OSError):  # which reading it explains
+    with contextlib.suppress(OSError):  # the read below explains the error
         why = why_unsafe(path, what, secret=secret)
     member, key = read_certificate(path)
     if secret and not key:
@@ -208,18 +218,18 @@ def _read_safe(path: Path, what: str, *, secret: bool = False) -> tuple[MemberCe
 
 
 class Members:
-    """Who may talk here: the folder of public certificates as it is now. UsageError for one that cannot be used."""
+    """Members of a host: the public certificates in a folder, as of now. Raises UsageError for an unusable folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.version = 0  # counts how often others were found in it
+        self.version = 0  # number of changes of the members
         self._by_key: dict[str, MemberCertificate] = {}
         self._by_name: dict[str, MemberCertificate] = {}
-        self._heard: dict[tuple[bytes, str], MemberCertificate] = {}  # by connection: its identity and its key
-        self.wrong: list[str] = []  # why files of it admit nobody
-        self.all: dict[str, MemberCertificate] = {}  # by name, with those that have expired
+        self._heard: dict[tuple[bytes, str], MemberCertificate] = {}  # by identity and key of the connection
+        self.wrong: list[str] = []  # faults of files that therefore admit nobody
+        self.all: dict[str, MemberCertificate] = {}  # by name, with expired members
         self._seen: object = None
-        self._until_s = -math.inf  # when somebody expires
+        self._until_s = -math.inf  # time of the next expiry
         self._folder_seen: object = None
         self._lock = threading.Lock()  # the authenticator's thread reads the folder too
         check_members(folder)
@@ -229,7 +239,7 @@ class Members:
         self.refresh()
 
     def refresh(self) -> int:
-        """R3: read the folder again if anything in it has changed, or somebody has expired; the version."""
+        """Read the folder again if it has changed or a member has expired (R3). Return the version."""
         with self._lock:
             folder_seen, seen = _stamp(self.folder), _folder_stamp(self.folder)
             if seen != self._seen or time.time() >= self._until_s:
@@ -240,7 +250,7 @@ class Members:
                     self.version += 1
                 self._by_name = valid
                 self._by_key = {member.public: member for member in valid.values()}
-                self._heard = {}  # last: who looks up what is not in it finds the present members
+                self._heard = {}  # last: a look-up that misses the table finds the present members
                 self._until_s = min(
                     (member.expires.timestamp() for member in valid.values() if member.expires), default=math.inf
                 )
@@ -249,17 +259,20 @@ class Members:
             return self.version
 
     def admits(self, public: str) -> bool:
-        """Whether who proves this key is a member now."""
+        """Return whether a key belongs to a member now."""
         if _stamp(self.folder) != self._folder_seen or time.time() >= self._until_s:
             self.refresh()
         return public in self._by_key
 
     def knows(self, public: str) -> bool:
-        """Whether that was a member's key when the folder was looked at last."""
+        """Return whether a key belonged to a member when the folder was last read."""
         return public in self._by_key
 
     def sender(self, identity: bytes, public: str) -> MemberCertificate:
-        """R2: the member that a message is from, by its connection. ProtocolError for nobody, or another's identity."""
+        """Return the member that sent a message, by the connection's identity and key (R2).
+
+        Raises ProtocolError for a key of no member, or an identity with a different name.
+        """
         heard = self._heard
         member = heard.get((identity, public))
         if member is None:
@@ -275,12 +288,12 @@ class Members:
         return member
 
     def public_of(self, name: str) -> str:
-        """The key of a member, or an empty text for nobody of that name."""
+        """Return the key of a member. Empty: no member has this name."""
         member = self._by_name.get(name)
         return "" if member is None else member.public
 
     def key_of(self, name: str) -> str:
-        """The key that a member proves when it is dialled; UsageError for nobody of that name."""
+        """Return the key that a member proves when dialled. Raises UsageError if no member has this name."""
         if not self.public_of(name):
             self.refresh()
         if not (public := self.public_of(name)):
@@ -300,7 +313,7 @@ def _stamp(path: Path | os.DirEntry[str]) -> tuple[int, ...] | None:
 
 
 def _folder_stamp(folder: Path) -> object:
-    """Return what tells a folder's files from others; what equals nothing if one has changed just now.
+    """Return a value that differs if files of the folder have changed. After a recent change it equals nothing.
 
     A file that changes twice within ``TICK_S`` may have the same dates after both changes.
     """
@@ -314,7 +327,7 @@ def _folder_stamp(folder: Path) -> object:
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """A host's or a client's own certificate, with its secret key, and the members it talks to."""
+    """Own certificate of a host or client, with the secret key and the accepted members."""
 
     own: MemberCertificate
     secret: str
@@ -322,9 +335,9 @@ class Keys(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, path: Path, members: Path | None = None, role: Role | None = None) -> Keys:
-        """From a secret certificate and a members folder, by default the one beside it.
+        """Return the keys from a secret certificate and a members folder, by default the folder beside the file.
 
-        Raises UsageError for files that cannot be used, for one that others can read, and for another role's.
+        Raises UsageError for unusable files, for a file that other users can read, and for a different role.
         """
         own, secret = _read_safe(path, "secret certificate", secret=True)
         try:
@@ -346,11 +359,11 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 def check_open(keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
-    """Raise UsageError for an endpoint that would be open to others, unless that is meant.
+    """Raise UsageError for an endpoint that would be open to strangers, unless ``insecure``.
 
-    Raises CapabilityError for an endpoint that other machines can dial where no ``Guard`` can watch connections.
+    Raises CapabilityError for an endpoint that other machines can dial on a system where no ``Guard`` can watch.
     """
-    if endpoint.startswith("ipc://"):  # a Unix socket: who may enter its folder
+    if endpoint.startswith("ipc://"):  # a Unix socket is protected by its folder
         return
     address = endpoint.removeprefix("tcp://").rpartition(":")[0]
     loopback = address.startswith("127.") or address in ("localhost", "[::1]")
@@ -366,7 +379,7 @@ def check_open(keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
 
 
 def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
-    """Make a bound socket demand a member's key; refuse to be open to others without one."""
+    """Make a socket demand a member's key before it is bound. Refuse an open endpoint without keys (``check_open``)."""
     check_open(keys, endpoint, insecure=insecure)
     if keys is None:
         return
@@ -377,7 +390,7 @@ def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *
 
 
 def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], members: Members) -> ThreadAuthenticator:
-    """A thread that admits only members to the context's servers; to be stopped before the context."""
+    """Start a thread that admits only members to the context's servers. Stop it before the context."""
     from zmq.auth.thread import ThreadAuthenticator
 
     authenticator = ThreadAuthenticator(context)
@@ -391,9 +404,9 @@ def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], members: Member
 
 
 def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None, host: str) -> None:
-    """Make a socket that dials ``host`` prove who it is, and have the other end prove that it is ``host``.
+    """Make a socket that dials ``host`` prove its own key, and demand the key of ``host``.
 
-    Raises UsageError when there is no certificate of ``host``.
+    Raises UsageError if there is no certificate of ``host``.
     """
     if keys is not None:
         socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.members.key_of(host))
@@ -404,10 +417,10 @@ def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None, host: str) -> No
 def check_leader(
     keys: Keys, sender: MemberCertificate, message: m.Install | m.Remove | m.AddMember | m.InstallSubscriber
 ) -> None:
-    """R4, and that this host knows who is in the run; ProtocolError says what is wrong."""
+    """Raise ProtocolError if the sender may not lead runs (R4), or a host of the run is no member here."""
     if sender.role != "client":
         raise ProtocolError(f"{sender.name!r} has the certificate of a host, which leads no runs")
-    if keys.own.role == "client" and not isinstance(message, m.InstallSubscriber):  # which it has asked for, or ignores
+    if keys.own.role == "client" and not isinstance(message, m.InstallSubscriber):  # requested here, or ignored
         raise ProtocolError(f"{keys.own.name!r} is a client, which takes part in no runs of {sender.name!r}")
     peers: tuple[m.Peer, ...] = ()
     match message:

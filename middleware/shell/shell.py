@@ -1,16 +1,17 @@
-"""The ZeroMQ shell: sockets, timers and threads around one pure ``HostCore``.
+"""ZeroMQ shell: sockets, timers and threads around one pure ``HostCore``.
 
-Everything that decides is in the core; here are only bytes, clocks and threads. Rules:
+The core makes every decision. The shell has only bytes, clocks and threads. Rules:
 
-- R1: One thread is on duty (``standby_loop``): it takes one message at a time from either router, tells the core, and
-  does what the core commands. Control is looked at before bulk, so it waits for one chunk at most.
-- R2: A call of a node's code that has proved quick is made by the thread on duty; any other by a worker.
-- R3: No defect ends a host that other runs need. What the core raises over an event, or what doing a command raises,
-  closes the run concerned, is recorded with its event and logged; memory that is not to be had is no exception to
-  that. What was commanded before is done: alarms count on their timers, and other runs on their messages. Only what
-  breaks the sockets themselves, or asks the process to end (KeyboardInterrupt, SystemExit), ends the host.
-- R4: A router's descriptor tells once of what has come, so a router is looked at until nothing waits there, and anew
-  when it was answered through (``stirred``), or by who takes the duty over.
+- R1: One thread is on duty (``standby_loop``). It takes one message at a time from each router, passes it to the core,
+  and carries out the commands of the core. Control is read before bulk, so a control message waits for one chunk at
+  most.
+- R2: The thread on duty makes calls of nodes that have proved quick. Workers make the remaining calls.
+- R3: No defect ends a host that is needed by further runs, and neither does a lack of memory. If the core raises over
+  an event, or the execution of a command raises, the run concerned is closed. The defect is recorded with its event,
+  and logged. The remaining commands of the event are still carried out, as alarms need their timers, and further runs
+  their messages. Only broken sockets, or a request to end the process (KeyboardInterrupt, SystemExit), end the host.
+- R4: A router's descriptor reports an arrival once. Therefore a router is read until it has no message. It is read anew
+  after an answer was sent through it (``stirred``), and by a thread that takes the duty over.
 """
 
 from __future__ import annotations
@@ -55,33 +56,33 @@ from thalweg.middleware.shell.standby_loop import StandbyLoop
 from thalweg.middleware.shell.workers import Call, Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
-ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
-TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
+ANSWERS_S = 0.2  # between two reads of answers on dealers; the messages are repeated every half second at most
+TAKE_OVER_S = 0.02  # after a longer call of a quick node, its thread loses the duty
 INCOMING = int(zmq.POLLIN)
-BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
+BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # errors of broken sockets: nothing is left to serve
 
 
-# what a run's client says, and nobody with the certificate of a host
+# messages that only the client of a run may send
 LED = m.Install | m.Remove | m.AddMember | m.InstallSubscriber
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one host process runs."""
+    """Configuration of one host process."""
 
     name: str
     listen: str = "tcp://127.0.0.1:*"
-    advertise: str | None = None  # the address peers dial, where it is not the one listened on
-    bulk_port: int | None = None  # that partitions arrive on; by default the one above that of ``listen``
+    advertise: str | None = None  # the address that peers dial, if it differs from that of ``listen``
+    bulk_port: int | None = None  # port for partitions; by default the port above that of ``listen``
     time_scale: float = 1.0
-    allow: dict[str, tuple[str, ...]] = msgspec.field(default_factory=own_packages)  # packages, by client
-    data_roots: dict[str, tuple[str, ...]] = {}  # the folders that sources may read, by client
+    allow: dict[str, tuple[str, ...]] = msgspec.field(default_factory=own_packages)  # allowed packages, by client
+    data_roots: dict[str, tuple[str, ...]] = {}  # folders that sources may read, by client
     records: str | None = None
     core: CoreConfig = CoreConfig()
     insecure: bool = False
-    networks: dict[str, str] = {}  # further ones that the host is joined to: its endpoint for bulk in each
+    networks: dict[str, str] = {}  # further networks of the host, with its endpoint for bulk in each
     speaks: m.Speaks = frames.SPEAKS  # versions of the protocol
-    of_application: bool = False  # that of a ``Client``
-    process: str = ""  # what the host says of its process to others (``Peer.process``)
+    of_application: bool = False  # whether this is the host of a ``Client``
+    process: str = ""  # description of the process for other hosts (``Peer.process``)
 
     def __post_init__(self) -> None:
         name = self.name
@@ -94,12 +95,13 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shell:
-    """One running host. ``tell`` takes events from any thread; ``on_application`` gets the core's words for it.
+    """Running host. Any thread may pass events to ``queue_event``. ``on_application`` gets news for the application.
 
-    ``failure``: why it stopped, if nobody asked for that; ``on_application`` has got it as the ``Fail`` of no run.
+    ``failure``: reason why the host has stopped without a request. ``on_application`` gets the reason too, as a
+    ``Fail`` without a run.
     """
 
-    # of more than 29 attributes Python 3.11 looks each up in a dict, and methods anew, for every message
+    # with more than 29 attributes, Python 3.11 would look up attributes in a dict, and methods anew, for every message
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Shell:
         keys: Keys | None = None,
     ) -> None:
         self.config = config
-        self._time_scale = config.time_scale  # which every event is told by
+        self._time_scale = config.time_scale  # factor of the times of events
         grants = Grants(config.allow, config.data_roots, config.core.max_picture_bytes, config.of_application)
         if keys is None and grants.tells_clients_apart:
             raise UsageError(
@@ -133,16 +135,16 @@ class Shell:
         self._on_application = on_application or (lambda command: None)
         begun_s = time.monotonic()
         self._awake = Awake(begun_s)
-        self._worked = begun_s, time.process_time()  # until when the load is recorded, and the seconds worked
+        self._worked = begun_s, time.process_time()  # end of the recorded load, and the processor seconds until then
         self._timers: list[tuple[float, int, e.TimerKey]] = []
-        self._timer_number = itertools.count()  # of two that are due at once the one that was set first is first
+        self._timer_number = itertools.count()  # orders timers with the same time by their setting
         self._timer_at: dict[e.TimerKey, float] = {}
         self._rejections = Rejections(self._recorder, self.logbook)
         self.failure = ""
-        self._broke = NO_RUN  # the run that was broken last: one is logged once
+        self._broke = NO_RUN  # the run that was broken last, which is logged once
         self._inbox: deque[e.Event] = deque()
         self._bell = Bell()
-        self._poller = new_poller()  # one call to wait by: zmq_poll looks at each socket twice
+        self._poller = new_poller()  # waits in one call: zmq_poll looks at each socket twice
         routers = self._sockets.control, self._sockets.bulk, *self._sockets.others.values()
         for descriptor in (self._bell.descriptor, *(router.get(zmq.FD) for router in routers)):
             self._poller.register(int(descriptor), READABLE)
@@ -150,11 +152,11 @@ class Shell:
         self._stopping = False
         self._workers = Workers(self.queue_event, grants.of, config.core.max_threads, self.logbook)
         self._quick: deque[tuple[Slot, Task]] = deque()
-        self._quick_call: Call | None = None  # under way, where it may take too long
+        self._quick_call: Call | None = None  # the call under way, if it may take too long
         self._housekeeping_s = begun_s + HOUSEKEEPING_S
-        self._due_s = self._housekeeping_s  # when something is to be done that no message brings
-        self._answers_s = 0.0  # not before this are answers looked for
-        self._turns = 0  # so many messages of either router could have been taken
+        self._due_s = self._housekeeping_s  # time of the next work without a message
+        self._answers_s = 0.0  # time of the next read of answers
+        self._turns = 0  # number of messages of each router that could have been taken
         self._sockets.watch(lambda: (self._turns, self._asleep), self._wake)
         if self._sockets.guard is not None:
             self._bulk.watch()
@@ -164,20 +166,20 @@ class Shell:
     # --- used from other threads -----------------------------------------------------------------------
 
     def speak(self, version: int, run: RunId | None = None) -> None:
-        """Have this version of the protocol spoken in a run, or in all of which no client has said it; any thread."""
+        """Use a version of the protocol for a run, or for runs without a stated version. Any thread may call this."""
         if run is None:
             self._sockets.version = version
         else:
             self._sockets.speak(run, version)
 
     def queue_event(self, event: e.Event) -> None:
-        """Queue an event for the core; any thread."""
+        """Queue an event for the core, from any thread."""
         self._inbox.append(event)
         self._wake()
 
     @property
     def logbook(self) -> Logbook:
-        """The log records of this host."""
+        """Log records of this host."""
         return self._recorder.logbook
 
     @property
@@ -186,7 +188,7 @@ class Shell:
 
     @property
     def frames_rejected(self) -> int:
-        """How many messages were not taken so far."""
+        """Number of messages that were rejected so far."""
         return self._rejections.count
 
     @property
@@ -194,13 +196,13 @@ class Shell:
         return not self._duty.over.is_set()
 
     def close(self) -> None:
-        """Stop the I/O thread and free sockets and files; idempotent."""
+        """Stop the loop, and free sockets and files. May be called again."""
         self._stopping = True
         self._wake()
         self._duty.wait(10)
 
     def forked(self) -> None:
-        """This process is a fork of the one that runs it: nothing does here."""
+        """Mark the shell as over, in a fork of the process, where none of the threads runs."""
         self._duty.over = threading.Event()
         self._duty.over.set()
 
@@ -215,29 +217,29 @@ class Shell:
     # --- the thread on duty ----------------------------------------------------------------------------
 
     def _ended(self, error: BaseException | None) -> None:
-        """The loop is over: free all that can be freed."""
+        """Free sockets, threads and files, as the loop is over."""
         self._stopped_of(error)
         destroy = partial(self._sockets.destroy, 200)
         for step in (self._workers.stop, self._recorder.close, self._poller.close, destroy, self._bell.close):
             try:
                 step()
-            except Exception as problem:  # whatever it is, the rest is to be freed
+            except Exception as problem:  # any error: the rest is to be freed
                 self._stopped_of(problem)
 
     def _stopped_of(self, error: BaseException | None) -> None:
         if error is None or self.failure:
             return
-        self.failure = type(error).__name__  # before anything that takes memory
+        self.failure = type(error).__name__  # first, before any step that takes memory
         try:
             why = f"{self.failure}: {one_line(error)}"
             self.failure = f"the host {self.config.name!r} stopped: {why}"
             self._on_application(e.Fail(NO_RUN, self.failure))
             self.logbook.write("host-stopped", self.failure, reason=why)
-        except Exception:  # nobody can be told; ``failure`` tells
+        except Exception:  # no report is possible, but ``failure`` is set
             return
 
     def _loop(self) -> bool:
-        """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
+        """Serve until the shell is to stop (True), or a second thread has taken the duty over (False)."""
         sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
         control, bulk, poll, transfers = sockets.control, sockets.bulk, self._poller.poll, self._bulk
         rung, hush = self._bell.descriptor, self._bell.hush
@@ -245,11 +247,11 @@ class Shell:
         of_control, of_bulk = [(control, INCOMING)], [(bulk, INCOMING)]
         routers = [(name, router, router.get(zmq.FD), [(router, INCOMING)]) for name, router in sockets.others.items()]
         watched = sockets.watching.descriptors
-        at_others: set[str] = set()  # networks in which something waits
-        if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
+        at_others: set[str] = set()  # networks in which a message waits
+        if self._quick_call is not None and not self._quick_call.over:  # this thread took the duty over from the call
             workers.watch(self._quick_call)
         sockets.stirred = True
-        at_control: Any = 0  # whether a message of that router waits
+        at_control: Any = 0  # whether a message of the control router waits
         at_bulk: Any = 0
         awake, now = self._awake, time.monotonic()
         if now > awake.limit_s:
@@ -259,12 +261,12 @@ class Shell:
             if sockets.stirred:  # R4: a message may wait that the descriptor does not report again
                 sockets.stirred, at_control, at_bulk = False, 1, 1
                 at_others.update(sockets.others)
-            if at_control:  # asked so because pyzmq looks an option's number up in Python
+            if at_control:  # by zmq_poll, as pyzmq looks up an option's number in Python
                 at_control = zmq_poll(of_control, 0)
             if at_bulk:
                 at_bulk = zmq_poll(of_bulk, 0)
-            self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
-            # asked once: another thread may change it meanwhile
+            self._asleep = True  # set before the check of the inbox: an event queued later rings the bell
+            # read once, as a worker thread may change it meanwhile
             due_s = early_s = min(self._due_s, transfers.due_s, workers.due_s)
             if guard is not None and guard.calm and guard.glance_s < due_s:
                 due_s = guard.glance_s
@@ -319,10 +321,10 @@ class Shell:
         return True
 
     def _see_to_what_is_due(self, now: float) -> None:
-        """Something is: a timer, a call that takes too long, credits that have waited, or a glance at the process."""
+        """Handle due work: timers, overdue calls, credits that have waited, or a check of the memory."""
         sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
         if now >= self._due_s:
-            sockets.stirred = True  # so a router that is broken is found as well
+            sockets.stirred = True  # so a broken router is found as well
             self._do_what_is_due(now)
         if now >= workers.due_s:
             for failed in workers.overdue(now):
@@ -333,7 +335,7 @@ class Shell:
             guard.glance(now)
 
     def _make_quick_calls(self) -> bool:
-        """Make the calls of quick nodes; False when one was not, and the duty was taken over meanwhile."""
+        """Make the calls of quick nodes. Return False if a call was long, and the duty was taken over meanwhile."""
         duty = self._duty
         while self._quick:
             slot, command = self._quick.popleft()
@@ -385,7 +387,7 @@ class Shell:
             self.handle(e.MessageReceived(sender, message), now, identity)
 
     def _take_word_of_hosts(self, sender: str, identity: bytes, frame: zmq.Frame, message: m.Drain | m.Enlist) -> None:
-        """What concerns this process, or its application, and no run."""
+        """Handle a message about this process or the application, and about no run."""
         if isinstance(message, m.Drain):
             try:
                 self._sockets.check_drain(identity, frame)
@@ -434,7 +436,7 @@ class Shell:
             self.break_run(chunk.message.run, chunk.message, error)
 
     def _undecoded(self, sender: str, frame: bytes, error: ProtocolError) -> None:
-        """A message does not decode: it changes nothing, and is no secret."""
+        """Count a message that does not decode, and notify the core of the run in the message."""
         kind, run = frames.subject_of(frame)
         self._rejections.add(str(error), sender, kind, run)
         self.handle(e.DecodingFailed(sender, run, kind), time.monotonic())
@@ -442,7 +444,7 @@ class Shell:
     # --- commands --------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, now: float, asker: bytes = b"") -> None:
-        """Tell the core, and do what it commands; ``asker``: the connection from which the event came."""
+        """Pass an event to the core, and carry out the commands. ``asker``: connection on which the event arrived."""
         awake = self._awake
         if now > awake.limit_s:
             self._wake_up(now)
@@ -470,27 +472,27 @@ class Shell:
                 self.break_run(getattr(command, "run", NO_RUN), command, error)
 
     def _without_broken(self, event: e.Event, error: Exception, scaled: float) -> list[e.Command]:
-        """What the core commands after it raised over ``event``: the run that was worked on is dropped (R3)."""
+        """Return the core's commands after it raised over ``event``: the run concerned is dropped (R3)."""
         run = self.core.at_fault(event)
         reason = self._blame(run, event, error)
         if isinstance(event, e.TimerFired) and (run in self.core.runs or (run and not event.key.run)):
-            self.queue_event(event)  # it may be of other runs, too
+            self.queue_event(event)  # the timer may be of other runs, too
         sender = event.sender if isinstance(event, e.MessageReceived) else ""
         broken = e.RunBroken(run, reason, sender)
         try:
             return self.core.handle(broken, scaled)
-        except Exception as another:  # R3: what the host has to say to itself is of other runs, too
+        except Exception as another:  # R3: messages of the host to itself are of other runs, too
             if self.core.at_fault(broken) in self.core.runs:
                 return self._without_broken(broken, another, scaled)
             self._blame(run, broken, another)
             return []
 
     def break_run(self, run: RunId, about: object, error: Exception) -> None:
-        """Have a run dropped for an error that is of this shell's making, or of the machine's (R3)."""
+        """Drop a run for an error of this shell or of the machine (R3)."""
         self.queue_event(e.RunBroken(run, self._blame(run, about, error)))
 
     def _blame(self, run: RunId, about: object, error: Exception) -> str:
-        """Record and log what is no fault of the run's own code; returns the reason in one line."""
+        """Record and log an error that is no fault of the run's own code. Return the reason in one line."""
         if isinstance(error, zmq.ZMQError) and error.errno in BEYOND_REPAIR:
             raise error
         at = error.__traceback__
@@ -510,7 +512,7 @@ class Shell:
         return f"a defect of the runtime there broke the run at {event}: {reason}"
 
     def _have_made(self, command: Task) -> None:
-        """Have an operator's code called, by this thread soon if that is quick."""
+        """Pass a call of an operator's code to a worker. If the call is quick, this thread makes it soon."""
         slot = self._workers.slot(command)
         if slot is None:
             return
@@ -545,7 +547,7 @@ class Shell:
                 descriptor = self._sockets.watch_process(run, host)
                 if descriptor is not None:
                     self._poller.register(descriptor, READABLE)
-                    self._handle_guest_event(descriptor)  # connecting takes the sign that something came
+                    self._handle_guest_event(descriptor)  # connecting resets the descriptor that shows events
             case e.Unwatch(run, host):
                 self._unwatch(run, host)
             case e.OpenRun():
@@ -560,7 +562,7 @@ class Shell:
                 self._on_application(command)
 
     def _open_run(self, command: e.OpenRun) -> None:
-        """A run begins here."""
+        """Begin a run on this host."""
         install, nodes = command.install, command.nodes
         self._bulk.run_opened(time.monotonic())
         self._recorder.open_run(install.run, install.label, install.epoch_s)
@@ -572,7 +574,7 @@ class Shell:
         self._record_load()
 
     def _close_run(self, command: e.CloseRun) -> None:
-        """A run is over here, or another generation follows."""
+        """End a run on this host, or pass it on to the next generation."""
         run, follows = command.run, command.follows
         text = f"run {run} goes on here as {follows}" if follows else f"run {run} is over here"
         self.logbook.write("run-over", text, run=str(run))
@@ -582,11 +584,11 @@ class Shell:
         self._recorder.close_run(run)
         self._bulk.forget(run)
         self._unwatch(run)
-        if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
+        if run not in self.core.coordinator.led:  # the client here still has to tell every host that the run is over
             self._sockets.forget(run, follows=bool(follows))
 
     def _handle_guest_event(self, descriptor: int) -> None:
-        """Notify the core if the process of a guest is gone."""
+        """Notify the core if the process of a guest has ended."""
         gone = self._sockets.watching.handle(descriptor, self._sockets.guard)
         if gone is not None:
             self._unwatch(*gone)
@@ -604,11 +606,11 @@ class Shell:
         self._due_s = min(self._due_s, self._awake.epoch + command.at_s / self._time_scale)
 
     def check_by(self, at_s: float) -> None:
-        """Have the connections for bulk looked at then."""
+        """Schedule a check of the connections for bulk at the latest at this time."""
         self._due_s = min(self._due_s, at_s)
 
     def _do_what_is_due(self, now: float) -> None:
-        if now >= self._answers_s:  # before what they answer is repeated
+        if now >= self._answers_s:  # before the answered messages are repeated
             self._take_answers(now)
         suspended_s = self._awake.suspended(now)
         if suspended_s:
@@ -629,7 +631,7 @@ class Shell:
             self._due_s = min(self._due_s, self._awake.epoch + self._timers[0][0] / self._time_scale)
 
     def _wake_up(self, now: float) -> None:
-        """Leave the time in which this process did not run out of what the core is told."""
+        """Exclude the time in which this process did not run from the times of the core, calls and transfers."""
         stopped_s = self._awake.stopped(now)
         self._workers.slept(stopped_s)
         self._bulk.slept(stopped_s)
@@ -637,7 +639,7 @@ class Shell:
             self._notify_slept(stopped_s, now, "it was stopped, or something held it up")
 
     def _notify_slept(self, slept_s: float, now: float, why: str) -> None:
-        """Notify the core, log it, and dial other hosts anew if their connections are dead by now."""
+        """Notify the core and the log, and dial other hosts anew if their connections are dead by now."""
         text = f"this process did not run for {in_seconds(slept_s)} ({why}); others may have given it up"
         self.logbook.write("host-slept", text, duration_s=slept_s * self._time_scale, reason=why)
         if slept_s >= STALE_S:
@@ -657,7 +659,7 @@ class Shell:
         self._recorder.flush()
 
     def _expired(self, name: str, how: str, now: float) -> None:
-        """Log that a certificate has expired, and have the runs end that need its host."""
+        """Log the expiry of a certificate, and notify the core, which ends runs with the owner."""
         self.logbook.write("certificate-expired", f"{name!r} {how}", peer=name, reason=how)
         self.handle(e.CertificateExpired(name, how), now)
 

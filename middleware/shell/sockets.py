@@ -1,20 +1,21 @@
-"""A host's sockets: where others reach it, and the lines to them.
+"""Sockets of a host: the endpoints at which other hosts reach it, and its lines to other hosts.
 
-Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to
-either; in each further network that it is joined to it binds one more, for bulk, and dials those who have one there as
-well. Messages to a peer go through the dealer. Who has no line here (it asks ``Hello``, or of a run that is not open
-here) is answered through the router, on the connection that asked and on no other; so nobody has this host dial what
-he says. The router is mandatory: an unroutable answer is an error, never a silent drop.
-Endpoints are of TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``).
-Rules:
+Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to each of
+the two. In each further network it binds one more ROUTER for bulk, and dials the peers that have one there as well.
+Messages to a peer go through the dealer. A sender without a line here (it sends ``Hello``, or asks about a run that is
+not open here) is answered through the router, only on its own connection. So no message makes a host dial the endpoint
+that it names. The router is mandatory: an answer without a route is an error, never a silent drop. Endpoints are of
+TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``). Rules:
 
-- R1: What is sent can be refused (no room on the line, no socket to be had), which ends nothing: a credit goes on
-  waiting, a chunk is sent later, and cores repeat all that matters.
-- R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
-- R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
-- R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``response_times``).
-- R5: Where bytes of a connection do not get through, and the host there answers, it is dialled anew: TCP waits longer
-  before each of its own attempts, up to two minutes, and a firewall may have forgotten the connection.
+- R1: A send may be refused (the line has no room, or no socket is left), and nothing ends. A credit waits on, a chunk
+  is sent later, and cores repeat all important messages.
+- R2: Sockets are bounded. Connections without recent messages are closed, first those to hosts of no run. They are
+  dialled anew when needed.
+- R3: A message of too many frames is dropped, a few frames at a time.
+- R4: A dealer receives only answers, and few of them. Answers are read before messages are repeated
+  (``response_times``).
+- R5: If bytes of a connection do not get through and the host answers, the connection is dialled anew. TCP waits longer
+  before each attempt of its own, up to two minutes, and a firewall may have forgotten the connection.
 """
 
 from __future__ import annotations
@@ -66,26 +67,26 @@ from thalweg.middleware.shell.watching import Watching
 if TYPE_CHECKING:
     from thalweg.middleware.shell.guard import Guard
 
-NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
+NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: to combine pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
-SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
-BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
-BULK_UNREAD = 8  # that wait for this host; changed while there are connections, libzmq would let some wait for good
-ANSWERS_QUEUED = 64  # where they are sent
+ZERO_COPY_BYTES = 1024 * 1024  # below this size, a copy is cheaper than a reference
+SOURCE = int(zmq.SRCFD)  # property of a frame: the descriptor on which it arrived
+BULK_QUEUED = 64  # chunks that wait for a peer that does not read: credit limits honest hosts to fewer
+BULK_UNREAD = 8  # chunks that wait for this host; a later change would make libzmq hold some back for good
+ANSWERS_QUEUED = 64  # answers that wait for the peer
 ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit, m.SubscriptionEnded, m.Unsubscribe})
-SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
-TOLD_S = 60.0  # between two lines that say the same
-URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
+SKIPPED_FRAMES = 2_000  # frames of an oversized message that are dropped at once: about a millisecond
+TOLD_S = 60.0  # between two log lines with the same text
+URGENT = 0xB8  # type of service of control messages: expedited forwarding (RFC 3246)
 Socket = zmq.Socket[bytes]
-_send = zmq.backend.Socket.send  # which zmq.Socket.send calls
+_send = zmq.backend.Socket.send  # the method that zmq.Socket.send calls
 _recv = zmq.backend.Socket.recv  # as a function: pyzmq's sockets look names up in Python
 
 
 class HostConnections:
-    """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message.
+    """Line to one host of a run: its dealers, once dialled, and the credits that wait for a message.
 
-    Over each further network a line of its own, one of ``others``, has the dealer for bulk there.
+    Each further network has a line of its own in ``others``, with the dealer for bulk there.
     """
 
     __slots__ = (
@@ -103,30 +104,34 @@ class HostConnections:
         self.others = (
             {name: HostConnections(run, peer, name, version) for name in peer.ends if name != NET} if via == NET else {}
         )
-        self.used = True  # since it was looked at last, at ``used_s``
+        self.used = True  # since the last check, at ``used_s``
         self.used_s = time.monotonic()
         self.control: Socket | None = None
         self.bulk: Socket | None = None
         self.chunk_bytes = CHUNK_BYTES
-        self.credits: list[tuple[int, int, float, float]] = []  # transfer, its bytes, gap, when it had come
-        self.heads: set[str] = set()  # digests of parcels' heads that have arrived there
+        self.credits: list[tuple[int, int, float, float]] = []  # transfer, bytes, gap, time of arrival
+        self.heads: set[str] = set()  # digests of heads of parcels that have arrived there
 
     @property
     def bulk_end(self) -> End:
-        """Where its chunks go."""
+        """Endpoint and host for chunks on this line."""
         return self.peer.ends[self.via], self.host
 
     def hang_up(self) -> None:
-        """Let go of its dealers, which may be closed from now on: a transfer that still has the line dials anew."""
+        """Drop the dealers, which may then be closed. A transfer that still has the line dials anew."""
         self.control = self.bulk = None
         for other in self.others.values():
             other.bulk = None
 
 
 class Listening(NamedTuple):
-    """Where a host listens: its control endpoint, the address that peers dial where that is another, and, by name, its
-    endpoints for bulk in further networks. ``insecure``: over TCP also without keys. ``bulk_port``: the port of its
-    bulk endpoint in the network that all share, by default the one above that of control; 0: any.
+    """Endpoints of a host.
+
+    - ``endpoint``: control endpoint.
+    - ``advertise``: address that peers dial, if it differs.
+    - ``networks``: endpoints for bulk in further networks, by the name of the network.
+    - ``insecure``: listen over TCP even without keys.
+    - ``bulk_port``: port for bulk in the shared network. None: the port above the control port. 0: any port.
     """
 
     endpoint: str
@@ -137,9 +142,9 @@ class Listening(NamedTuple):
 
 
 class Sockets:
-    """The routers of host ``name``, and a dealer to each end of each peer that was sent something.
+    """Routers of host ``name``, and dealers to each endpoint of each peer that was sent a message.
 
-    Raises UsageError for an endpoint that cannot be listened on, and for a certificate of another name.
+    Raises UsageError for an endpoint that cannot be listened on, and for a certificate with a different name.
     """
 
     def __init__(
@@ -153,9 +158,9 @@ class Sockets:
         process: str = "",
     ) -> None:
         self.speaks, self.logbook = speaks, Logbook(name)
-        self.heard = speaks[1]  # the version of the frame that is being seen to
-        self.version = speaks[1]  # of what is said first here
-        self._versions: dict[RunId, int] = {}  # of other clients' runs, whatever their generation
+        self.heard = speaks[1]  # version of the frame that is being handled
+        self.version = speaks[1]  # version of messages that this host sends first
+        self._versions: dict[RunId, int] = {}  # versions of other clients' runs, the same in all generations
         if keys is not None and keys.own.name != name:
             raise UsageError(
                 f"{name!r} cannot use the certificate of {keys.own.name!r}; a name is that of its certificate"
@@ -168,10 +173,10 @@ class Sockets:
         self._context = zmq.Context()
         self._context.set(
             zmq.MAX_SOCKETS, 4 * self._limits.max_sockets + 64
-        )  # a guarded one is two; some are being closed
+        )  # a guarded socket counts twice, and some are being closed
         self.guard: Guard | None = None
         self.watching = Watching(self._context)
-        self.stirred = True  # a router was answered through, which takes the sign that something came
+        self.stirred = True  # an answer was sent through a router, which resets the descriptor that shows messages
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
         try:
@@ -193,49 +198,50 @@ class Sockets:
             raise
         self.lines: dict[RunId, dict[str, HostConnections]] = {}  # by run and host
         self.dealers: dict[End, Socket] = {}
-        self._dialled: dict[End, str] = {}  # the keys that dealers demand, with keys
-        self.holding: set[HostConnections] = set()  # those on which credits wait
+        self._dialled: dict[End, str] = {}  # keys that dealers demand
+        self.holding: set[HostConnections] = set()  # lines on which credits wait
         self._lines_at: Counter[End] = Counter()
-        self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
-        self.drainers: dict[bytes, int] = {}  # connections that hear what becomes of a drain, and in which version
-        self._told_s: dict[str, float] = {}  # when what was logged last
+        self._surplus: set[Socket] = set()  # routers with an oversized message to drop
+        self.drainers: dict[bytes, int] = {}  # connections that requested a drain, with their versions
+        self._told_s: dict[str, float] = {}  # time of the last log line by text
 
     def watch(self, turns: Callable[[], tuple[int, bool]], wake: Callable[[], None]) -> None:
-        """Have connections guarded against what no option of libzmq bounds; ``turns`` and ``wake`` as for ``Guard``.
+        """Start a guard of connections against dangers that no option of libzmq bounds.
 
-        Other systems than Linux do not tell what a connection has received: a host there listens on loopback alone.
+        ``turns``, ``wake``: as for ``Guard``. Only Linux reports the bytes that a connection has received. On other
+        systems a host listens only on loopback.
         """
         if self.me.control.startswith("tcp://") and on_linux():
-            from thalweg.middleware.shell.guard import Guard  # which imports what Linux alone has
+            from thalweg.middleware.shell.guard import Guard  # imports modules that only Linux has
 
             self.guard = Guard((self.control, self.bulk, *self.others.values()), self._limits, turns, wake)
 
     def destroy(self, linger_ms: int) -> None:
         if self.guard is not None:
             self.guard.stop(self.dealers.values())
-        with contextlib.suppress(zmq.ZMQError):  # of a context that a defect has closed
+        with contextlib.suppress(zmq.ZMQError):  # a defect has closed the context
             self.watching.stop()
         take_away(self._bound)
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.destroy(linger=linger_ms)
 
-    # --- who is where ----------------------------------------------------------------------------------
+    # --- lines to hosts --------------------------------------------------------------------------------
 
     def meet(self, run: RunId, peers: Iterable[m.Peer]) -> None:
-        """In run ``run`` these hosts listen there."""
+        """Note the endpoints of hosts in run ``run``."""
         lines, version = self.lines.setdefault(run, {}), self._versions.get(run.first_generation, self.version)
         for peer in peers:
             line = lines.pop(peer.name, None)
             if line is None or line.peer != peer or line.version != version:
                 line = self._line_in_place_of(line, HostConnections(run, peer, NET, version))
-            lines[peer.name] = line  # the latest is the last
-        # R2: of the hosts of no run, the one met longest ago is hung up on
+            lines[peer.name] = line  # the latest host is the last
+        # R2: of the hosts of no run, the host met longest ago is dropped
         while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:
             self._forget(lines.pop(next(iter(lines))))
 
     def speak(self, run: RunId, version: int) -> None:
-        """Of that run, in all of its generations, this version is spoken from now on; any thread."""
+        """Use a version of the protocol for a run from now on, in every generation. Any thread may call this."""
         self._versions[run.first_generation] = version
 
     def _line_in_place_of(self, before: HostConnections | None, line: HostConnections) -> HostConnections:
@@ -271,35 +277,35 @@ class Sockets:
         dealer.close(linger_ms)
 
     def outflow(self, end: End) -> Outflow | None:
-        """Return what has got through to there, None without a connection. Only where ``guard`` is one."""
+        """Return the state of bytes sent to an endpoint, None without a connection. Needs ``guard``."""
         assert self.guard is not None
         return self.guard.outflow(end[0])
 
     def control_ends(self) -> list[End]:
-        """The control connections of this host's dealers."""
+        """Return the control connections of this host's dealers."""
         return list({(line.peer.control, line.host) for line in self._all_lines() if line.control is not None})
 
     def redial(self, end: End) -> None:
-        """R5: drop what waits on a connection, and connect anew with the next message."""
+        """Drop the messages that wait on a connection, and connect again with the next message (R5)."""
         for line in self._all_lines():
             if end in line.ends:
                 line.hang_up()
         self._close(end, 0)
 
     def forget(self, run: RunId, *, follows: bool = False) -> None:
-        """Forget where a run's hosts are, and hang up on those that no other run talks to.
+        """Forget the endpoints of a run's hosts, and close connections to hosts without a further run.
 
-        Unless another generation ``follows``, also which version is spoken.
+        Unless the next generation ``follows``, forget the protocol version of the run as well.
         """
         if not follows:
             self._versions.pop(run.first_generation, None)
         for line in self.lines.pop(run, {}).values():
             self._forget(line)
-        for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
+        for end in self.dealers.keys() - self._lines_at.keys():  # a transfer that still has its line has dialled
             self._close(end)
 
     def line(self, run: RunId, host: str, via: str = NET) -> HostConnections | None:
-        """The way to a host, over a network; None where it has none there, or the run has no such host."""
+        """Return the line to a host over a network. None: the run has no such host, or it is not in the network."""
         try:
             line = self.lines[run][host]
             return line if via == NET else line.others[via]
@@ -307,19 +313,21 @@ class Sockets:
             return None
 
     def approach(self, line: HostConnections) -> bool:
-        """Connect, if that is still to be done; False where no socket can be had now."""
+        """Connect a line if necessary. Return False if no socket is left."""
         try:
             if line.via == NET:
                 line.control = self._dealer((line.peer.control, line.host))
             line.bulk = self._dealer((line.peer.ends[line.via], line.host), bulk=True)
-        except zmq.ZMQError as error:  # R1: no socket is to be had now, which ends nothing
+        except zmq.ZMQError as error:  # R1: no socket is left now, and nothing ends
             line.hang_up()
             self._log_once(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
             return False
         return True
 
     def _member(self, identity: bytes, frame: zmq.Frame) -> str:
-        """The host whose key the connection of a message has; ProtocolError for none."""
+        """Return the host whose key the connection of a message has proved. Raises ProtocolError if no member has the
+        key.
+        """
         assert self._keys is not None
         public = str(frame.get("User-Id"))
         if self.guard is not None and not self._keys.members.knows(public):
@@ -329,7 +337,11 @@ class Sockets:
     def check_leader(
         self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove | m.AddMember | m.InstallSubscriber
     ) -> None:
-        """ProtocolError when its sender may not say so, or this host has no certificate of one in the run."""
+        """Raise ProtocolError if the sender may not lead a run, or this host lacks the certificate of a host of the
+        run.
+
+        Unless the message is a Remove, the sender gets the reason as an answer.
+        """
         if self._keys is None:
             return
         member = self._keys.members.sender(identity, str(frame.get("User-Id")))
@@ -344,7 +356,7 @@ class Sockets:
             raise
 
     def check_drain(self, identity: bytes, frame: zmq.Frame) -> None:
-        """ProtocolError when its sender may not have this host end."""
+        """Raise ProtocolError if the sender of a message may not drain this host."""
         if self._keys is None:
             if not self.me.control.startswith("ipc://"):
                 raise ProtocolError("a host without keys is not drained by a message; send its process SIGTERM")
@@ -354,19 +366,20 @@ class Sockets:
             raise ProtocolError(f"{member.name!r} has the certificate of a host, which drains no other")
 
     def answer(self, identity: bytes, message: m.Message) -> None:
-        """Answer on the connection that asked, as it does."""
+        """Answer a message on its own connection, in its version of the protocol."""
         self._post_back(identity, self._encoded_back(message))
 
     def answer_drainers(self, message: m.Drained) -> None:
-        """Say what has become of it to all that asked."""
+        """Send the result of a drain to the connections that requested the drain."""
         for identity, version in self.drainers.items():
             self._post_back(identity, frames.encode(message, version))
         self.drainers.clear()
 
     def check_members(self) -> list[tuple[str, str]]:
-        """Hang up on hosts that are members no more, or by another key; to be called every few seconds.
+        """Close connections to hosts that are no members any more, or have a new key. Called every few seconds.
 
-        Return whose certificate has expired, of this host and those of its runs, and how a sentence on each goes on.
+        Return expired certificates of this host and of the hosts of its runs. Each is a name with the rest of a
+        sentence that begins with the name.
         """
         if self._keys is None or self._expiry is None:
             return []
@@ -379,7 +392,7 @@ class Sockets:
         return [*self._expiry.check({line.host for line in self._all_lines()}, self.logbook)]
 
     def hang_up_idle(self, now: float) -> None:
-        """R2: of lines that nothing has been sent on for ``idle_s``."""
+        """Close lines without a message for ``idle_s`` (R2)."""
         idle_s, busy = self._limits.idle_s, set()
         for line in self._all_lines():
             if line.used or any(other.used for other in line.others.values()):
@@ -391,7 +404,7 @@ class Sockets:
         self._hang_up(self.dealers.keys() - busy)
 
     def hang_up_all(self) -> None:
-        """Hang up on every host; each is dialled anew when it is next sent something."""
+        """Close the connections to every host. Each is dialled anew with the next message."""
         self._hang_up(list(self.dealers))
 
     def _hang_up(self, ends: Collection[End]) -> None:
@@ -406,7 +419,7 @@ class Sockets:
         return (line for lines in self.lines.values() for line in lines.values())
 
     def _make_room(self) -> None:
-        """R2: for one more dealer; ZMQError where all of them are in use."""
+        """Make room for a further dealer (R2). Raises ZMQError if every dealer is in use."""
         soft, most = descriptors.soft_limit(), self._limits.max_sockets
         if 0 <= soft < descriptors.OF_A_PEER // 2 * most + descriptors.OWN:
             most = max(2, (soft - descriptors.OWN) // (descriptors.OF_A_PEER // 2))
@@ -428,19 +441,22 @@ class Sockets:
         if now - self._told_s.get(what, -TOLD_S) < TOLD_S:
             return
         self._told_s = {text: at_s for text, at_s in self._told_s.items() if now - at_s < TOLD_S}
-        if len(self._told_s) < 16:  # whoever is told much reads nothing
+        if len(self._told_s) < 16:  # more kinds of lines are not logged, as nobody would read them
             self._told_s[what] = now
             self.logbook.write(event, f"{what}: {more}", about=what, reason=more)
 
     # --- sending ---------------------------------------------------------------------------------------
 
     def hold(self, line: HostConnections, credit: tuple[int, int, float, float]) -> None:
-        """Let the last credit of a transfer wait for a message to ride on: transfer, bytes, gap, when it had come."""
+        """Hold the last credit of a transfer for the next message, to be piggybacked.
+
+        ``credit``: number of the transfer, bytes, gap, time of arrival.
+        """
         line.credits.append(credit)
         self.holding.add(line)
 
     def post_held(self, line: HostConnections) -> bool:
-        """Send the credit that has waited longest, with the others to the same host; False when that was refused."""
+        """Send the credit that has waited longest, with others to the host. Return False if the send was refused."""
         credit = line.credits.pop(0)
         if not line.credits:
             self.holding.discard(line)
@@ -451,9 +467,9 @@ class Sockets:
         return False
 
     def post(self, run: RunId, host: str, message: m.Message, asker: bytes = b"") -> bool:
-        """Send a message as control, with the credits that wait for one; False when it was refused (R1).
+        """Send a control message, with credits that wait for one. Return False if the send was refused (R1).
 
-        ``asker``: the connection of the message that this answers, for a host to which there is no line.
+        ``asker``: connection of the message that this one answers, for a host without a line.
         """
         line = self.line(run, host)
         if line is None:
@@ -479,13 +495,13 @@ class Sockets:
         return True
 
     def _encoded_back(self, message: m.Message) -> bytes:
-        """A frame of the version of the one that it answers, where this host speaks that."""
+        """Return the frame of an answer, in the version of the handled frame if this host speaks the version."""
         oldest, newest = self.speaks
         return frames.encode(message, min(max(self.heard, oldest), newest))
 
     def _post_back(self, identity: bytes, frame: bytes) -> bool:
         self.stirred = True
-        for router in (self.control, self.bulk, *self.others.values()):  # a connection is known to one of them
+        for router in (self.control, self.bulk, *self.others.values()):  # one of the routers has the connection
             try:
                 router.send(identity, NOBLOCK_MORE)
                 router.send(frame, NOBLOCK)
@@ -496,7 +512,7 @@ class Sockets:
         return False
 
     def send_chunk(self, line: HostConnections, chunk: m.Chunk, piece: memoryview) -> bool:
-        """Send a piece of a transfer; False when there is no room for it now."""
+        """Send a piece of a transfer. Return False if the line has no room now."""
         if line.bulk is None and not self.approach(line):
             return False
         assert line.bulk is not None
@@ -514,8 +530,10 @@ class Sockets:
     # --- receiving -------------------------------------------------------------------------------------
 
     def take(self, socket: Socket, parts: int) -> tuple[str, bytes, list[zmq.Frame]] | None:
-        """The next message, if there is one: the host that it is from (with keys, for certain), on which connection,
-        and its ``parts`` frames. ProtocolError for more or fewer, or a host that it cannot be from.
+        """Return the next message of a router: sender, identity of the connection, and ``parts`` frames.
+
+        None: no message waits. With keys, the sender is proved. Raises ProtocolError for a wrong number of frames, or
+        an identity of a different host.
         """
         if self._surplus and socket in self._surplus:
             self._skip(socket)
@@ -524,7 +542,7 @@ class Sockets:
             identity = _recv(socket, NOBLOCK)
         except zmq.Again:
             return None
-        frame = _recv(socket, NOBLOCK, False)  # not copied; by position, which is sooner
+        frame = _recv(socket, NOBLOCK, False)  # not copied; by position, which is faster
         received = [frame]
         while frame.more:
             if len(received) == parts:
@@ -539,7 +557,7 @@ class Sockets:
         return name_of(identity) if self._keys is None else self._member(identity, frame), identity, received
 
     def _skip(self, socket: Socket) -> None:
-        """R3: read on in a message of too many frames."""
+        """Read and drop further frames of a message of too many frames (R3)."""
         self._surplus.add(socket)
         for _ in range(SKIPPED_FRAMES):
             if not socket.recv(NOBLOCK, copy=False).more:
@@ -547,7 +565,9 @@ class Sockets:
                 return
 
     def answers(self) -> list[tuple[str, bytes]]:
-        """R4: what came on the dealers: each with the host that was dialled, with keys for certain."""
+        """Return the frames that have arrived on dealers, each with the dialled host (R4). With keys, the host is
+        proved.
+        """
         came: list[tuple[str, bytes]] = []
         for (_, host), dealer in self.dealers.items():
             with contextlib.suppress(zmq.Again):
@@ -590,10 +610,10 @@ class Sockets:
             socket = self._context.socket(zmq.DEALER)
             self._set_up(socket, bulk=bulk)
             endpoint, host = end
-            if self._keys is not None:  # before it is used: if it changes in between, the host is dialled once more
+            if self._keys is not None:  # before its use: if the key changes in between, the host is dialled again
                 self._dialled[end] = self._keys.members.public_of(host)
             try:
-                with contextlib.suppress(UsageError):  # until there is a certificate of the host, nothing goes there
+                with contextlib.suppress(UsageError):  # nothing is sent until there is a certificate of the host
                     secure_dealer(socket, self._keys, host)
                     if may_dial(self.me.control, endpoint):
                         socket.setsockopt(zmq.IPV6, is_ipv6(endpoint))
@@ -611,8 +631,8 @@ class Sockets:
         socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
         socket.setsockopt(zmq.RCVHWM, ANSWERS_UNREAD)
         socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES)
-        # An identity of its own: one that is used again while the last connection still closes goes unread, and
-        # one that somebody else knows, he can connect with and so take the connection over.
+        # Every connection has a new identity. An identity that is reused while the last connection still closes is not
+        # read. A known identity would let a stranger connect with it and take the connection over.
         socket.setsockopt(zmq.ROUTING_ID, new_identity(self._name))
         socket.setsockopt(zmq.LINGER, 200)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
@@ -620,13 +640,16 @@ class Sockets:
         (_keep_alive if bulk else _heartbeat)(socket)
 
     def watch_process(self, run: RunId, host: str) -> int | None:
-        """Watch whether the process of a host is gone; the descriptor that can be read when there is news of it."""
+        """Watch whether the process of a host ends.
+
+        Return the descriptor that is readable when there is an event, None if the process cannot be watched.
+        """
         line = self.line(run, host)
         if line is None:
             return None
         try:
             socket = self._context.socket(zmq.DEALER)
-        except zmq.ZMQError:  # R1: none to be had; silence shows it later
+        except zmq.ZMQError:  # R1: no socket is left; silence will show the end
             return None
         try:
             self._set_up(socket)
@@ -636,7 +659,7 @@ class Sockets:
                 return None
             socket.setsockopt(zmq.IPV6, is_ipv6(line.peer.control))
             return self.watching.begin(run, host, socket, partial(socket.connect, line.peer.control))
-        except (zmq.ZMQError, UsageError):  # the latter: there is no certificate of it yet
+        except (zmq.ZMQError, UsageError):  # UsageError: there is no certificate of the host yet
             socket.close(0)
             return None
 
@@ -647,7 +670,7 @@ def _as_it_is_now(credit: tuple[int, int, float, float], now: float) -> m.Credit
 
 
 def _pass_refusal(error: zmq.ZMQError) -> None:
-    """A line may be full or unroutable; anything else is a defect."""
+    """Raise the error again, unless a line is full or has no route."""
     if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
         raise error
 
@@ -658,9 +681,9 @@ def _heartbeat(socket: Socket) -> None:
 
 
 def _keep_alive(socket: Socket) -> None:
-    """Have the kernel find connections for bulk that are gone while nothing is sent.
+    """Make the kernel find dead connections for bulk while nothing is sent.
 
-    libzmq hangs up where no whole message has come for ``HEARTBEAT_TIMEOUT``, and a chunk may take minutes.
+    libzmq hangs up if no whole message has arrived for ``HEARTBEAT_TIMEOUT``, and a chunk may take minutes.
     """
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 10)
@@ -669,13 +692,13 @@ def _keep_alive(socket: Socket) -> None:
 
 
 def new_identity(name: str) -> bytes:
-    """What a connection of host ``name`` calls itself by: nobody can guess it."""
+    """Return a new identity for a connection of host ``name``, which nobody can guess."""
     return f"{name}/".encode() + secrets.token_bytes(16)
 
 
 @lru_cache(maxsize=1024)
 def name_of(identity: bytes) -> str:
-    """The host that a connection says it is of; ProtocolError for none."""
+    """Return the host that an identity names. Raises ProtocolError for an identity without a name."""
     name, slash, _ = identity.partition(b"/")
     if not slash or not 1 <= len(name) <= 128:
         raise ProtocolError("a peer without a Thalweg identity")

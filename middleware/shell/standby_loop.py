@@ -1,20 +1,22 @@
-"""Who runs a shell's loop: one thread on duty, which may make short calls itself, and one standing by.
+"""Threads that run a shell's loop: a thread on duty, which may make short calls itself, and a standby thread.
 
-Handing a call of some microseconds to another thread, and its result back, takes longer than the call. So the thread
-on duty makes it itself, between ``begin`` and ``end``. When such a call turns out long, the thread that stands by takes
-the duty over after ``limit_s``, and the loop goes on; the other finds that out from ``end``, leaves the loop, and
-stands by.
+To hand a call of some microseconds to a second thread and to return the result takes longer than the call. Therefore
+the thread on duty makes such a call itself, between ``begin`` and ``end``. If the call takes longer than ``limit_s``,
+the standby thread takes the duty over, and the loop continues. The first thread learns this from ``end``, leaves the
+loop, and stands by.
 
 Rules:
 
-- R1: Only the thread on duty runs ``loop``. It passes between threads under a lock, so that one sees all the other did.
-- R2: Calls are made only while a thread stands by (``present``).
-- R3: Nobody wakes up while no calls are made. While they are, the thread that stands by looks every ``limit_s``, and
-  where it finds no long one ever less often: down to every ``PATIENT`` times that. One that it finds under way, and
-  that may have just begun, it looks at again after ``limit_s``.
-- R4: Who takes the duty over starts another to stand by, for the call may never return. So many as ``MOST_LOST`` are
-  replaced at a time; beyond, no calls are made until one of them is back. One that comes back and is not needed ends.
-- R5: However the loop ends, ``ended`` is told, once, with what it raised, if it did.
+- R1: Only the thread on duty runs ``loop``. The duty passes between threads under a lock, so the next thread sees
+  everything that the last thread did.
+- R2: Calls are made only while a standby thread is ``present``.
+- R3: While no calls are made, no thread wakes up. While calls are made, the standby thread checks every ``limit_s``. If
+  no call is long, the interval grows, up to ``PATIENT`` times ``limit_s``. If a call is under way at a check, the next
+  check follows after ``limit_s``, as the call may have just begun.
+- R4: A thread that takes the duty over starts a new standby thread, as the long call may never return. At most
+  ``MOST_LOST`` threads are replaced at a time. Beyond that, no calls are made until such a thread returns. A returning
+  thread that is not needed ends.
+- R5: However the loop ends, ``ended`` is called once, with the exception if there was one.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-PATIENT = 4  # a host of which nothing is long is looked at 12 times a second, not 50
-MOST_LOST = 16  # threads in calls that do not return, each in a node of its own
+PATIENT = 4  # a host without long calls is checked 12 times a second, not 50
+MOST_LOST = 16  # threads in calls that do not return, each of a different node
 
 
 class StandbyLoop:
-    """Runs ``loop`` in daemon threads until it returns True; False means that it has lost the duty."""
+    """Runner of ``loop`` in daemon threads until ``loop`` returns True. False: the thread has lost the duty."""
 
     def __init__(
         self, loop: Callable[[], bool], ended: Callable[[BaseException | None], None], name: str, limit_s: float
@@ -37,15 +39,15 @@ class StandbyLoop:
         self._loop, self._ended, self._name = loop, ended, name
         self._limit_s = limit_s
         self._lock = threading.Lock()
-        self._serving = threading.Lock()  # held until all is over: looking costs less than an Event's wait
+        self._serving = threading.Lock()  # held until the loop is over: a check costs less than an Event's wait
         self._serving.acquire()
-        self._calls = 0  # begun so far; the number of the one under way
+        self._calls = 0  # calls begun so far, which is the number of the call under way
         self._under_way = False
         self._taken = 0  # the number of the last call during which the duty was taken over
-        self._watched = False  # the thread that stands by looks, or is about to
+        self._watched = False  # the standby thread checks, or is about to
         self._watch = threading.Event()
         self._look_s = limit_s  # R3: the time between two checks of the thread that stands by
-        self._lost = 0  # threads in calls that lost them the duty
+        self._lost = 0  # threads in calls over which they have lost the duty
         self._standby = False  # a thread stands by, or is about to
         self._started = self._holder = 0
         self._threads: list[threading.Thread] = []
@@ -53,14 +55,14 @@ class StandbyLoop:
         self._start(False)
 
     def _start(self, on_duty: bool) -> None:
-        """Have one more thread; without one that stands by all goes on, but no calls are made here (R2)."""
+        """Start a thread, on duty or standby. If no standby thread can start, no calls are made in the loop (R2)."""
         self._standby = not on_duty
         thread = threading.Thread(target=self._run, args=(on_duty,), name=f"{self._name}-{self._started}", daemon=True)
         self._started += 1
         self._threads = [runner for runner in self._threads if runner.is_alive()]
         try:
             thread.start()
-        except RuntimeError:  # this process may have no more of them
+        except RuntimeError:  # the process may have no more threads
             self._standby = False
             if on_duty:
                 raise
@@ -68,15 +70,15 @@ class StandbyLoop:
             self._threads.append(thread)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the loop is over, and its threads have ended (but not for a call that does not return)."""
+        """Wait until the loop is over and its threads have ended. A call that does not return is not waited for."""
         if self.over.wait(timeout_s):
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join(self._limit_s if self._lost else 1.0)
 
     def begin(self) -> int:
-        """The thread on duty begins a call; give ``end`` what this returns."""
-        self._calls += 1  # first: whoever sees one under way must also see its number
+        """Note that the thread on duty begins a call. Return the number of the call, for ``end``."""
+        self._calls += 1  # first: a thread that sees a call under way must also see its number
         self._under_way = True
         if not self._watched:
             self._watched = True
@@ -84,7 +86,10 @@ class StandbyLoop:
         return self._calls
 
     def end(self, call: int) -> bool:
-        """Whether the thread that made the call is still on duty; if not, it must return False from ``loop``."""
+        """Note the end of a call. Return whether the calling thread is still on duty.
+
+        If not, the thread must return False from ``loop``.
+        """
         with self._lock:
             if self._taken >= call:  # R1: another thread runs the loop now
                 return False
@@ -114,7 +119,7 @@ class StandbyLoop:
                 self._standby = True
 
     def _stand_by(self) -> bool:
-        """True when this thread has taken the duty over, False when all is over."""
+        """Wait as the standby thread. Return True after a take-over of the duty, False if the loop is over."""
         self.present = True
         while True:
             self._watch.wait()  # R3: the thread sleeps while no calls are made
@@ -127,7 +132,7 @@ class StandbyLoop:
                     return False
                 self._look_s = min(2 * self._look_s, PATIENT * self._limit_s)
                 with self._lock:
-                    under_way = self._under_way  # before the number: a call seen under way may else be the next one
+                    under_way = self._under_way  # before the number: otherwise the call under way may be the next call
                     looking = self._calls != seen
                     if under_way and not looking:
                         self._taken = seen
@@ -140,6 +145,6 @@ class StandbyLoop:
                         return True
             self._watch.clear()
             self._watched = False
-            if self._calls != seen:  # begun between the look and the clearing
+            if self._calls != seen:  # a call has begun between the check and the clearing
                 self._watched = True
                 self._watch.set()

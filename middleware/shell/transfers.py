@@ -1,7 +1,7 @@
-"""Bulk transfers: values split into chunks, with credit so that neither end buffers without bound.
+"""Bulk transfers: values split into chunks, with credit so that both ends buffer a bounded number of bytes.
 
-A chunk has ``CHUNK_BYTES``, or on a fast line as many bytes as it carries in ``CHUNK_S``, up to ``MAX_CHUNK_BYTES``. A
-transfer of one chunk is one frame, which the receiver turns into an array without copying.
+A chunk has ``CHUNK_BYTES``. On a fast line it has as many bytes as the line carries in ``CHUNK_S``, up to
+``MAX_CHUNK_BYTES``. A transfer of a single chunk is one frame, which the receiver turns into an array without a copy.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from thalweg.middleware.shell.values import frames_of
 
 CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-CHUNK_S = 0.05  # at 40 Mbit/s and below, chunks are of CHUNK_BYTES
+CHUNK_S = 0.05  # at 40 Mbit/s and below, chunks have CHUNK_BYTES
 WAY_WINDOW_S = 60.0
-WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit, but of large ones
+WINDOW_CHUNKS = 4  # chunks of one transfer under way without credit; LARGE_CHUNKS if they are larger
 LARGE_CHUNKS = 2
 
 
 class Sending(ABC):
-    """A transfer of ``total`` bytes that is being sent on the line ``to``.
+    """Transfer of ``total`` bytes that is being sent on the line ``to``.
 
-    ``busy_s``: for how long the line has been busy with what has arrived. Transfers to one host share one connection,
-    first in first out: a chunk's time begins when it is sent or, where others are before it, when the last of them has
-    arrived. Both begin too early at most (by the way back of the credit, by an idle spell), so the shorter counts.
+    ``busy_s``: time that the line has spent on the bytes that have arrived. Transfers to one host share one connection,
+    first in first out. The time of a chunk begins when it is sent, or when the chunks before it have arrived. Both
+    times can only be too early, by the way back of the credit or by an idle spell. Therefore the shorter duration
+    counts.
     """
 
     __slots__ = (
@@ -44,30 +45,33 @@ class Sending(ABC):
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         self.number, self.to, self.message, self.total, self.chunk_bytes = number, to, message, total, chunk_bytes
-        self.begun = False  # something was sent, perhaps of no bytes
-        self.sent = self.credit = 0  # bytes, and those known to have arrived
-        self.pieces: deque[tuple[int, float]] = deque()  # chunks under way: where they end, when sent
-        self.progress_s = now  # when something was last heard of it
+        self.begun = False  # a chunk was sent, perhaps without bytes
+        self.sent = self.credit = 0  # bytes sent, and bytes known to have arrived
+        self.pieces: deque[tuple[int, float]] = deque()  # chunks under way: end of each, and time of sending
+        self.progress_s = now  # time of the last progress
         self.busy_s = 0.0
 
     @property
     def window_bytes(self) -> int:
-        """So many bytes may be under way without credit."""
+        """Number of bytes that may be under way without credit."""
         return max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * self.chunk_bytes)
 
     @abstractmethod
     def next_chunk(self) -> tuple[Chunk, Any] | None:
-        """The next chunk if there is one, and the credit allows it; to be followed by ``advance`` once it was taken."""
+        """Return the next chunk if the credit allows one, else None.
+
+        When the chunk has been sent, the caller calls ``advance``.
+        """
 
     def advance(self, size: int, now: float) -> bool:
-        """A chunk was taken; whether it was the last."""
+        """Note that a chunk of ``size`` bytes was sent. Return whether the chunk was the last."""
         self.begun = True
         self.sent += size
         self.pieces.append((self.sent, now))
         return self.sent == self.total
 
     def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
-        """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""
+        """Count the bytes that have arrived, and the time until ``arrived_s``, as far as known here."""
         self.progress_s = now
         received, pieces, sent = min(credit.received_bytes, self.sent), self.pieces, []
         if received > self.credit:
@@ -76,14 +80,14 @@ class Sending(ABC):
             sent.append(pieces.popleft()[1])
         if sent:
             took_s = arrived_s - sent[0]
-            if len(sent) == 1 and credit.gap_s < took_s and self.total:  # of an empty one its time is the way
+            if len(sent) == 1 and credit.gap_s < took_s and self.total:  # an empty transfer measures the latency
                 took_s = credit.gap_s
             if took_s > 0:
                 self.busy_s += took_s
 
 
 class Route(NamedTuple):
-    """The hops over relays from host ``source``, and where they end: ``end`` knows which heads are known there."""
+    """Hops over relays from host ``source``, and the end of the route: ``end`` has the heads that are known there."""
 
     source: str
     hops: tuple[LinkEnd, ...]
@@ -91,9 +95,9 @@ class Route(NamedTuple):
 
 
 class Outgoing(Sending):
-    """A transfer of this host's own: all of it is here. It goes straight to its target, or on a ``route``.
+    """Transfer from this host, of a complete value, directly to its target or on a ``route``.
 
-    ``end``: the line whose host knows its head once it has arrived.
+    ``end``: line to the target, which knows the head of the value after the arrival.
     """
 
     __slots__ = ("body", "digest", "dtype", "end", "route", "shape")
@@ -105,24 +109,24 @@ class Outgoing(Sending):
         self.route, self.end = route, to if route is None else route.end
         self.dtype, self.shape, self.body = frames_of(value, self.end)
         super().__init__(number, to, message, self.body.nbytes, now, chunk_bytes)
-        self.digest = ""  # of a head in it, which others need not have once it has arrived
+        self.digest = ""  # of a head in the value: later values need not repeat an arrived head
         if type(value) is Parcel and self.shape[0]:
             self.digest = value.digest
 
     def begin_again(self, number: int, now: float) -> None:
-        """Send all of it once more, as transfer ``number``: what was under way is lost."""
+        """Start the transfer once more, as transfer ``number``. Bytes under way are lost."""
         self.number, self.begun, self.sent, self.credit, self.progress_s = number, False, 0, 0, now
         self.pieces.clear()
 
     @property
     def peer(self) -> str:
-        """The host that it goes to in the end."""
+        """Target of the transfer."""
         host: str = self.end.host
         return host
 
     @property
     def via(self) -> Via:
-        """Over what."""
+        """Network, or hops, of the transfer."""
         via: str = self.to.via
         return via if self.route is None else self.route.hops
 
@@ -142,18 +146,18 @@ class Outgoing(Sending):
 
 
 def chunk_bytes_for(size_bytes: int, busy_s: float) -> int:
-    """How large the next chunks may be on a line that was busy for so long with so many bytes."""
-    if size_bytes >= MAX_CHUNK_BYTES * busy_s / CHUNK_S:  # also where no time was seen to pass
+    """Return the size of the next chunks on a line that has carried ``size_bytes`` in ``busy_s`` seconds."""
+    if size_bytes >= MAX_CHUNK_BYTES * busy_s / CHUNK_S:  # also if no time has passed
         return MAX_CHUNK_BYTES
     return max(CHUNK_BYTES, int(size_bytes * CHUNK_S / busy_s))
 
 
 class ReturnWay:
-    """When a peer received something, told on this host's clock.
+    """Conversion of a peer's arrival times to the clock of this host.
 
-    A credit says when on the peer's clock. What it takes back here, clocks' difference included, is never less than the
-    way itself, and mostly more: a host that has to wait for its processor is late to look. So the least of the
-    last minute or two is taken for the way.
+    A credit has the arrival time on the peer's clock. The apparent time of the credit's way back includes the
+    difference of the clocks. The way back never takes less than the link's time, and mostly more, as a busy host reads
+    late. Therefore the least value of the last minute or two counts as the way back.
     """
 
     __slots__ = ("_before_s", "_least_s", "_until_s")
@@ -163,7 +167,7 @@ class ReturnWay:
         self._until_s = -math.inf
 
     def arrived_s(self, credit: Credit, now: float) -> float:
-        """Not later than ``now`` less the time the credit was held."""
+        """Return the arrival time of a credit on this host's clock, at most ``now`` less the time it was held."""
         if now > self._until_s:
             self._before_s, self._least_s = self._least_s, math.inf
             self._until_s = now + WAY_WINDOW_S
@@ -173,14 +177,14 @@ class ReturnWay:
 
 
 def what_is(message: Bulk) -> tuple[RunId | str, ...]:
-    """What a transfer is of, whoever sends it, and however often."""
+    """Return the subject of a transfer. Repeated transfers of the same value have the same subject."""
     if isinstance(message, Partition):
         return message.run, message.producer, message.consumer, str(message.index)
     return message.run, "" if isinstance(message, Probe) else message.node
 
 
 class Incoming:
-    """A transfer of ``what`` being received in several chunks into one buffer."""
+    """Transfer of ``what`` that arrives in several chunks, with its buffer."""
 
     __slots__ = ("buffer", "passing", "received", "seen_s", "what")
 
@@ -192,7 +196,10 @@ class Incoming:
         self.seen_s = 0.0
 
     def add(self, chunk: Chunk, body: memoryview) -> bool:
-        """Take a chunk; True when it was the last. Chunks of a connection come in order, so a gap is an error."""
+        """Add a chunk. Return True if the chunk was the last.
+
+        Chunks of a connection arrive in order, so a gap raises ProtocolError.
+        """
         end = chunk.offset + body.nbytes
         if chunk.offset != self.received or end > self.buffer.nbytes or chunk.total_bytes != self.buffer.nbytes:
             raise ProtocolError(f"chunk at {chunk.offset} does not continue a transfer that has {self.received} bytes")

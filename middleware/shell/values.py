@@ -1,13 +1,14 @@
-"""What a value is: ``bytes``, a read-only array of plain numbers, Arrow records, plain data, or nothing.
+"""Values: ``bytes``, read-only arrays of plain numbers, Arrow records, plain data, or nothing.
 
-It is the same wherever its consumer is. ``bytes`` and arrays travel as they are; the others are parcels (``packing``).
+A value is the same on every host. ``bytes`` and arrays are sent as they are. Other values are parcels (``packing``).
 
 Rules:
 
-- R1: What a node's code returned is made a value there and then, so that nothing depends on where its consumer is.
-- R2: Nobody can change a value. Memory that anybody else may write, now or later, is copied.
-- R3: Not copied are ``bytes``, an array over ``bytes`` or over an input, and one that nobody else has: that is sealed.
-- R4: What would lose something on its way (a mask, a unit, fields, Python objects) is refused.
+- R1: The result of a node's code becomes a value at once, so nothing depends on the location of the consumer.
+- R2: Nobody can change a value. Memory that other code may write, now or later, is copied.
+- R3: ``bytes`` are not copied, and neither is an array over ``bytes`` or over an input. An array that no other code
+  holds is sealed in place of a copy.
+- R4: A value that would lose something when sent (a mask, a unit, fields, Python objects) is refused.
 - R5: A value keeps at most twice its own bytes in memory.
 """
 
@@ -20,26 +21,27 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy import frombuffer, ndarray  # numpy answers for unknown names, so each look-up there takes longer
+from numpy import frombuffer, ndarray  # numpy answers for unknown names, so every look-up in the module takes longer
 
 from thalweg.middleware.errors import OperatorError, ProtocolError
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol.messages import MAX_DIMENSIONS, MAX_PARTITION_BYTES
 from thalweg.middleware.shell.packing import ValueReceiver, parcel_frames, parcel_from, parcel_of
 
-# bits of array.flags.num, which takes one look where their names take one each
+# bits of array.flags.num: one look-up, where their names take one each
 ORDERLY, OWN_MEMORY, WRITEABLE = 0x101, 0x4, 0x400  # numpy/ndarraytypes.h: C_CONTIGUOUS and ALIGNED, OWNDATA, WRITEABLE
-PLAIN = (np.matrix, np.memmap)  # of numpy's own: what they have beside their elements does not tell of these
+PLAIN = (np.matrix, np.memmap)  # numpy's own classes: their attributes say nothing about the elements
 _DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
 
 
-# --- of what code returned ------------------------------------------------------------------------------
+# --- results of code ------------------------------------------------------------------------------------
 
 
 def returned_by(call: Callable[..., Any], given: tuple[Any, ...], inputs: Sequence[Any] = ()) -> Any:
-    """What ``call(*given)`` returns, as a value; None is None. OperatorError when it cannot be one (R4).
+    """Call ``call(*given)`` and return the result as a value. None stays None.
 
-    ``inputs``: values that the call was given, which may be returned, or parts of them.
+    ``inputs``: input values, which the call may return, or parts of them. Raises OperatorError for a result that cannot
+    be a value (R4).
     """
     returned = call(*given)
     holders = sys.getrefcount(returned)
@@ -48,30 +50,30 @@ def returned_by(call: Callable[..., Any], given: tuple[Any, ...], inputs: Sequen
     if returned is None or type(returned) is bytes:
         return returned
     if isinstance(returned, bytes | bytearray | memoryview):
-        return bytes(returned)  # R2: somebody else may write into this memory
+        return bytes(returned)  # R2: other code may write into this memory
     if isinstance(returned, np.generic):
         return _array_of(np.array(returned), (), True)
     return parcel_of(returned)
 
 
 def _alone() -> int:
-    """How many hold what a call returned and nobody else has, where it is counted as in ``returned_by``."""
+    """Return the reference count of a result that no other code holds, counted as in ``returned_by``."""
     returned = np.empty(1)
     return sys.getrefcount(returned)
 
 
 def _base(array: ndarray[Any, Any]) -> tuple[Any, int]:
-    """What an array is a view of, and how many hold that: with nobody else, as many as in the call below."""
+    """Return the array that an array views, and its reference count."""
     base = array.base
     return base, sys.getrefcount(base)
 
 
-_ALONE = _alone()  # a view holds its array, and so does a memoryview: whoever else can write counts
+_ALONE = _alone()  # views and memoryviews hold their array, so all code that can write is counted
 _BASE_ALONE = _base(np.empty(2).reshape(2, 1))[1]
 
 
 def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> ndarray[Any, Any]:
-    """The value of an array; ``fresh`` when nobody else holds it."""
+    """Return the value of an array. ``fresh``: no other code holds the array."""
     plain = type(array) is ndarray
     if not plain:
         _check_class(array)
@@ -79,20 +81,20 @@ def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> n
     dtype = _plain(kind)
     if array.ndim > MAX_DIMENSIONS:
         raise OperatorError(f"an array of {array.ndim} dimensions; a partition has at most {MAX_DIMENSIONS}")
-    if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made of it
+    if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made
         raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
     flags = array.flags.num
     if not plain or flags & ORDERLY != ORDERLY or not _is_settled(array, inputs, fresh, flags):
-        array = np.array(array, order="C", subok=False)  # R2: a copy, in memory that nobody else can write
+        array = np.array(array, order="C", subok=False)  # R2: a copy, in memory that no other code can write
         flags = WRITEABLE
     if flags & WRITEABLE:
         array.setflags(write=False)
-    # of a sealed array: whoever gets this one cannot unseal it
+    # a view of a sealed array, which its receiver cannot unseal
     return array.view() if kind is dtype else array.view(dtype)
 
 
 def _check_class(array: ndarray[Any, Any]) -> None:
-    """R4: OperatorError for an array that tells more than its elements do."""
+    """Raise OperatorError for an array with information beyond its elements (R4)."""
     if isinstance(array, np.ma.MaskedArray):
         raise OperatorError("a masked array cannot travel with its mask; return array.filled(value), or array.data")
     more = None if isinstance(array, PLAIN) else getattr(array, "__dict__", None)
@@ -102,7 +104,7 @@ def _check_class(array: ndarray[Any, Any]) -> None:
 
 
 def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, flags: int) -> bool:
-    """R3: whether nobody else can write into an array's memory, which is sealed where it is another's."""
+    """Return whether no other code can write into the memory of an array. Seal the array that owns the memory (R3)."""
     if array.base is None:
         return fresh and bool(flags & OWN_MEMORY)
     kind: type = type(array.base)
@@ -121,7 +123,7 @@ def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, fl
 
 
 def _root(array: ndarray[Any, Any]) -> tuple[ndarray[Any, Any], Any]:
-    """The array that all views of one memory are views of, and what that itself stands on, None for its own memory."""
+    """Return the last array in a chain of views, and the object with its memory. None: the array has its own memory."""
     while type(base := array.base) is ndarray:
         array = base
     return array, base
@@ -131,7 +133,7 @@ def _root(array: ndarray[Any, Any]) -> tuple[ndarray[Any, Any], Any]:
 
 
 def frames_of(value: Any, to: ValueReceiver | None = None) -> tuple[str, tuple[int, ...], memoryview]:
-    """dtype, shape and bytes of a value, for ``to``."""
+    """Return the dtype, shape and bytes of a value for sending. ``to``: the receiver, with the heads that it has."""
     if type(value) is not ndarray:
         return ("", (), memoryview(value)) if type(value) is bytes else parcel_frames(value, to)
     if not value.nbytes:
@@ -139,22 +141,23 @@ def frames_of(value: Any, to: ValueReceiver | None = None) -> tuple[str, tuple[i
     else:
         try:
             body = value.data.cast("B")
-        except (TypeError, ValueError):  # for elements that memoryviews do not know numpy takes longer
+        except (TypeError, ValueError):  # memoryviews do not know these elements; numpy does, but takes longer
             body = value.reshape(-1).view(np.uint8).data
     return _text(value.dtype), value.shape, body
 
 
 def size_of(value: Any) -> int:
-    """Bytes a value takes on the wire."""
+    """Return the number of bytes of a value when sent."""
     if type(value) is ndarray:
         return value.nbytes
     return value.size_bytes if type(value) is Parcel else len(value)
 
 
 def value_of(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dict[str, bytes] | None = None) -> Any:
-    """The value that ``frames_of`` took apart; it views ``body``, but for bytes. ProtocolError when it does not fit.
+    """Return the value from the three parts of ``frames_of``. The value is a view of ``body``, except for ``bytes``.
 
-    ``heads``: those that are known here, by their digests. None for a parcel whose head is not.
+    ``heads``: known heads by digest. None is returned for a parcel with an unknown head. Raises ProtocolError if the
+    parts do not fit.
     """
     if not dtype:
         return bytes(body)
@@ -170,7 +173,7 @@ def value_of(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dict[s
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
     if array.flags.aligned:
-        return array  # it stands on memory that only reads, so nobody can unseal it
+        return array  # its memory is read-only, so nobody can unseal it
     array = array.copy()
     array.setflags(write=False)
     return array.view()
@@ -178,7 +181,10 @@ def value_of(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dict[s
 
 @lru_cache(maxsize=256)
 def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The same dtype as whoever receives it makes it of its ``str``; OperatorError for one that cannot travel (R4)."""
+    """Return the dtype as a receiver builds it from its ``str``.
+
+    Raises OperatorError for a dtype that cannot be sent (R4).
+    """
     if dtype.hasobject:
         raise OperatorError(f"an array of dtype {dtype} holds Python objects; only plain numbers travel")
     if dtype.fields is not None:
@@ -190,12 +196,12 @@ def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @lru_cache(maxsize=256)
 def _text(dtype: np.dtype[Any]) -> str:
-    return dtype.str  # which numpy writes anew each time
+    return dtype.str  # cached, as numpy builds the text in each call
 
 
 @lru_cache(maxsize=256)
 def _dtype(text: str) -> np.dtype[Any]:
-    """The dtype whose ``str`` is ``text``: numpy's own parser takes much more, even expressions."""
+    """Return the dtype whose ``str`` is ``text``. numpy's own parser would accept much more, even expressions."""
     if _DTYPE.fullmatch(text) is None:
         raise ProtocolError(f"dtype {text!r} is not one of plain numbers")
     return np.dtype(text)

@@ -1,11 +1,12 @@
-"""Connections of their own to other clients, which show at once that the process at the other end is gone.
+"""Connections to other clients that show at once when the process at the other end has ended.
 
-The kernel of a machine that goes on closes the connections of a process that ends, and refuses further ones. Rules:
+If a process ends and its machine keeps running, the kernel closes the connections of the process and refuses new ones.
+Rules:
 
-- R1: A process is gone if its connection has closed and the next attempt to connect fails. A connection that closes
-  alone shows nothing: it may have been cut, and the next attempt succeeds.
-- R2: A machine that crashes, and a path that is cut, close nothing: silence shows them.
-- R3: Nothing is sent or read here. What comes all the same is bounded as on every connection that was dialled (R6 of
+- R1: A process is gone if its connection has closed and the next attempt to connect fails. A closed connection alone
+  shows nothing: it may have been cut, and then the next attempt succeeds.
+- R2: A crash of the machine, or a cut path, closes no connection. Silence shows both.
+- R3: Nothing is sent or read here. Bytes that arrive anyway are bounded as on every dialled connection (R6 of
   ``guard``).
 """
 
@@ -28,7 +29,7 @@ Socket = zmq.Socket[bytes]
 
 
 class _Watched:
-    """One process. ``closed``: its connection has closed, and no other was made since."""
+    """Connection to a watched process. ``closed``: the connection has closed, and no new one was made since."""
 
     __slots__ = ("closed", "host", "monitor", "run", "socket")
 
@@ -38,7 +39,7 @@ class _Watched:
 
 
 class Watching:
-    """The processes that are watched, by run and host; used by the host's thread on duty alone."""
+    """Watched processes, by run and host. Only the host's thread on duty uses it."""
 
     def __init__(self, context: zmq.Context[Socket]) -> None:
         self._context = context
@@ -47,7 +48,10 @@ class Watching:
         self.descriptors: dict[int, _Watched] = {}
 
     def begin(self, run: RunId, host: str, socket: Socket, connect: Callable[[], object]) -> int | None:
-        """Watch the process to which ``connect`` connects ``socket``; its descriptor, None if it is watched already."""
+        """Watch the process to which ``connect`` connects ``socket``.
+
+        Return the descriptor to wait for, or None if the process is watched already.
+        """
         if (run, host) in self._watched:
             socket.close(0)
             return None
@@ -63,14 +67,14 @@ class Watching:
         return descriptor
 
     def handle(self, descriptor: int, guard: Guard | None) -> tuple[RunId, str] | None:
-        """Take the news of a process; its run and host if it is gone (R1)."""
+        """Handle events of a watched process. Return the process's run and host if the process is gone (R1)."""
         watched = self.descriptors[descriptor]
         with contextlib.suppress(zmq.Again):
             while True:
                 event, number, endpoint = news_of(watched.monitor.recv_multipart(zmq.NOBLOCK))
                 if event == zmq.EVENT_CONNECTED:
                     watched.closed = False
-                    if guard is not None:  # R3: bound what comes all the same
+                    if guard is not None:  # R3: bound the bytes that arrive anyway
                         guard.dialled(number, endpoint)
                 elif event == zmq.EVENT_DISCONNECTED:
                     watched.closed = True
@@ -79,9 +83,9 @@ class Watching:
         return None
 
     def end(self, run: RunId, host: str | None = None) -> Iterator[int]:
-        """Watch a process no more, or all of a run; the descriptors that are not to be waited for any more.
+        """Stop watching a process, or every process of a run. Yield the descriptors to stop waiting for.
 
-        Each is closed after it was taken.
+        Each descriptor is closed after the caller has got it.
         """
         for descriptor, watched in list(self.descriptors.items()):
             if watched.run == run and host in (None, watched.host):
@@ -89,7 +93,7 @@ class Watching:
                 self._close(descriptor)
 
     def stop(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching every process."""
         for descriptor in list(self.descriptors):
             self._close(descriptor)
 

@@ -1,17 +1,18 @@
-"""Operators run here, in threads of their own, so that they never hold up a host's sockets.
+"""Threads that run the code of nodes, so that no call delays the sockets of a host.
 
-Calls of a node that has proved quick may also be made by the shell's own thread (see ``standby_loop``).
+The shell's own thread may make the calls of a node that has proved quick (``standby_loop``).
 
 Rules:
 
-- R1: Calls of one node are made one after the other, in the order in which they came.
-- R2: A run takes another thread only while more are free than it has: whatever its calls do, it never takes the last.
-- R3: Threads are made when they are needed, ``max_threads`` at most: for a run's first ``PROMPT`` calls at once, for
-  others when they have waited for ``GROW_S``. One that has had nothing to do for ``IDLE_S`` ends.
-- R4: A call whose run is closed, or whose node has left, is abandoned. Nobody can end it: its answer goes nowhere, and
-  its thread counts until it returns.
-- R5: A call that lasts longer than its run allows is answered with ``OperatorFailed``; so is one for which there has
-  been no thread for ``NO_THREAD_S``, of a run that has none.
+- R1: Calls of one node are made one after the other, in the order of arrival.
+- R2: A run gets a further thread only while more threads are free than the run has. So no run takes the last thread,
+  whatever its calls do.
+- R3: Threads are started when needed, at most ``max_threads``. For the first ``PROMPT`` calls of a run this happens at
+  once, for further calls after a wait of ``GROW_S``. A thread without work for ``IDLE_S`` ends.
+- R4: If the run of a call is closed or its node has left, the call is abandoned. A call cannot be ended, so the answer
+  is dropped, and the thread counts until the call returns.
+- R5: A call that takes longer than its run allows is answered with ``OperatorFailed``. So is a call that has waited for
+  ``NO_THREAD_S``, if the run has no thread at all.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ GROW_S = 0.1
 IDLE_S = 10.0
 NO_THREAD_S = 10.0
 QUICK_S = 0.001
-QUICK_CALLS = 3  # of less than QUICK_S each make a node quick
-SLOW_S = 0.01  # one such call, and it takes AGAIN times as many until the node is quick again
+QUICK_CALLS = 3  # number of calls below QUICK_S that make a node quick
+SLOW_S = 0.01  # after one such call, AGAIN times as many quick calls are needed
 AGAIN = 16
-QUICK_STATE_BYTES = 65_536  # taking it, and its digest, takes 0.03 ms, handing it to another thread and back 0.2 ms
+QUICK_STATE_BYTES = 65_536  # such a state and its digest take 0.03 ms, a hand-over to a thread and back 0.2 ms
 
 
 class Lane:
-    """The calls of one run: the nodes whose next one waits for a thread, and how many are under way."""
+    """Calls of one run: the nodes whose next call waits for a thread, and the number of calls under way."""
 
     __slots__ = ("allow", "busy", "run", "timeout_s", "waiting")
 
@@ -58,12 +59,12 @@ class Lane:
 
 
 class Call:
-    """One call of a node's code, to be made or under way."""
+    """Call of a node's code that waits or is under way."""
 
     __slots__ = ("begun_s", "command", "make", "over", "overdue", "slot")
 
     def __init__(self, slot: Slot, command: Task | None, make: Callable[[], e.Event | None]) -> None:
-        self.slot, self.command, self.make = slot, command, make  # without a command it loads the code
+        self.slot, self.command, self.make = slot, command, make  # without a command the call loads the code
         self.begun_s = 0.0
         self.over = self.overdue = False
 
@@ -76,20 +77,20 @@ class Call:
 
 
 class Slot:
-    """The code of one node, constructed once, by the first worker that needs it."""
+    """Code of one node, constructed once, by the first thread that needs the code."""
 
     def __init__(self, node: Node, lane: Lane, logbook: Logbook | None = None) -> None:
         self.node, self._logbook = node, logbook or Logbook("")
         self.lane = lane
         self.code: NodeCode | None = None
-        self.gone = False  # nobody wants its answers any more
-        self.calls: deque[Call] = deque()  # that wait
-        self.busy = False  # one is under way
-        self.waits_s = 0.0  # since when the first of them could be made
+        self.gone = False  # its answers are dropped
+        self.calls: deque[Call] = deque()  # calls that wait
+        self.busy = False  # a call is under way
+        self.waits_s = 0.0  # since when the first call could be made
         self._logged = False
-        self._streak: float = 0  # quick calls of late, less the others
+        self._streak: float = 0  # recent quick calls, less slower calls
         self._wanted: float = QUICK_CALLS
-        self._take_s: dict[bool, float] = {}  # how long it took last to be told the state, or what has changed
+        self._take_s: dict[bool, float] = {}  # duration of the last state, and of the last change (delta)
         self._lock = threading.Lock()
 
     def open(self) -> NodeCode:
@@ -102,7 +103,10 @@ class Slot:
         return self.code
 
     def is_quick(self, command: Task) -> bool:
-        """Whether handing this call over would take longer than it: as far as the last ones, or its bytes, tell."""
+        """Return whether a hand-over of this call would take longer than the call.
+
+        The estimate is from the last calls, or from the bytes of a state.
+        """
         if isinstance(command, e.RunOperator):
             return self._streak >= self._wanted
         if isinstance(command, e.MergeStates) or self.code is None:
@@ -117,7 +121,7 @@ class Slot:
         return size is not None and size <= QUICK_STATE_BYTES
 
     def make(self, command: Task) -> e.Event:
-        """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
+        """Make the call in this thread. Return ``OperatorFinished``, ``StateTaken``, ``StateRestored`` or a failure."""
         if isinstance(command, e.TakeState):
             is_delta, begun_s = command.delta and self.code is not None and self.code.tells, time.perf_counter()
             event = node_code.take_or_give(self.open, command)
@@ -126,7 +130,7 @@ class Slot:
         if not isinstance(command, e.RunOperator):
             return node_code.take_or_give(self.open, command)
         code = self.code
-        if code is None:  # loading takes longer than most calls, and is none
+        if code is None:  # loading takes longer than most calls, and does not count as a call
             failed = _try(self, e.OpenNode(command.run, self.node))
             if failed is not None:
                 return failed
@@ -139,14 +143,14 @@ class Slot:
         if took_s < QUICK_S:
             if self._streak < self._wanted + QUICK_CALLS:
                 self._streak += 1
-        elif took_s < SLOW_S:  # perhaps only its thread had to wait for the processor
+        elif took_s < SLOW_S:  # perhaps the thread only waited for the processor
             self._streak = max(0, self._streak - 2)
         else:
             self._streak, self._wanted = 0, self._wanted * AGAIN
         return node_code.finished(command, outcome, took_s)
 
     def failed(self, event: e.OperatorFailed) -> e.OperatorFailed:
-        """The same; the first is logged, with where in its code the node failed."""
+        """Return the event. Log the first failure of the node, with the lines of its traceback."""
         if not self._logged:
             self._logged = True
             where = event.cause.traceback if event.cause else ""
@@ -158,9 +162,9 @@ class Slot:
 
 
 class Workers:
-    """Threads that make calls and hand each result to ``done`` as an event.
+    """Threads that make calls and pass each result to ``done`` as an event.
 
-    ``due_s``: when ``overdue`` is to be asked next.
+    ``due_s``: time of the next call of ``overdue``.
     """
 
     def __init__(
@@ -177,15 +181,15 @@ class Workers:
         self._most = max(1, max_threads)
         self._slots: dict[tuple[RunId, str], Slot] = {}
         self._lanes: dict[RunId, Lane] = {}
-        self._lock = threading.Lock()  # of all from here on, and of what lanes, slots and calls hold
-        self._waiting: dict[RunId, Lane] = {}  # those with calls that wait, the next to be served first
-        self._calls: set[Call] = set()  # under way
+        self._lock = threading.Lock()  # of the fields below, and of the fields of lanes, slots and calls
+        self._waiting: dict[RunId, Lane] = {}  # lanes with waiting calls, the next lane first
+        self._calls: set[Call] = set()  # calls under way
         self._idle: list[queue.SimpleQueue[Call | None]] = []
         self._threads: set[threading.Thread] = set()
         self._stopping = False
 
     def open(self, run: RunId, nodes: list[Node], timeout_s: float | None = None, client: str = "") -> None:
-        """Find out early whether the code of these nodes of a client's run can be loaded: ``OperatorFailed`` if not."""
+        """Load the code of these nodes of a client's run. A failure is reported with ``OperatorFailed``."""
         if run not in self._lanes:
             self._lanes[run] = Lane(run, timeout_s, self._allowed(client))
         for node in nodes:
@@ -202,7 +206,7 @@ class Workers:
         return slot
 
     def pass_on(self, run: RunId, follows: RunId, nodes: Iterable[str]) -> None:
-        """These nodes go on in another generation of the run, with their calls."""
+        """Pass these nodes and their calls on to the next generation of the run."""
         for name in nodes:
             slot = self._slots.pop((run, name), None)
             if slot is not None:
@@ -216,21 +220,21 @@ class Workers:
                     self._waiting[follows] = lane
 
     def close(self, run: RunId, *, follows: bool = False) -> None:
-        """The run is over: abandon its calls (R4); its code as well, unless another generation ``follows``."""
+        """Abandon the calls of a run that is over (R4). Abandon the code too, unless a next generation ``follows``."""
         for key in [key for key in self._slots if key[0] == run]:
             self.close_node(e.CloseNode(*key), follows=follows)
         self._lanes.pop(run, None)
 
     def slot(self, command: Task) -> Slot | None:
-        """Where the call is made; None when the node is gone."""
+        """Return the slot for a call. None: the node has left."""
         return self._slots.get((command.run, command.node))
 
     def submit(self, slot: Slot, command: Task) -> None:
-        """Have a call made by a thread here."""
+        """Make a call in one of the threads."""
         self._have_made(Call(slot, command, partial(slot.make, command)))
 
     def open_node(self, command: e.OpenNode) -> None:
-        """Construct the code of an operator that may come here: ``NodeOpened``."""
+        """Construct the code of an operator that may come to this host. Answered by ``NodeOpened``."""
         slot = self._slot(command.run, command.node)
         self._have_made(Call(slot, None, partial(node_code.open_node, slot.open, command)))
 
@@ -247,7 +251,7 @@ class Workers:
                 slot.code.abandon()
 
     def stop(self, wait_s: float = 1.0) -> None:
-        """End the threads after their present call; one in user code that takes longer is left to the process's end."""
+        """End the threads after their present calls. A call that takes longer than ``wait_s`` ends with the process."""
         with self._lock:
             self._stopping = True
             for box in self._idle:
@@ -260,13 +264,13 @@ class Workers:
     # --- calls that another thread makes ---------------------------------------------------------------
 
     def timed(self, slot: Slot, command: Task) -> Call:
-        """A call that the shell's thread makes itself, and that may become overdue."""
+        """Return a call for the shell's own thread to make. The call may become overdue."""
         call = Call(slot, command, _never)
         call.begun_s = time.monotonic()
         return call
 
     def watch(self, call: Call) -> None:
-        """That thread has lost the duty over this call; ``Call.over`` is to be set when it returns."""
+        """Watch a call over which the thread on duty has lost the duty. ``Call.over`` is set when the call returns."""
         with self._lock:
             self._calls.add(call)
             self._watch(call)
@@ -274,7 +278,7 @@ class Workers:
     # --- what is due -----------------------------------------------------------------------------------
 
     def slept(self, slept_s: float) -> None:
-        """Leave the time in which this process did not run out of what calls have taken."""
+        """Exclude ``slept_s``, in which this process did not run, from the durations of calls."""
         with self._lock:
             for call in self._calls:
                 call.begun_s += slept_s
@@ -283,7 +287,7 @@ class Workers:
                     slot.waits_s += slept_s
 
     def overdue(self, now: float) -> list[e.OperatorFailed]:
-        """Give threads to calls that have waited, and up those that take too long (R3, R5)."""
+        """Start threads for calls that have waited, and return the failures of calls over time (R3, R5)."""
         failed: list[e.OperatorFailed] = []
         with self._lock:
             self.due_s = math.inf
@@ -322,7 +326,7 @@ class Workers:
         return bool(lane.waiting)
 
     def _begins_s(self, lane: Lane, now: float) -> float:
-        """When a call may be overdue that waits now: it may be begun at any time."""
+        """Return the earliest time at which a waiting call may be overdue, as it may begin at any time."""
         return math.inf if lane.timeout_s is None else now + lane.timeout_s
 
     def _watch(self, call: Call) -> None:
@@ -348,11 +352,11 @@ class Workers:
         self._waiting[slot.lane.run] = slot.lane
 
     def _free(self, lane: Lane) -> bool:
-        """Whether the run may have another thread (R2)."""
+        """Return whether the run may have a further thread (R2)."""
         return lane.busy < self._most - len(self._calls)
 
     def _begin(self, slot: Slot, *, grow: bool) -> bool:
-        """Have a node's next call made, if there is a thread for it, or with ``grow`` may be."""
+        """Begin a node's next call if a thread is free, or with ``grow`` can be started. Return whether it began."""
         if not self._free(slot.lane):
             return False
         if self._idle:
@@ -363,7 +367,7 @@ class Workers:
             self._threads.add(thread)
             try:
                 thread.start()
-            except RuntimeError:  # this process may have no more of them
+            except RuntimeError:  # the process may have no more threads
                 self._threads.discard(thread)
                 return False
         else:
@@ -384,7 +388,7 @@ class Workers:
         while (call := self._wait(box)) is not None:
             while call is not None:
                 event = call.make()
-                # R4, R5: the answer of an abandoned or overdue call goes nowhere
+                # R4, R5: the answer of an abandoned or overdue call is dropped
                 wanted = not (call.overdue or call.slot.gone)
                 following = self._ended(call, box)
                 if wanted and event is not None:
@@ -400,13 +404,13 @@ class Workers:
                 return box.get(timeout=IDLE_S)
             except queue.Empty:
                 with self._lock:
-                    if box in self._idle:  # else a call is being put into it
+                    if box in self._idle:  # else the box is about to get a call
                         self._idle.remove(box)
                         self._threads.discard(threading.current_thread())
                         return None
 
     def _ended(self, call: Call, box: queue.SimpleQueue[Call | None]) -> Call | None:
-        """A call is over; the next for this thread, if one waits."""
+        """Note the end of a call. Return the next call for the thread, None if no call waits."""
         slot = call.slot
         with self._lock:
             call.over, slot.busy = True, False
@@ -423,7 +427,7 @@ class Workers:
                     del self._waiting[run]
                     following = self._next_of(lane.waiting.popleft())
                     if lane.waiting:
-                        self._waiting[run] = lane  # behind the others
+                        self._waiting[run] = lane  # behind the other lanes
                     return following
             self._idle.append(box)
             return None
@@ -435,4 +439,4 @@ def _try(slot: Slot, command: e.OpenNode) -> e.OperatorFailed | None:
 
 
 def _never() -> None:
-    """In place of a call that another thread makes."""
+    """Stand in for a call by the shell's own thread."""
