@@ -107,13 +107,6 @@ class Directory:
                 self.chosen_routes.lose(host)
         return self.chosen_routes
 
-    @property
-    def states(self) -> StateTransfers:
-        """Transfers of operators' states from this host."""
-        if self._states is None:
-            self._states = StateTransfers(self._out, self.routes, self.peers, self._monitor)
-        return self._states
-
     def host_of(self, node: str, index: int) -> str:
         """Return the host of ``node`` while the node works on partition ``index`` (R2)."""
         location, switch = self.locations[node], self.switch
