@@ -197,7 +197,7 @@ class Flow(Part):
             self._out.record("unexpected", peer=sender, node=name)
             return None
         routes = self._directory.chosen_routes
-        if isinstance(message, m.Demand) and message.again and routes is not None and routes.busy:
+        if routes is not None and routes.busy and isinstance(message, m.Demand) and message.again:
             for part in routes.stuck(message, self._monitor):
                 self.transfer_over(part, arrived=False)
         if message.version > self._directory.locations[consumer].version:

@@ -178,6 +178,8 @@ class NodeCore(Machine):
             return "duplicate", []
         if self.turns is not None and index == self.turns[0] < self.index:
             return "taken", [*actions, Turned()]
+        if self.state is GATHERING or self.state is RUNNING:  # most demands: nothing is held
+            return "taken", actions
         return "taken", actions + (self._begin() if self.state is IDLE else self.go_on())
 
     def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
@@ -437,7 +439,7 @@ class NodeCore(Machine):
     def _hold(self, output: Output) -> list[Action]:
         self.to(FINISHED)
         self.output = output
-        return self.go_on()  # R3: an output waits for its demand
+        return [] if self.suspended or not self._ready() else self._dispatch()  # R3: an output waits for its demand
 
     def _dispatch(self) -> list[Action]:
         output = self.output

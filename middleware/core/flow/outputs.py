@@ -89,7 +89,9 @@ class Outputs:
         host = ""
         if self._under_way and not action.again:
             host = self._boards(name, consumer, index)
-        self._was_sent(node.window, action, host or self._send(name, consumer, action.output))
+        to = host or self._send(name, consumer, action.output)
+        where = to or self._directory.host_of(consumer, index)  # R4
+        node.window.consumers[consumer].was_sent(index, where, under_way=bool(to))
         if self._newcomers is not None and name in self._newcomers.came:
             self._newcomers.record(name, index)
         if name in self._books.of:
@@ -99,14 +101,11 @@ class Outputs:
 
     def send_tail(self, name: str, window: SendWindow, action: Dispatch) -> None:
         """Send the last output of a node that has left this host."""
-        self._was_sent(window, action, self._send(name, action.consumer, action.output))
-        self._out.record("repeated", node=name, index=action.output.index)
-
-    def _was_sent(self, window: SendWindow, action: Dispatch, to: str) -> None:
-        """Record the host to which an output was sent (R4)."""
         consumer, index = action.consumer, action.output.index
-        host = to or self._directory.host_of(consumer, index)
-        window.consumers[consumer].was_sent(index, host, under_way=bool(to))
+        to = self._send(name, consumer, action.output)
+        where = to or self._directory.host_of(consumer, index)
+        window.consumers[consumer].was_sent(index, where, under_way=bool(to))
+        self._out.record("repeated", node=name, index=index)
 
     def _boards(self, name: str, consumer: str, index: int) -> str:
         """Let a consumer share the transfer of a partition to the same host (R3). Return the host, or an empty text."""

@@ -76,11 +76,12 @@ class SendWindow:
         """Return whether the node may dispatch its next partition, ``index`` (R3, R12)."""
         if ahead > 1 and len(self.unacked) >= ahead + self.depth - 1:
             return False
-        late = wanted = False  # on the path of every partition, so one loop and no generator
+        late, wanted, more = False, False, self.depth - 1  # on the path of every partition: one loop and no call
         for consumer in self.consumers.values():
-            if self.upto(consumer) < index:
+            demanded = consumer.demanded
+            if (demanded if demanded < consumer.first else demanded + more) < index:
                 late = True
-            elif consumer.demanded < LAST:
+            elif demanded < LAST:
                 wanted = True
         return wanted if ahead > 1 else not late
 
@@ -112,7 +113,8 @@ class SendWindow:
         self.unacked.append(output)
         index, sends = output.index, []
         for name, consumer in self.consumers.items():
-            if self.may_have(consumer, index):
+            demanded, first = consumer.demanded, consumer.first  # as ``may_have``, without a call for every partition
+            if first <= demanded < LAST and first <= index < demanded + self.depth:
                 sends.append(Dispatch(output, False, name))
         if output.end:  # R9: a consumer of later partitions gets the end as its first partition
             for name, consumer in self.consumers.items():
@@ -137,7 +139,9 @@ class SendWindow:
             for index in [*sent]:
                 if index < demanded:
                     del sent[index]
-            least = min(least, consumer.needs)
+            needs = demanded if demanded >= consumer.first else consumer.first
+            if needs < least:
+                least = needs
         unacked = self.unacked
         if unacked and unacked[0].index < least:
             del unacked[: least - unacked[0].index]
