@@ -1,4 +1,4 @@
-"""System calls of namespaces and mounts, which the standard library of Python 3.11 lacks."""
+"""System calls for namespaces and mounts, missing in the standard library of Python 3.11."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOSUID, NODEV, BIND, REC, PRIVATE = 0x2, 0x4, 0x1000, 0x4000, 0x4_0000  # sys/mo
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library, when it is needed: systems without these calls import this module, too."""
+    """Return the C library. The first call loads it, since systems without these calls import this module, too."""
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -23,16 +23,16 @@ def _check(status: int, what: str) -> None:
 
 
 def unshare(kind: int) -> None:
-    """Move this thread into a namespace that is made by it."""
+    """Move this thread into a new namespace of a kind, such as ``NEWNET``. Raise OSError if the kernel refuses."""
     _check(_libc().unshare(kind), "unshare")
 
 
 def enter(namespace_fd: int, kind: int) -> None:
-    """Move this thread into a namespace."""
+    """Move this thread into an existing namespace. Raise OSError if the kernel refuses."""
     _check(_libc().setns(namespace_fd, kind), "setns")
 
 
 def mount(source: str, target: str, flags: int, options: str = "") -> None:
-    """Mount ``source``: a path with BIND, otherwise a kind of file system. Raises OSError where that is not allowed."""
+    """Mount ``source``: a path with BIND, else a kind of file system. Raise OSError where mounting is not allowed."""
     name = os.fsencode(source)
     _check(_libc().mount(name, os.fsencode(target), name, flags, options.encode()), "mount")

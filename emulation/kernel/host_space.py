@@ -1,4 +1,4 @@
-"""A host's end of a network, as its supervisor holds it."""
+"""Supervisor's view of a host's end of a network."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from thalweg.middleware.network.view import NET
 
 
 class Port(NamedTuple):
-    """The other end of a host's cable, a port of a bridge: the host's links are shaped here, where frames leave for it.
+    """Bridge port at the far end of a host's cable. Links to the host are shaped here, where frames leave the bridge.
 
-    ``netlink``: a socket of the namespace that the interface (an index) is in.
+    ``netlink``: a socket of the namespace that contains the interface, an index.
     """
 
     interface: int
@@ -19,10 +19,10 @@ class Port(NamedTuple):
 
 
 class HostSpace(NamedTuple):
-    """A host's end of a network: its namespace, its interface there, and a netlink socket that stays there.
+    """Host's end of a network: the host's namespace, its interface there, and a netlink socket that stays there.
 
-    ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port``: its cable's other end. ``via``:
-    the network. ``ip6``: its IPv6 address, empty where it has none.
+    ``number`` counts hosts from 1. ``interface``: index of the interface. ``port``: far end of the cable. ``via``: the
+    network. ``ip6``: IPv6 address, empty if the host has none.
     """
 
     name: str

@@ -1,40 +1,42 @@
-"""What a link's shape becomes in the kernel: an htb class, a queue, a filter, as netlink messages.
+"""Netlink messages for the shape of a link: an htb class, a queue and filters.
 
 Links are shaped at the bridge's port towards the receiver, where every frame for a host leaves the bridge. (On the
-sender's own interface Linux's TCP small queues keep the queue empty.) On each port stands one htb root with one class
-for the interface. Every source has a class of its own below that, with the rate of its link. The class is chosen by the
-source's hardware address, whatever the protocol: IPv4, IPv6, ARP, multicast, a tagged frame. Frames of a source whose
-link has no shape go to ``OPEN``, which has the interface's limit alone, or in a network where not all are joined to
-``CLOSED``, which swallows them. Frames of an address that no host has go to ``STRANGERS``, which
-swallows and counts them.
+sender's own interface Linux's TCP small queues keep the queue empty.) Every port has one htb root with one class for
+the interface. Below that, every source has a class with the rate of its link. The source's hardware address chooses the
+class, whatever the protocol: IPv4, IPv6, ARP, multicast, a tagged frame. Frames of a source whose link has no shape go
+to ``OPEN``, which has only the interface's limit. In a network where some hosts are not joined, these frames go to
+``CLOSED``, which swallows them. Frames of an address that no host has go to ``STRANGERS``, which swallows and counts
+frames.
 
-Filters are u32's: one looks at the last byte of the source address and leads to one of 256 lists, each with the
-addresses that end so.
+Filters are u32's. The first filter takes the last byte of the source address and leads to one of 256 lists. Each list
+has the addresses with this last byte.
 
-A link's class may have two bands below it, classes that borrow all they send from it (``world.World.bands``): what is
-urgent goes before all other traffic of the link. Each has a leaf of its own (a fifo, or netem when there is a delay,
-jitter, loss …). Urgent is what has the type of service (IPv4) or traffic class (IPv6) of expedited forwarding.
+A link's class may have two bands below it: classes that borrow their whole rate from the link's class
+(``world.World.bands``). Urgent packets go before the remaining traffic of the link. Each band has a leaf of its own (a
+fifo, or netem for delay, jitter, loss …). Urgent packets have the type of service (IPv4) or traffic class (IPv6) of
+expedited forwarding.
 
-The interface's class is as good as unlimited, and every link has its full rate assured, so no link borrows from
-another. When the interface gets a rate, the links have only a share of it assured each and borrow the rest, up
-to their own rates. What a host sends in all is limited behind its port, where frames enter the bridge: they take the
-way through an ifb device, which has one class (``uplink``).
+Without a rate of its own, the interface's class is practically unlimited. Every link has its full rate assured, so no
+link borrows from a second link. If the interface gets a rate, every link has only a share assured. The link borrows the
+rest, up to its own rate. The total that a host sends is limited behind the host's port, where frames enter the bridge.
+These frames pass through an ifb device with one class (``uplink``).
 
-A link that is cut gets the blackhole discipline for its leaves: what waits in a queue or is under way in netem is lost,
-and so is what is sent from then on, without a word to the sender. The class and its rate stay.
+A link that is cut gets the blackhole discipline for its leaves. Packets in a queue or in netem are lost, and so are
+packets sent later, without a sign to the sender. The class and its rate stay.
 
-netem delays, and what has been delayed waits in a queue below it, whose limit is the link's: so a link with a delay has
-the same queue as one without.
+netem delays packets. Delayed packets then wait in a queue below netem, which has the link's limit. So the queue of a
+link is the same with and without a delay.
 
-A message states what shall be, whether it stands already or not: a class or a queue that is there is changed in place,
-and keeps what waits in it; only a queue of another kind takes its place. Roots and filters are made once.
+A message states the wanted result, whether the class or queue exists already or not. An existing class or queue is
+changed in place and keeps its packets. Only a queue of a different kind is replaced. A root is made once. A filter of a
+source is replaced if the class for the source changes.
 
-Layer 3 (IP bytes) is counted by a size table on the root, which takes the Ethernet header off every packet before htb
-sees it, and adds to one of several TCP segments the headers that these will have. Layer 2 counts the frame; there
-the kernel adds the headers itself.
+Layer 3 (IP bytes) is counted by a size table on the root. The table subtracts the Ethernet header of every packet
+before htb sees the packet. For a packet of several TCP segments, the table adds the headers that the segments will
+have. Layer 2 counts the frame, and the kernel adds these headers itself.
 
-Source: tc-htb(8), tc-netem(8), tc-stab(8), tc-u32(8), tc-mirred(8), net/sched/sch_htb.c, cls_u32.c, sch_blackhole.c,
-sch_api.c (__qdisc_calculate_pkt_len), linux/pkt_sched.h, linux/pkt_cls.h; RFC 3246 of expedited forwarding.
+Source: tc-htb(8), tc-netem(8), tc-stab(8), tc-u32(8), tc-mirred(8), linux/pkt_sched.h, linux/pkt_cls.h. In net/sched:
+sch_htb.c, cls_u32.c, sch_blackhole.c, sch_api.c (__qdisc_calculate_pkt_len). Expedited forwarding: RFC 3246.
 """
 
 from __future__ import annotations
@@ -79,29 +81,29 @@ from thalweg.emulation.links.shape import (
 )
 from thalweg.emulation.links.units import Managed
 
-QUANTUM_BYTES = FRAME_BYTES  # what a link borrows at a time where its interface is limited
-UNLIMITED_BPS = 400e9  # an interface without a rate of its own: more than a core moves
-BORROWED_BPS = 8.0  # assured to a class that borrows all it sends: the least that htb takes
-UNLIMITED_SEGMENTS = 65_535  # as an interface has it at first
-UPLINK_QUEUE_BPS = 2e9  # for an uplink that is not limited, a queue as for this rate
+QUANTUM_BYTES = FRAME_BYTES  # bytes that a link of a limited interface borrows at a time
+UNLIMITED_BPS = 400e9  # of an interface without a rate: more than a core moves
+BORROWED_BPS = 8.0  # assured to a class that borrows its whole rate: the least that htb accepts
+UNLIMITED_SEGMENTS = 65_535  # default of an interface
+UPLINK_QUEUE_BPS = 2e9  # an unlimited uplink has the queue of this rate
 ETHERNET_HEADER_BYTES = 14
 SEGMENT_HEADER_BYTES = 52  # IPv4 and TCP with time stamps
 URGENT = 0xB8  # the type of service of expedited forwarding
 ROOT = 0x0001_0000
-BULK, CONTROL = 0x400, 0x800  # a link's bands, added to its number, which is that of a host (at most 1023)
+BULK, CONTROL = 0x400, 0x800  # bands, added to a link's number, which is its source's (at most 1023)
 INTERFACE_MINOR, OPEN, STRANGERS, CLOSED = (
     0xC00,
     0xC01,
     0xC02,
     0xC03,
-)  # above all of these, and below 0x1000: see ``_LEAVES``
+)  # above the numbers of links and bands, and below 0x1000: see ``_LEAVES``
 INTERFACE = ROOT | INTERFACE_MINOR
-UPLINK = 1  # the one class of an ifb device
+UPLINK = 1  # the only class of an ifb device
 INGRESS_HANDLE, INGRESS_PARENT = 0xFFFF_0000, 0xFFFF_FFF1
 SOURCES = 0x0010_0000  # the hash table of the sources' filters
 BUCKETS = 256
-SOURCES_PREFERENCE = 2  # of the filters that lead to classes; there is one before them (``mtu``)
-URGENT_6, ANY = 0x400, 0x800  # added to a source's number in that of a filter: the lower are looked at first
+SOURCES_PREFERENCE = 2  # of the filters that lead to classes. The filter of ``mtu`` comes first
+URGENT_6, ANY = 0x400, 0x800  # added to a source's number for a filter's number: lower numbers are tried first
 
 TCA_KIND, TCA_OPTIONS, TCA_STATS2, TCA_STAB = 1, 2, 7, 8
 TCA_STATS_BASIC, TCA_STATS_QUEUE = 1, 3
@@ -113,16 +115,16 @@ TC_ACT_STOLEN, TCA_EGRESS_REDIR, TC_U32_TERMINAL = 4, 1, 1
 TCA_STAB_BASE, TCA_STAB_DATA = 1, 2
 IFLA_GSO_MAX_SEGS = 40
 RTA_DST = 1
-LINKLAYER_ETHERNET = 1  # tells htb to compute transmission times itself, so that no rate table is needed
+LINKLAYER_ETHERNET = 1  # htb computes transmission times itself, and needs no rate table
 ETH_P_ALL = 0x0003
 ETHERTYPES = {4: 0x0800, 6: 0x86DD}
 NETEM_SPARE, NETEM_LEAST = 4, 1000
-SOURCE_MAC = -8  # where it stands in a frame, from the header of its network layer on
+SOURCE_MAC = -8  # position in a frame, from the network layer's header on
 
 _TCMSG = struct.Struct("=BxxxiIII")
 
 Leaf = Literal["fifo", "packets", "fq_codel", "codel", "pie", "red", "netem", "cut"]
-# the numbers of queues: these, and that of their class, which is below 0x1000
+# number of a queue: the first number here plus the number of its class, which is below 0x1000
 _LEAVES: dict[Leaf, tuple[int, str]] = {
     "fifo": (0x1000, "bfifo"),
     "cut": (0x2000, "blackhole"),
@@ -138,14 +140,14 @@ _UNDER_NETEM: dict[Leaf, int] = {"fifo": 0x9000, "packets": 0xA000, "fq_codel": 
 
 
 def leaf_kind(shape: LinkShape, *, had_netem: bool = False) -> Leaf:
-    """The kind of queue that a shape takes; ``had_netem``: on a link that keeps netem once it has it."""
+    """Return the kind of queue that a shape needs. ``had_netem``: the link has had netem, and so keeps it."""
     if not shape.passes:
         return "cut"
     return "netem" if shape.needs_netem or had_netem else queue_kind(shape)
 
 
 def queue_kind(shape: LinkShape) -> Leaf:
-    """The kind of queue in which packets wait for the link's rate."""
+    """Return the kind of queue in which packets wait for the link's rate."""
     queue = shape.queue
     if queue is not None and queue.discipline != "fifo":
         return queue.discipline
@@ -153,9 +155,11 @@ def queue_kind(shape: LinkShape) -> Leaf:
 
 
 def netem_limit(shape: LinkShape) -> int:
-    """The packets that netem may hold: several times what is under way at the link's rate, as packets may be small, and
-    senders faster than the link. What waits for the rate waits in the queue below. The limit is a power of two, so that
-    few changes of the rate change it: a change of netem begins its model of losses anew.
+    """Return the number of packets that netem may hold, several times the number under way at the link's rate.
+
+    Packets may be small, and senders faster than the link. Packets that wait for the rate are in the queue below netem.
+    The limit is a power of two, so that few changes of the rate change it. A change of netem restarts netem's model of
+    losses.
     """
     under_way = shape.set_bps / 8 * (shape.delay_s + shape.jitter_s) / PACKET_BYTES
     least = math.ceil(NETEM_SPARE * under_way + shape.queue_bytes / FRAME_BYTES) + NETEM_LEAST
@@ -167,7 +171,7 @@ def _tc(index: int, handle: int, parent: int, info: int, *parts: bytes) -> bytes
 
 
 def root(index: int, layer: int, default_minor: int) -> bytes:
-    """The htb root of an interface. ``layer``: what rates count, 2 or 3.
+    """Return a message that creates the htb root of an interface. ``layer``: layer at which rates count, 2 or 3.
 
     Packets that no filter classifies go to the class ``default_minor``.
     """
@@ -179,13 +183,13 @@ def root(index: int, layer: int, default_minor: int) -> bytes:
 
 
 def no_root(index: int) -> bytes:
-    """Remove the htb root of an interface, with all below it."""
+    """Return a message that removes the htb root of an interface, with everything below it."""
     return message(RTM_DELQDISC, 0, _tc(index, ROOT, TC_H_ROOT, 0))
 
 
 @cache
 def _size_table() -> bytes:
-    """What a frame of so many bytes counts as at layer 3, to the byte for up to ``MAX_SEGMENTS`` of TCP in one."""
+    """Return the table from a frame's bytes to its bytes at layer 3, exact for up to ``MAX_SEGMENTS`` of TCP in it."""
     payload = PACKET_BYTES - SEGMENT_HEADER_BYTES
     counted = array.array("H", bytes(2 * ETHERNET_HEADER_BYTES))
     counted.extend(range(SEGMENT_HEADER_BYTES + payload + 1))  # one segment of IP, or none
@@ -197,10 +201,11 @@ def _size_table() -> bytes:
 
 
 def segments(index: int, most: int) -> Iterator[bytes]:
-    """Let TCP hand down at most so many segments as one packet, which it does whatever the interface's offloads say.
+    """Return messages that limit the segments in one packet of TCP to ``most``.
 
-    Connections keep the limit that they began with until their route is looked up again, which a change of any route
-    has them do: so a route that nobody uses comes, and goes.
+    Whatever the interface's offloads say, TCP hands down several segments as one packet. A connection keeps its old
+    limit until its route is looked up again, and a change of any route causes this. So an unused route is added and
+    removed.
     """
     limit = number(IFLA_GSO_MAX_SEGS, most)
     yield message(RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + limit)
@@ -220,10 +225,10 @@ def htb_class(
     parent: int = INTERFACE,
     rank: int = 0,
 ) -> bytes:
-    """A class with its rate; its queue is kept.
+    """Return a message that creates or changes a class with its rate. The class keeps its queue.
 
-    ``burst``: bytes that may pass at once, None for the default; ``assured_bps``: what of the rate need not be borrowed
-    from the parent, None for all of it. ``rank``: of those that borrow, the lower goes first.
+    ``burst``: bytes that may pass at once, None for the default. ``assured_bps``: part of the rate that is not borrowed
+    from the parent, None for the whole rate. ``rank``: of classes that borrow, the lower rank goes first.
     """
     burst = burst_bytes(rate_bps) if burst is None else burst
     ceiling, assured = (max(1, round(bps / 8)) for bps in (rate_bps, rate_bps if assured_bps is None else assured_bps))
@@ -240,7 +245,7 @@ def htb_class(
 
 
 def interface_class(index: int, rate_bps: float | None) -> bytes:
-    """The class above all links of an interface, with the rate of all together; None: as good as unlimited."""
+    """Return a message for the class above an interface's links, with their total rate. None: practically unlimited."""
     rate_bps = UNLIMITED_BPS if rate_bps is None else rate_bps
     return htb_class(index, INTERFACE_MINOR, rate_bps, parent=ROOT)
 
@@ -248,7 +253,7 @@ def interface_class(index: int, rate_bps: float | None) -> bytes:
 def port(index: int, *, joins_all: bool = True) -> Iterator[bytes]:
     """Return messages that create a port's own classes and the table of its filters, below a root.
 
-    ``joins_all``: all hosts of the network have links, so that no class ``CLOSED`` is needed.
+    ``joins_all``: every host of the network has links, so the class ``CLOSED`` is not needed.
     """
     yield interface_class(index, None)
     yield htb_class(index, OPEN, UNLIMITED_BPS, assured_bps=BORROWED_BPS)
@@ -263,9 +268,9 @@ def port(index: int, *, joins_all: bool = True) -> Iterator[bytes]:
 
 
 def uplink(index: int, rate_bps: float | None, queue: Queue | None = None) -> Iterator[bytes]:
-    """The class of an ifb device through which all goes that a host sends; None: as good as unlimited.
+    """Return messages for the class of an ifb device that limits the total sent by a host. None: practically unlimited.
 
-    ``queue``: what waits there at most, None for the usual one.
+    ``queue``: limit of the packets that wait there, None for the usual queue.
     """
     rate_bps = UNLIMITED_BPS if rate_bps is None else rate_bps
     yield htb_class(index, UPLINK, rate_bps, parent=ROOT)
@@ -273,7 +278,7 @@ def uplink(index: int, rate_bps: float | None, queue: Queue | None = None) -> It
 
 
 def through(index: int, device: int) -> Iterator[bytes]:
-    """Return messages that redirect all frames that enter by an interface to an ifb device."""
+    """Return messages that redirect every frame that enters by an interface to an ifb device."""
     parts = (text(TCA_KIND, "ingress"), attribute(TCA_OPTIONS, b""))
     yield message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, _tc(index, INGRESS_HANDLE, INGRESS_PARENT, 0, *parts))
     mirred = struct.pack("=IIiiiiI", 0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, device)
@@ -283,7 +288,7 @@ def through(index: int, device: int) -> Iterator[bytes]:
 
 
 def bands(index: int, minor: int) -> Iterator[bytes]:
-    """The two classes below a link's; they have no rate of their own, and are made once."""
+    """Return messages that create the two bands below a link's class. Bands have no own rate, and are made once."""
     for rank, band in enumerate((CONTROL, BULK)):
         yield htb_class(index, minor | band, UNLIMITED_BPS, assured_bps=BORROWED_BPS, parent=ROOT | minor, rank=rank)
 
@@ -294,9 +299,9 @@ def not_through(index: int) -> bytes:
 
 
 def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None) -> Iterator[bytes]:
-    """The queue below a class; it takes the place of one of another kind, with all that waits in that.
+    """Return messages for the queue below a class. A queue of a different kind is replaced, and loses its packets.
 
-    ``kind``: netem also for a shape that does not need it; None for what the shape needs.
+    ``kind``: may be netem even if the shape does not need it. None: the kind that the shape needs.
     """
     kind = leaf_kind(shape) if kind is None else kind
     major, _ = _LEAVES[kind]
@@ -317,21 +322,21 @@ def _queue(index: int, handle: int, parent: int, kind: Leaf, shape: LinkShape) -
 
 
 def netem_alone(index: int) -> bytes:
-    """netem as an interface's own queue: to find out whether the kernel has it."""
+    """Return a message that makes netem an interface's own queue, to test whether the kernel has netem."""
     options = netem.options(LinkShape(0.0), 1000)
     parts = (text(TCA_KIND, "netem"), attribute(TCA_OPTIONS, options))
     return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, ROOT, TC_H_ROOT, 0, *parts))
 
 
 def managed(index: int, discipline: Managed) -> Iterator[bytes]:
-    """A link with a discipline, below an interface that has nothing yet: to find out whether the kernel has it."""
+    """Return messages for a managed queue on an unused interface, to test whether the kernel has the discipline."""
     yield root(index, 2, 0)
     yield htb_class(index, 1, 1e6, parent=ROOT)
     yield from leaf(index, 1, LinkShape(1e6, queue=QUEUE._replace(discipline=discipline)))
 
 
 def two_netems(index: int) -> Iterator[bytes]:
-    """Two links below an interface that has nothing yet, one of which duplicates: to find out whether that may be."""
+    """Return messages for two links on an unused interface, one with duplicates, to test if the kernel allows it."""
     yield root(index, 2, 0)
     for minor, duplicate in ((1, 0.0), (2, 0.5)):
         yield htb_class(index, minor, 1e6, parent=ROOT)
@@ -339,9 +344,9 @@ def two_netems(index: int) -> Iterator[bytes]:
 
 
 def to_class(index: int, source: int, mac: bytes, minor: int) -> bytes:
-    """Send frames from a hardware address (six bytes) to a class; ``source`` numbers the address, from 1 to 1023.
+    """Return a message that sends frames from a hardware address (six bytes) to a class.
 
-    The filter takes the place of the one that the address had.
+    ``source`` numbers the address, from 1 to 1023. The filter replaces the old filter of the address.
     """
     keys = [struct.pack("=4s4sii", b"\xff" * 4, mac[:4], SOURCE_MAC, 0)]
     keys.append(struct.pack("=4s4sii", b"\xff\xff\0\0", mac[4:] + b"\0\0", SOURCE_MAC + 4, 0))
@@ -349,12 +354,15 @@ def to_class(index: int, source: int, mac: bytes, minor: int) -> bytes:
 
 
 def urgent_to_class(index: int, source: int, mac: bytes, minor: int, family: int) -> bytes:
-    """Send urgent packets of IPv4 or IPv6 (``family`` 4 or 6) from a hardware address to a class, before all else."""
+    """Return a message that sends urgent packets from a hardware address to a class.
+
+    ``family``: 4 for IPv4 or 6 for IPv6. The filter goes before the filter of ``to_class``.
+    """
     keys = [struct.pack("=4s4sii", b"\xff" * 4, mac[:4], SOURCE_MAC, 0)]
     kind = mac[4:] + struct.pack(">H", ETHERTYPES[family])
     keys.append(struct.pack("=4s4sii", b"\xff" * 4, kind, SOURCE_MAC + 4, 0))
-    shift = 16 if family == 4 else 20  # of the type of service, or the traffic class, in the header's first four bytes
-    mask, value = (struct.pack(">I", one << shift) for one in (0xFC, URGENT))
+    shift = 16 if family == 4 else 20  # of the type of service or traffic class in the header's first four bytes
+    mask, value = (struct.pack(">I", bits << shift) for bits in (0xFC, URGENT))
     keys.append(struct.pack("=4s4sii", mask, value, 0, 0))
     return _of_source(index, source if family == 4 else source | URGENT_6, mac, minor, keys)
 
@@ -375,15 +383,15 @@ def _filter(index: int, handle: int, options: bytes, parent: int = ROOT) -> byte
 
 
 def filter_body(index: int, handle: int, parent: int, preference: int, kind: str, options: bytes) -> bytes:
-    """Return the body of a message about a filter for all protocols. The lower preference is looked at first."""
+    """Return the body of a message about a filter for every protocol. Filters of lower preference are tried first."""
     parts = (text(TCA_KIND, kind), attribute(TCA_OPTIONS, options))
     return _tc(index, handle, parent, preference << 16 | socket.htons(ETH_P_ALL), *parts)
 
 
 class ClassCounters(NamedTuple):
-    """What a class has let through, and what waits in its queue now (bytes at the testbed's layer).
+    """Counters of a class: bytes that have passed and bytes that wait now, at the testbed's layer.
 
-    ``drops``: packets that its queue has refused.
+    ``drops``: packets that the queue has refused.
     """
 
     minor: int
@@ -394,22 +402,22 @@ class ClassCounters(NamedTuple):
 
 
 def class_dump(index: int) -> bytes:
-    """Body of a request for all classes of an interface."""
+    """Return the body of a request for every class of an interface."""
     return _tc(index, 0, 0, 0)
 
 
 def class_body(index: int, minor: int) -> bytes:
-    """Body of a request for one class of an interface."""
+    """Return the body of a request for one class of an interface."""
     return _tc(index, ROOT | minor, 0, 0)
 
 
 def root_body(index: int) -> bytes:
-    """Body of a request for the htb root of an interface."""
+    """Return the body of a request for the htb root of an interface."""
     return _tc(index, ROOT, 0, 0)
 
 
 def root_counters(answers: Iterable[bytes]) -> tuple[int, ...]:
-    """Return bytes sent, packets dropped and packets waiting of a root; zeros if there is none."""
+    """Return bytes sent, packets dropped and packets waiting of a root. Return zeros if there is no root."""
     for answer in answers:
         statistics = attributes(attributes(answer[_TCMSG.size :]).get(TCA_STATS2, b""))
         basic, queue = statistics.get(TCA_STATS_BASIC, b""), statistics.get(TCA_STATS_QUEUE, b"")
@@ -420,7 +428,7 @@ def root_counters(answers: Iterable[bytes]) -> tuple[int, ...]:
 
 
 def class_counters(answer: bytes) -> ClassCounters | None:
-    """A class in a dump; None for anything else, and for the interface's."""
+    """Return the counters of a class in a dump. None: the answer is no class, or is the interface's class."""
     _, _, handle, _, _ = _TCMSG.unpack_from(answer)
     statistics = attributes(attributes(answer[_TCMSG.size :]).get(TCA_STATS2, b""))
     basic, queue = statistics.get(TCA_STATS_BASIC, b""), statistics.get(TCA_STATS_QUEUE, b"")

@@ -1,9 +1,9 @@
-"""Bridges, cables, addresses and neighbours as netlink messages, and dumps of interfaces, which pyroute2 reads.
+"""Netlink messages for bridges, cables, addresses and neighbours, and dumps of interfaces by pyroute2.
 
-Messages go out in batches (``netlink.NetlinkSocket``), as those of queues do (``htb``, ``netem``). Namespaces are made
-and entered by system call (``world``). pyroute2 takes longer to import than nine hosts take from up to down, its
-messages alone a fifth of a supervisor's start. So only testbeds of containers import it, to read what is there. The
-tests decode with pyroute2 what is encoded here.
+Messages are sent in batches (``netlink.NetlinkSocket``), like the messages of queues (``htb``, ``netem``). Namespaces
+are made and entered by system call (``world``). The import of pyroute2 takes longer than nine hosts take from up to
+down. The import of its messages alone takes a fifth of a supervisor's start. So only testbeds of containers import
+pyroute2, to read the existing interfaces. The tests decode with pyroute2 the messages that are encoded here.
 
 Source: linux/if_link.h, linux/if_addr.h, linux/neighbour.h, linux/rtnetlink.h; rtnetlink(7).
 """
@@ -46,7 +46,7 @@ NDA_DST, NDA_LLADDR = 1, 2
 IFF_UP, IFF_PROMISC = 0x1, 0x100
 AF_BRIDGE = 7  # linux/socket.h
 MAIN_TABLE, STATIC, LINK_SCOPE, UNICAST, UNREACHABLE = 254, 4, 253, 1, 7
-ALONE, ALONE_6 = 32, 128  # the prefixes of an address by itself
+ALONE, ALONE_6 = 32, 128  # prefix lengths of a single address
 IFA_F_NODAD = 0x02
 NUD_NOARP, NUD_PERMANENT, NTF_MASTER, NTF_STICKY = 0x40, 0x80, 0x04, 0x40
 MAKE = NLM_F_CREATE | NLM_F_EXCL
@@ -84,28 +84,28 @@ def up(index: int) -> bytes:
 
 
 def down(index: int) -> bytes:
-    """Return a message that takes an interface down. The other end of its cable loses its carrier."""
+    """Return a message that takes an interface down, so the far end of the cable loses its carrier."""
     return message(RTM_NEWLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, index, 0, IFF_UP))
 
 
 def bridge(name: str, index: int) -> bytes:
-    """Return a message that creates a bridge without multicast snooping. It carries nothing until it is up."""
+    """Return a message that creates a bridge without multicast snooping. Until the bridge is up, it carries nothing."""
     kind = _of_kind("bridge", attribute(IFLA_BR_MCAST_SNOOPING, b"\0"))
     return _link(MAKE, index, text(IFLA_IFNAME, name), number(IFLA_MTU, PACKET_BYTES), kind)
 
 
 def detach_senders(bridge: int) -> bytes:
-    """Return a message that makes a bridge forward copies, by setting it promiscuous.
+    """Return a message that makes a bridge promiscuous, so that the bridge forwards copies of frames.
 
     A frame is charged to its sender's socket until it is freed, also in a queue behind a veth pair and a bridge. TCP
-    small queues would then keep that queue empty. A promiscuous bridge forwards a clone, which is charged to nobody,
+    small queues would then keep that queue empty. A promiscuous bridge forwards a clone, which is charged to no socket,
     and frees the original (net/bridge/br_input.c, br_handle_frame_finish; br_forward.c, deliver_clone).
     """
     return message(RTM_NEWLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, bridge, IFF_PROMISC, IFF_PROMISC))
 
 
 class Peer(NamedTuple):
-    """The far end of a cable: its name, number and hardware address; ``namespace_fd``: where it is, if not here."""
+    """Far end of a cable: name, number and hardware address. ``namespace_fd``: its namespace, None for this one."""
 
     name: str
     number: int
@@ -114,26 +114,26 @@ class Peer(NamedTuple):
 
 
 def cable(name: str, index: int, peer: Peer, master: int | None = None) -> bytes:
-    """Create a veth pair: one end here, up (a port of ``master`` if given), its peer down.
+    """Return a message that creates a veth pair: the end here is up, and a port of ``master`` if given.
 
-    The peer cannot come up before the pair is complete.
+    The peer is down, since it cannot come up before the pair is complete.
     """
-    there = [text(IFLA_IFNAME, peer.name), number(IFLA_MTU, PACKET_BYTES), _hardware(IFLA_ADDRESS, peer.mac)]
+    peer_attributes = [text(IFLA_IFNAME, peer.name), number(IFLA_MTU, PACKET_BYTES), _hardware(IFLA_ADDRESS, peer.mac)]
     if peer.namespace_fd is not None:
-        there.append(number(IFLA_NET_NS_FD, peer.namespace_fd))
-    whole = LINK.pack(socket.AF_UNSPEC, 0, peer.number, 0, 0) + b"".join(there)
+        peer_attributes.append(number(IFLA_NET_NS_FD, peer.namespace_fd))
+    whole = LINK.pack(socket.AF_UNSPEC, 0, peer.number, 0, 0) + b"".join(peer_attributes)
     kind = _of_kind("veth", attribute(VETH_INFO_PEER, whole))
     port = [] if master is None else [number(IFLA_MASTER, master)]
     return _link(MAKE, index, text(IFLA_IFNAME, name), number(IFLA_MTU, PACKET_BYTES), kind, *port, up=True)
 
 
 def ifb(name: str) -> bytes:
-    """Create an ifb device that is up: what is sent to it comes back where it was taken from, later."""
+    """Return a message that creates an ifb device that is up. It returns redirected frames to their path, later."""
     return _link(MAKE, 0, text(IFLA_IFNAME, name), _of_kind("ifb"), up=True)
 
 
 def remove(index: int) -> bytes:
-    """Remove an interface."""
+    """Return a message that removes an interface."""
     return message(RTM_DELLINK, 0, LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0))
 
 
@@ -144,13 +144,13 @@ def _address(action: int, how: int, index: int, ip: str, prefix_length: int, *at
 
 
 def address(index: int, ip: str, prefix_length: int) -> bytes:
-    """Give an interface an address; one of IPv6 at once, without asking whether others have it."""
+    """Return a message that adds an address to an interface. IPv6 does not check first if the address is in use."""
     flags = [number(IFA_FLAGS, IFA_F_NODAD)] if ":" in ip else []
     return _address(RTM_NEWADDR, MAKE, index, ip, prefix_length, *flags)
 
 
 def _route(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> bytes:
-    """A way to an address, or to all with the same beginning, in place of the one that is there."""
+    """Return a message for the route to an address or prefix. The route replaces an existing route."""
     body = ROUTE.pack(_family(ip), length, 0, 0, MAIN_TABLE, STATIC, scope, kind, 0)
     ways = (_ip(RTA_DST, ip), *attributes, number(RTA_TABLE, MAIN_TABLE))
     return message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body + b"".join(ways))
@@ -158,18 +158,19 @@ def _route(ip: str, length: int, kind: int, scope: int, *attributes: bytes) -> b
 
 @cache
 def groups(index: int) -> tuple[bytes, ...]:
-    """Ways for what is sent to all and to groups, where a host has no default route: out of this interface.
+    """Return routes out of this interface for broadcasts and IPv4 multicast, for a host without a default route.
 
-    IPv6 has a way to its groups by itself.
+    IPv6 has a route to its groups by default.
     """
     everything = (("224.0.0.0", 4), ("255.255.255.255", ALONE))
     return tuple(_route(ip, length, UNICAST, LINK_SCOPE, number(RTA_OIF, index)) for ip, length in everything)
 
 
 def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
-    """Have an interface's IPv4 address join no subnet any more: it leads nowhere until it is given ways.
+    """Return messages that take an interface's IPv4 address out of its subnet.
 
-    Nor does another interface lead to that subnet, as one with a default route would.
+    Until routes are added, the interface leads nowhere. An interface with a default route does not lead to the subnet
+    either.
     """
     yield _address(RTM_DELADDR, 0, index, ip, prefix_length)
     yield address(index, ip, ALONE)
@@ -178,33 +179,33 @@ def alone(index: int, ip: str, prefix_length: int) -> Iterator[bytes]:
 
 
 def alone_6(index: int, ip: str) -> Iterator[bytes]:
-    """The same of an IPv6 address."""
+    """Return messages that take an interface's IPv6 address out of its subnet."""
     yield _address(RTM_DELADDR, 0, index, ip, SUBNET_6)
     yield address(index, ip, ALONE_6)
 
 
 def way(host: HostSpace, other: HostSpace) -> Iterator[bytes]:
-    """Let ``host`` reach one other over an interface that leads nowhere by itself."""
+    """Return messages with which ``host`` reaches ``other`` over an interface without a subnet."""
     for ip in filter(None, (other.ip, host.ip6 and other.ip6)):
         yield _neighbour(host.interface, ip, other.mac)
     yield from _routes(host, other)
 
 
 def _routes(host: HostSpace, other: HostSpace, *attributes: bytes) -> Iterator[bytes]:
-    for ours, theirs, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
-        if ours and theirs:
-            leads = (number(RTA_OIF, host.interface), _ip(RTA_PREFSRC, ours), *attributes)
-            yield _route(theirs, length, UNICAST, LINK_SCOPE if length == ALONE else 0, *leads)
+    for own_ip, target_ip, length in ((host.ip, other.ip, ALONE), (host.ip6, other.ip6, ALONE_6)):
+        if own_ip and target_ip:
+            leads = (number(RTA_OIF, host.interface), _ip(RTA_PREFSRC, own_ip), *attributes)
+            yield _route(target_ip, length, UNICAST, LINK_SCOPE if length == ALONE else 0, *leads)
 
 
 def path_mtu(host: HostSpace, other: HostSpace, mtu: int | None) -> Iterator[bytes]:
-    """Let ``host`` know the MTU of the path to another, by a route to it alone. None: that of the interface."""
+    """Return routes by which ``host`` knows the MTU of the path to ``other``. None: the MTU of the interface."""
     metrics = [] if mtu is None else [attribute(RTA_METRICS, number(RTAX_MTU, mtu))]
     yield from _routes(host, other, *metrics)
 
 
 def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:
-    """Permanent entries for all other hosts, so that no questions for addresses travel on shaped links."""
+    """Return permanent entries for the remaining hosts. So no requests for addresses travel on shaped links."""
     for other in hosts:
         if other is not host:
             yield _neighbour(host.interface, other.ip, other.mac)
@@ -219,14 +220,19 @@ def _neighbour(index: int, ip: str, mac: str) -> bytes:
 
 
 def bridge_entry(port: int, mac: str) -> bytes:
-    """A forwarding entry that stays: the bridge never floods, and no host gets another's frames by its address."""
+    """Return a message for a permanent forwarding entry of a bridge.
+
+    With these entries the bridge never floods, and a host gets only the frames for its own address.
+    """
     body = _NEIGHBOUR.pack(AF_BRIDGE, port, NUD_NOARP, NTF_MASTER | NTF_STICKY, 0) + _hardware(NDA_LLADDR, mac)
     return message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
 class Interface(NamedTuple):
-    """An interface of a namespace: its hardware address; of a veth the index of its other end, where that is; of a
-    bridge's port the index of the bridge; its name and kind.
+    """Interface of a namespace: hardware address, name and kind.
+
+    ``other_end``: for a veth, the index of the far end in the far end's namespace. ``bridge``: for a bridge's port, the
+    index of the bridge.
     """
 
     mac: str
@@ -237,15 +243,15 @@ class Interface(NamedTuple):
 
 
 def present() -> dict[int, Interface]:
-    """The interfaces of the namespace that this thread is in, by index."""
-    from pyroute2 import IPRoute  # the whole, which only testbeds of containers need
+    """Return the interfaces of this thread's namespace, by index."""
+    from pyroute2 import IPRoute  # the whole package, which only testbeds of containers need
 
     with IPRoute() as here:
-        found = {one["index"]: one for one in here.get_links()}
+        links = {link["index"]: link for link in here.get_links()}
     return {
         index: Interface(
-            one.get_attr("IFLA_ADDRESS") or "", one.get_attr("IFLA_LINK"), one.get_attr("IFLA_MASTER"),
-            one.get_attr("IFLA_IFNAME") or "", one.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") or "",
+            link.get_attr("IFLA_ADDRESS") or "", link.get_attr("IFLA_LINK"), link.get_attr("IFLA_MASTER"),
+            link.get_attr("IFLA_IFNAME") or "", link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") or "",
         )
-        for index, one in found.items()
+        for index, link in links.items()
     }  # fmt: skip

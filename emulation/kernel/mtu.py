@@ -1,8 +1,8 @@
-"""The MTU of a link as netlink messages: packets that are longer are dropped at the port towards the receiver.
+"""Netlink messages for the MTU of a link: longer packets are dropped at the port towards the receiver.
 
-A classic BPF filter compares the length and the source address of a frame. It is looked at before the filters that lead
-to the classes of links, and leads to a class that swallows packets. The source gets to know the MTU by a route to the
-target (``interfaces.path_mtu``), as it would from a router's message (RFC 1191, RFC 8201), unless the link is silent.
+A classic BPF filter compares the length and the source address of a frame. It comes before the filters that lead to the
+classes of links, and leads to a class that swallows packets. Unless the link is silent, the source learns the MTU by a
+route to the target (``interfaces.path_mtu``), as it would from a router's message (RFC 1191, RFC 8201).
 
 Source: tc-bpf(8), net/sched/cls_bpf.c, linux/pkt_cls.h, linux/filter.h.
 """
@@ -23,25 +23,25 @@ from thalweg.emulation.kernel.netlink import (
 )
 from thalweg.emulation.links.shape import LinkShape
 
-ANY_LENGTH = 0xFFFF  # no packet is longer
+ANY_LENGTH = 0xFFFF  # the greatest length of a packet
 TOO_LONG = 0xC04  # a class beside ``htb.STRANGERS``
 FIRST = 1  # preference: before the filters of u32
 TCA_BPF_CLASSID, TCA_BPF_OPS_LEN, TCA_BPF_OPS = 3, 4, 5
 LOAD_WORD, LOAD_HALF, LOAD_LENGTH, JUMP_IF_EQUAL, JUMP_IF_ABOVE, RETURN = 0x20, 0x28, 0x80, 0x15, 0x25, 0x06
-SOURCE_AT = 6  # in an Ethernet frame
+SOURCE_AT = 6  # position in an Ethernet frame
 MATCHES, PASSES = 0xFFFF_FFFF, 0
 
 
 def too_long(index: int) -> Iterator[bytes]:
-    """Create the class of a port that swallows packets, if it is not there."""
+    """Return messages that create the class of a port that swallows packets. An existing class stays."""
     yield htb.htb_class(index, TOO_LONG, htb.UNLIMITED_BPS, parent=htb.ROOT)
     yield from htb.leaf(index, TOO_LONG, LinkShape(0.0))
 
 
 def most(index: int, source: int, mac: bytes, mtu: int) -> bytes:
-    """Drop packets from a hardware address that are longer than ``mtu`` bytes; ``source`` numbers the address.
+    """Return a message that drops packets longer than ``mtu`` bytes from a hardware address.
 
-    The filter takes the place of the one that the address had.
+    ``source`` numbers the address. The filter replaces the old filter of the address.
     """
     program = (
         (LOAD_WORD, 0, 0, SOURCE_AT),
@@ -60,7 +60,7 @@ def most(index: int, source: int, mac: bytes, mtu: int) -> bytes:
 
 
 def alone(index: int) -> Iterator[bytes]:
-    """A filter on an interface that has nothing yet: to find out whether the kernel has it."""
+    """Return messages for a filter on an unused interface, to test whether the kernel has filters by length."""
     yield htb.root(index, 2, 0)
     yield from htb.port(index)
     yield from too_long(index)

@@ -1,7 +1,7 @@
-"""Names of hosts as programs on them see them: the hostname, and ``/etc/hosts`` with all of a testbed's.
+"""Names of hosts for programs on the hosts: the hostname, and an ``/etc/hosts`` with every host of a testbed.
 
-The file lies over the machine's own in a mount namespace of the supervisor's, which ends with it. A hostname belongs to
-a namespace too (uts_namespaces(7)), which processes inherit.
+The file covers the machine's own file in a mount namespace of the supervisor, and ends with the namespace. A hostname
+belongs to a namespace too (uts_namespaces(7)), which child processes inherit.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _Any = TypeVar("_Any")
 
 
 def plain(name: str) -> str:
-    """A host's name as a hostname (RFC 1123)."""
+    """Return a host's name in the form of a hostname (RFC 1123)."""
     return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:60] or "host"
 
 
 def objection(hosts: Sequence[str], networks: Sequence[str] = ()) -> str:
-    """Return why hosts cannot have these names, and what to do. The text is empty if they can.
+    """Return why hosts cannot have these names, and what to do. Return an empty text if they can.
 
-    A resolver must not read a name as an address or as the host itself. No two names may become one hostname.
+    A resolver must not read a name as an address or as the host itself. Two names must not become the same hostname.
     """
-    taken: dict[str, str] = {}
+    full_names: dict[str, str] = {}
     for name in hosts:
         known = name.rstrip(".").lower()
         if known == "localhost" or known.endswith((".localhost", ".localdomain")) or known in RESERVED:
@@ -41,8 +41,8 @@ def objection(hosts: Sequence[str], networks: Sequence[str] = ()) -> str:
         if _is_address(name):
             return f"host name {name!r} is an address to every program that looks it up; begin it with a letter"
         for full in (name, *(f"{name}.{via}" for via in networks)):
-            other = taken.get(plain(full))
-            taken[plain(full)] = full
+            other = full_names.get(plain(full))
+            full_names[plain(full)] = full
             if other is not None:
                 return (
                     f"host names {other!r} and {full!r} are both {plain(full)!r} as hostnames (without case, and with -"
@@ -66,18 +66,18 @@ def _is_address(name: str) -> bool:
 
 
 def end_name(cable: Cable) -> str:
-    """What a host is called in a network: ``HOST.NETWORK`` where not all share that."""
+    """Return the name of a host in a network: ``HOST``, or ``HOST.NETWORK`` in a further network."""
     return cable if isinstance(cable, str) else ".".join(cable)
 
 
 def named(ends: Mapping[Cable, _Any]) -> dict[str, _Any]:
-    """Something of every cable by what its host is called there."""
-    return {end_name(cable): one for cable, one in ends.items()}
+    """Return the values of ``ends`` by the name of the host in the network (``end_name``)."""
+    return {end_name(cable): value for cable, value in ends.items()}
 
 
 SUBNET_6 = 64  # the prefix of a network's subnet of IPv6
 UNIQUE_LOCAL = 0xFD74_6877 << 96
-"""First 32 bits of all IPv6 addresses (RFC 4193, unique local). A testbed's network is isolated, so they are fixed."""
+"""First 32 bits of all IPv6 addresses (RFC 4193, unique local), fixed since a testbed's network is isolated."""
 
 
 def ipv6_beside(ip: str, prefix_length: int) -> str:
@@ -87,7 +87,7 @@ def ipv6_beside(ip: str, prefix_length: int) -> str:
 
 
 def hosts_file(addresses: Mapping[str, Sequence[str]]) -> str:
-    """The text of ``/etc/hosts``: every host by its own name, where that can stand there, and as a hostname."""
+    """Return the text of ``/etc/hosts``: every host by its hostname, and by its own name if the file can hold it."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for name, ips in addresses.items():
         own = name if re.fullmatch(r"[^\s#]+", name) else plain(name)
@@ -96,9 +96,9 @@ def hosts_file(addresses: Mapping[str, Sequence[str]]) -> str:
 
 
 def spread(addresses: Mapping[str, Sequence[str]]) -> None:
-    """Let this process, and all that it starts, know hosts by name. To be called in a mount namespace of its own.
+    """Make hosts known by name to this process and its children. Call this in an own mount namespace.
 
-    Raises OSError where mounting is not allowed.
+    Raise OSError where mounting is not allowed.
     """
     with tempfile.NamedTemporaryFile("w", prefix="thalweg-hosts-") as file:
         file.write(hosts_file(addresses))
@@ -108,6 +108,6 @@ def spread(addresses: Mapping[str, Sequence[str]]) -> None:
 
 
 def take_hostname(name: str) -> None:
-    """Have a hostname from now on, which what has been started already does not share."""
+    """Set the hostname of this process and its later children. Earlier children keep the old hostname."""
     calls.unshare(calls.NEWUTS)
     socket.sethostname(plain(name))

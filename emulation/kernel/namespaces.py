@@ -1,10 +1,10 @@
-"""Hosts that are network namespaces, made here.
+"""Hosts as network namespaces that the supervisor makes.
 
-One namespace a host, held by an open file descriptor (nothing is bound under /run, so nothing can be left
-there); a cable from each into a bridge in the supervisor's own namespace, and one more for each further network
-(``eth1``, …), into a bridge of its own. Neighbours and the bridges' tables are filled in statically, and IPv6 keeps
-quiet (``QUIET``). So no packet travels that no program sent, but for one report of groups by IPv6 from each host as it
-comes up. In a further network a host reaches those to which it has a link; there is no way to others.
+Every host has one namespace, held by an open file descriptor. Nothing is bound under /run, so nothing can be left
+there. A cable leads from every host into a bridge in the supervisor's own namespace. A further network (``eth1``, …)
+has further cables, into a bridge of its own. Neighbours and the bridges' tables are filled in statically, and IPv6
+keeps quiet (``QUIET``). So only packets of programs travel, except for one IPv6 report of groups from each host as it
+comes up. In a further network, a host reaches only hosts to which it has a link.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from thalweg.middleware.network.view import NET
 HOST_INTERFACE, HOST_INDEX = "eth", 2  # of the first network: eth0
 BRIDGE, BRIDGE_INDEX, FIRST_PORT = "links", 2, 10
 IPV6, FORWARDING = "/proc/sys/net/ipv6", "/proc/sys/net/ipv4/ip_forward"
-FILTERED = [f"/proc/sys/net/bridge/bridge-nf-call-{which}" for which in ("iptables", "ip6tables", "arptables")]
-PORTS = 1 << 10  # numbers of interfaces from one network's first port to the next one's
+FILTERED = [f"/proc/sys/net/bridge/bridge-nf-call-{tables}" for tables in ("iptables", "ip6tables", "arptables")]
+PORTS = 1 << 10  # interface numbers between the first ports of two networks
 
 
 QUIET = {
     "accept_ra": 0, "autoconf": 0, "router_solicitations": 0, "dad_transmits": 0, "accept_dad": 0,
     "mldv1_unsolicited_report_interval": 2**31 - 1, "mldv2_unsolicited_report_interval": 2**31 - 1,
 }  # fmt: skip
-"""Settings of IPv6 without solicitations of routers and neighbours, and with reports of groups after weeks."""
+"""IPv6 settings that stop solicitations of routers and neighbours, and delay reports of groups by weeks."""
 
 
 class NamespaceWorld(World):
-    """Hosts are namespaces made here, cables between them go to bridges in the supervisor's own namespace."""
+    """World whose hosts are namespaces made here, with cables to bridges in the supervisor's own namespace."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class NamespaceWorld(World):
         control_band: bool = False,
         private: Sequence[str] = (),
     ) -> None:
-        """``hosts``: name to IPv4 address; ``networks``: the same of every further one, by its name.
+        """Make hosts and cables. ``hosts``: name to IPv4 address. ``networks``: such maps for further networks.
 
-        ``ipv6``: hosts have addresses of IPv6 as well, where the kernel has it. ``private``: folders that each has of
-        its own. Raises OSError (NetlinkError) when the kernel refuses something, CapabilityError for such folders where
-        nothing can be mounted.
+        ``ipv6``: if the kernel has IPv6, hosts also have IPv6 addresses. ``private``: own folders of every host. Raise
+        OSError (NetlinkError) if the kernel refuses a message. Raise CapabilityError for own folders if nothing can be
+        mounted.
         """
         super().__init__(layer, control_band=control_band)
         self.ipv6 = ipv6 and os.path.exists(IPV6)
-        _set_ipv6({"disable_ipv6": 1})  # of the bridges and their ports
-        for filtered in FILTERED:  # else frames are looked at, put together and dropped as a router does it
+        _set_ipv6({"disable_ipv6": 1})  # for the bridges and their ports
+        for filtered in FILTERED:  # else the kernel filters, reassembles and drops frames as a router does
             _write(filtered, 0)
         bridges = [interfaces.bridge(f"{BRIDGE}{k or ''}", BRIDGE_INDEX + k) for k in range(1 + len(networks))]
         detached = [interfaces.detach_senders(BRIDGE_INDEX + k) for k in range(len(bridges))]
@@ -98,10 +98,13 @@ class NamespaceWorld(World):
         return {name: ipv6_beside(ip, prefix_length) for name, ip in addresses.items()} if self.ipv6 else {}
 
     def _new_places(self, private: Sequence[str]) -> Places | None:
-        """Let hosts know each other by name, and have folders of their own; None where neither is allowed."""
+        """Make the names of hosts known on every host, and return the places with the own folders.
+
+        None: mount namespaces are not allowed here.
+        """
         try:
             folders.own_mounts()
-        except OSError as error:  # as in many containers: hosts are reached by address there
+        except OSError as error:  # as in many containers: hosts are then reached by address
             self.unnamed = why = error.strerror or str(error)
         else:
             try:
@@ -123,7 +126,7 @@ class NamespaceWorld(World):
     @contextmanager
     def at_home(self, name: str) -> Iterator[None]:
         if name != self._hostname:
-            with suppress(OSError):  # it keeps the machine's
+            with suppress(OSError):  # if this is not allowed, the machine's hostname stays
                 names.take_hostname(name)
             self._hostname = name
         with nullcontext() if self._places is None else self._places.inside(name), self.inside(name):
@@ -132,7 +135,7 @@ class NamespaceWorld(World):
     def _new_host(self, name: str, number: int, ip: str, ip6: str) -> HostSpace:
         unshare()
         _set_ipv6(QUIET if self.ipv6 else {"disable_ipv6": 1})
-        _write(FORWARDING, 0)  # else as the machine has it
+        _write(FORWARDING, 0)  # else the setting of the machine holds
         namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         port = Port(FIRST_PORT + number, self._own)
         return HostSpace(name, number, ip, _mac(ip), namespace_fd, NetlinkSocket(), HOST_INDEX, port, ip6=ip6)
@@ -165,15 +168,15 @@ def _set_ipv6(settings: Mapping[str, int]) -> None:
 
 
 def _write(setting: str, value: int) -> None:
-    """Write a setting of this thread's network namespace. Nothing happens if the kernel lacks or protects it."""
+    """Write a setting of this thread's network namespace, unless the kernel lacks or protects the setting."""
     with suppress(OSError), open(setting, "w") as file:
         file.write(str(value))
 
 
 def probe_kernel() -> dict[str, str]:
-    """What this namespace's kernel can do: for each feature an empty text, or why not. Leaves its devices behind.
+    """Test features of the kernel. Return for every feature an empty text, or why the kernel lacks the feature.
 
-    To be called once, in a namespace of its own.
+    Call this once, in an own namespace, because the devices of the test stay.
     """
     control = NetlinkSocket()
     verdict: dict[str, str] = {}

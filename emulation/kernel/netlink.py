@@ -1,7 +1,7 @@
-"""Rtnetlink in batches: a socket that sends many messages at once, and what the messages of queues are made of.
+"""Rtnetlink in batches: a socket that sends many messages at once, and the parts of messages about queues.
 
-Queues, classes and filters go out by the thousand. pyroute2 takes 6 times as long for them, more than the kernel takes
-to execute them, and a fifth of a supervisor's start to be imported. The tests decode with it what is encoded here.
+Queues, classes and filters are sent by the thousand. pyroute2 takes 6 times as long for them, more than the kernel
+takes to execute them. Its import takes a fifth of a supervisor's start. The tests decode the messages with pyroute2.
 
 Source: linux/rtnetlink.h, linux/netlink.h; RFC 3549.
 """
@@ -24,7 +24,7 @@ RTM_NEWTFILTER = 44
 
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSGERR_ATTR_MSG = 1
-BATCH_BYTES = 60_000  # well below the default socket buffer of 208 KB, out of which the kernel takes a batch
+BATCH_BYTES = 60_000  # well below the default socket buffer of 208 KB, from which the kernel takes a batch
 
 LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
 ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of both prefixes, tos, table, protocol, scope, type, flags
@@ -33,7 +33,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 
 class NetlinkError(OSError):
-    """The kernel refused one message of a batch; ``index`` says which, the text says why."""
+    """Refusal of a message by the kernel. ``index``: the message's position in the request. The text is the reason."""
 
     def __init__(self, code: int, why: str, index: int) -> None:
         super().__init__(code, why or os.strerror(code))
@@ -41,40 +41,40 @@ class NetlinkError(OSError):
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
-    """One type-length-value attribute, padded to four bytes."""
+    """Return a type-length-value attribute, padded to four bytes."""
     return _ATTRIBUTE.pack(4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
 
 
 def text(kind: int, value: str) -> bytes:
-    """A string attribute, terminated as the kernel expects."""
+    """Return a string attribute, terminated as the kernel expects."""
     return attribute(kind, value.encode() + b"\0")
 
 
 def number(kind: int, value: int) -> bytes:
-    """A 32-bit unsigned attribute."""
+    """Return an attribute with a 32-bit unsigned number."""
     return attribute(kind, struct.pack("=I", value))
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """The attributes of a message's tail by type; nesting is left to the caller."""
-    found: dict[int, bytes] = {}
+    """Return the attributes in a message's tail by type. Nested attributes are left to the caller."""
+    payloads: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < 4:
             break
-        found[kind & 0x3FFF] = data[at + 4 : at + length]
+        payloads[kind & 0x3FFF] = data[at + 4 : at + length]
         at += (length + 3) & ~3
-    return found
+    return payloads
 
 
 def message(kind: int, flags: int, body: bytes) -> bytes:
-    """A request without sequence number (the socket fills it in)."""
+    """Return a request without a sequence number, which the socket fills in."""
     return _HEADER.pack(16 + len(body), kind, flags | NLM_F_REQUEST, 0, 0) + body
 
 
 class NetlinkSocket:
-    """A netlink socket of the network namespace it was opened in, wherever the thread goes later."""
+    """Netlink socket of the network namespace in which it was opened, wherever the thread goes later."""
 
     def __init__(self, protocol: int = NETLINK_ROUTE) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
@@ -87,19 +87,19 @@ class NetlinkSocket:
         self._socket.close()
 
     def request(self, messages: Iterable[bytes]) -> None:
-        """Execute the messages in order, many to a system call.
+        """Execute the messages in order, many in one system call.
 
-        Raises NetlinkError for the first that was refused; those after it in the same batch were executed.
+        Raise NetlinkError for the first message that is refused. Later messages of the same batch have been executed.
         """
         batch: list[bytes] = []
         size = done = 0
-        for one in messages:
-            if size + len(one) > BATCH_BYTES and batch:
+        for encoded in messages:
+            if size + len(encoded) > BATCH_BYTES and batch:
                 self._send(batch, done)
                 done += len(batch)
                 batch, size = [], 0
-            batch.append(one)
-            size += (len(one) + 3) & ~3
+            batch.append(encoded)
+            size += (len(encoded) + 3) & ~3
         if batch:
             self._send(batch, done)
 
@@ -107,12 +107,12 @@ class NetlinkSocket:
         first = self._sequence + 1
         self._sequence = last = self._sequence + len(batch)
         out = bytearray()
-        for sequence, one in enumerate(batch, first):
+        for sequence, encoded in enumerate(batch, first):
             at = len(out)
-            out += one
+            out += encoded
             struct.pack_into("=I", out, at + 8, sequence)
-            if sequence == last:  # errors come unasked; one acknowledgement says that the batch is through
-                struct.pack_into("=H", out, at + 6, struct.unpack_from("=H", one, 6)[0] | NLM_F_ACK)
+            if sequence == last:  # errors are reported in any case, so one acknowledgement is enough
+                struct.pack_into("=H", out, at + 6, struct.unpack_from("=H", encoded, 6)[0] | NLM_F_ACK)
         self._socket.send(out)
         failure: NetlinkError | None = None
         while True:
@@ -128,30 +128,30 @@ class NetlinkSocket:
                     return
 
     def dump(self, kind: int, body: bytes) -> list[bytes]:
-        """All answers to a dump request, without their headers. Raises NetlinkError when the kernel refuses."""
+        """Return every answer to a dump request, without headers. Raise NetlinkError if the kernel refuses."""
         return self._asked(kind, NLM_F_DUMP, body)
 
     def get(self, kind: int, body: bytes) -> list[bytes]:
-        """The answers to a request for one thing, without their headers. Raises NetlinkError where there is none."""
-        return self._asked(kind, NLM_F_ACK | NLM_F_ECHO, body)  # without the latter some answers go to listeners alone
+        """Return the answers to a request for one object, without headers. Raise NetlinkError if there is none."""
+        return self._asked(kind, NLM_F_ACK | NLM_F_ECHO, body)  # without ECHO, some answers go only to listeners
 
     def _asked(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         self._sequence += 1
         out = bytearray(message(kind, flags, body))
         struct.pack_into("=I", out, 8, self._sequence)
         self._socket.send(out)
-        found: list[bytes] = []
+        answers: list[bytes] = []
         while True:
             for answer, flags, sequence, payload in self._receive():
                 if sequence != self._sequence:
                     continue
                 if answer == NLMSG_DONE:
-                    return found
+                    return answers
                 if answer == NLMSG_ERROR:
                     if code := -struct.unpack_from("=i", payload)[0]:
                         raise NetlinkError(code, _reason(flags, payload), 0)
-                    return found
-                found.append(payload)
+                    return answers
+                answers.append(payload)
 
     def _receive(self) -> Iterable[tuple[int, int, int, bytes]]:
         data = self._socket.recv(1 << 18)
@@ -163,7 +163,7 @@ class NetlinkSocket:
 
 
 def _reason(flags: int, body: bytes) -> str:
-    """The kernel's own words, when its answer has any (extended acknowledgement)."""
+    """Return the kernel's explanation from its answer (extended acknowledgement), or an empty text."""
     if not flags & NLM_F_ACK_TLVS:
         return ""
     return attributes(body[20:]).get(NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Options of a link's queue as netlink has them: a fifo, CoDel, FQ-CoDel, PIE or RED.
+"""Netlink options of a link's queue: a fifo, CoDel, FQ-CoDel, PIE or RED.
 
 The managed disciplines keep their queue short by themselves. They mark packets of connections that understand ECN, and
 drop others. CoDel's target is 5 ms, the kernel's default. On slow links the target is the time of one packet and a
@@ -17,13 +17,13 @@ from thalweg.emulation.kernel.netlink import attribute, number
 from thalweg.emulation.links.shape import FRAME_BYTES, QUEUE, LinkShape
 
 TARGET_S, INTERVAL_S = 0.005, 0.1
-LIMIT_PACKETS = 1000  # of a discipline that keeps itself shorter
-RED_PROBABILITY = 0.02  # of a mark, where the average is the most
+LIMIT_PACKETS = 1000  # of a managed discipline, which keeps its queue shorter
+RED_PROBABILITY = 0.02  # of a mark at the highest average
 RED_ECN = 1
 
 
 def options(shape: LinkShape) -> bytes:
-    """Return the payload of TCA_OPTIONS of a link's queue."""
+    """Return the payload of TCA_OPTIONS for a link's queue."""
     queue = shape.queue or QUEUE
     if queue.discipline != "fifo":
         return _MANAGED[queue.discipline](shape)
@@ -59,12 +59,12 @@ def _red(shape: LinkShape) -> bytes:
     w_log = min(_ewma(least, burst, packet), 31 - most.bit_length())  # red_check_params of the kernel
     p_log = max(0, min(31, round(math.log2((most - least) / RED_PROBABILITY))))
     table, cell_log = _idle(w_log, packet, shape.set_bps / 8)
-    given = struct.pack("=IIIBBBB", limit, least, most, w_log, p_log, cell_log, RED_ECN)
-    return attribute(1, given) + attribute(2, table) + number(3, round(RED_PROBABILITY * (2**32 - 1)))
+    parameters = struct.pack("=IIIBBBB", limit, least, most, w_log, p_log, cell_log, RED_ECN)
+    return attribute(1, parameters) + attribute(2, table) + number(3, round(RED_PROBABILITY * (2**32 - 1)))
 
 
 def _ewma(least: int, burst: float, packet: int) -> int:
-    """Return the logarithm of the weight of RED's average. A burst of so many packets then passes unmarked."""
+    """Return the logarithm of the weight of RED's average with which a burst of ``burst`` packets passes unmarked."""
     weight, a = 0.5, burst + 1 - least / packet
     for w_log in range(1, 32):
         if a <= (1 - (1 - weight) ** burst) / weight:
@@ -80,7 +80,7 @@ def _idle(w_log: int, packet: int, bytes_per_s: float) -> tuple[bytes, int]:
     longest = 31 / abs(log_w)
     cell_log = next((k for k in range(32) if longest / 2**k < 512), 31)
     table = [0] + [min(255, max(0, round(-((i << cell_log) * log_w) / math.log(2)))) for i in range(1, 255)] + [31]
-    return bytes(min(31, one) for one in table), cell_log
+    return bytes(min(31, entry) for entry in table), cell_log
 
 
 _MANAGED = {"fq_codel": _codel, "codel": _codel, "pie": _pie, "red": _red}

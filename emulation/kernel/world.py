@@ -1,4 +1,4 @@
-"""The supervisor's side of a testbed with links: its hosts, wherever they come from, and their links' shapes."""
+"""Supervisor's side of a testbed with links: hosts of every origin, and the shapes of their links."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from thalweg.emulation.links.units import Managed
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 BANDED_HOSTS = 100
-"""With more hosts, links have no bands. For each class that is made the kernel searches one list, which has an entry
-for every class of the machine (flow_indr_dev_setup_offload): three times the classes take nine times as long."""
+"""With more hosts, links have no bands. For every new class the kernel searches a list with an entry for every class of
+the machine (flow_indr_dev_setup_offload). So three times the classes take nine times as long."""
 
 # linux/ethtool.h, linux/sockios.h
 _SIOCETHTOOL = 0x8946
@@ -31,20 +31,20 @@ _OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 
 
 def unshare() -> None:
-    """Move this thread into a network namespace that is made by it."""
+    """Move this thread into a new network namespace."""
     calls.unshare(calls.NEWNET)
 
 
 def enter(namespace_fd: int) -> None:
-    """Move this thread into a network namespace."""
+    """Move this thread into an existing network namespace."""
     calls.enter(namespace_fd, calls.NEWNET)
 
 
 class LinkState:
-    """What a directed link is set to, and the bits that it would have carried so far at the rates asked.
+    """Shape of a directed link, and the bits that the link would have carried so far at the rates asked.
 
-    ``base``: its own shape, the last it was given but by a replay. ``had_netem``: it needed netem once, and keeps it,
-    so that a change to no delay loses nothing.
+    ``base``: the link's own shape, the last shape that was not set by a replay. ``had_netem``: the link has needed
+    netem. The link then keeps netem, so a change to no delay loses no packets.
     """
 
     __slots__ = ("_asked_bits", "_since_s", "base", "had_netem", "minor", "shape", "source", "target")
@@ -56,14 +56,14 @@ class LinkState:
         self._asked_bits, self._since_s = 0.0, now_s
 
     def set(self, shape: LinkShape, began_s: float, now_s: float) -> None:
-        """The link has been changed at some moment between the two; what is asked counts as the more of both."""
+        """Record a change of shape between ``began_s`` and ``now_s``. The moment that gives more bits asked counts."""
         at_s = began_s if passing_bps(shape) > passing_bps(self.shape) else now_s
         self._asked_bits = self.asked_bits(at_s)
         self._since_s, self.shape = at_s, shape
         self.had_netem = self.had_netem or shape.needs_netem
 
     def leaf(self, shape: LinkShape) -> htb.Leaf:
-        """The kind of queue that the link has, or would have if it were changed to ``shape``."""
+        """Return the kind of queue that the link has with this shape."""
         return htb.leaf_kind(shape, had_netem=self.had_netem)
 
     def asked_bits(self, now_s: float) -> float:
@@ -71,69 +71,69 @@ class LinkState:
 
 
 def passing_bps(shape: LinkShape) -> float:
-    """The rate that a link of this shape is set to; 0 where nothing passes."""
+    """Return the rate to which a link of this shape is set. The rate is 0 if nothing passes."""
     return shape.set_bps if shape.passes else 0.0
 
 
 class World:
-    """Hosts and links. Every method leaves the thread in the supervisor's own namespace."""
+    """Hosts and links of a testbed. Every method leaves the thread in the supervisor's own namespace."""
 
     def __init__(self, layer: int, *, control_band: bool = False) -> None:
-        """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses).
+        """Make a world without hosts. Subclasses add the hosts. ``layer``: layer at which rates count, 2 or 3.
 
-        ``control_band``: on every link, what is marked as urgent goes before all else.
+        ``control_band``: on every link, packets that are marked as urgent go first.
         """
         self.layer, self._banded = layer, control_band
         self.links: dict[Link, LinkState] = {}
         self.hosts: dict[str, HostSpace] = {}
-        """Their ends of the network that all share."""
+        """Ends of hosts in the network that all share."""
         self.ends: dict[Cable, HostSpace] = {}
-        """Their ends of all networks."""
+        """Ends of hosts in all networks."""
         self.up_bps: dict[Cable, float] = {}
-        """Rates of all that a host sends over a cable, of those that are limited."""
+        """Limits of the total rate that a host sends over a cable."""
         self.down_bps: dict[Cable, float] = {}
-        """The same of what it receives."""
+        """Limits of the total rate that a host receives over a cable."""
         self.up_queues: dict[Cable, Queue] = {}
-        """What waits at most before a host's sending rate, where that is not the usual queue."""
+        """Queues before the sending rates of hosts, if not the usual queue."""
         self.gone: set[Cable] = set()
         """Ends of hosts that have ended by themselves, as containers may."""
         self.unplugged: set[Cable] = set()
         """Ends whose ports are down, so that they have no carrier."""
         self._rooted: set[Cable] = set()
-        self._wanted: dict[Cable, dict[Link, int]] = {}  # the segments that a cable's links let pass at once
-        self._known_mtus: dict[Link, int | None] = {}  # those that sources have a route with
+        self._wanted: dict[Cable, dict[Link, int]] = {}  # TCP segments that a cable's links let pass at once
+        self._known_mtus: dict[Link, int | None] = {}  # MTUs in the routes of sources
         self._filtered: set[Link] = set()  # links that have, or had, a filter by length
-        self._segments: dict[Cable, int] = {}  # what the interfaces are set to
-        self._unsure: set[Link] = set()  # the kernel refused something of their batch
+        self._segments: dict[Cable, int] = {}  # TCP segments to which the interfaces are set
+        self._unsure: set[Link] = set()  # links of batches that the kernel has refused
         self._uplinks: dict[Cable, int] = {}  # ifb devices
-        self._uncounted: dict[Cable, int] = {}  # frames that came before the classes of their senders were there
-        self._managed: dict[Managed, bool] = {}  # disciplines that were tried
+        self._uncounted: dict[Cable, int] = {}  # frames that came before their senders' classes existed
+        self._managed: dict[Managed, bool] = {}  # whether the kernel has a discipline
         self.changed: Callable[[Link, LinkShape | None, LinkState], None] = lambda link, before, state: None
-        """Called after every change of a link, with its shape before; None if it had none."""
+        """Called after every change of a link, with its shape before. None: the link had no shape."""
         self.carried: Callable[[Cable, bool], None] = lambda cable, up: None
-        """Called after a host has lost its carrier, or has got it back."""
+        """Called after a host has lost or regained its carrier."""
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
 
     private: Sequence[str] = ()
-    """Folders of which each host has its own."""
+    """Own folders of every host."""
     unnamed = ""
-    """Why hosts do not know each other by name; empty where they do."""
+    """Reason for which hosts do not know hosts by name, or an empty text."""
 
     @property
     def bands(self) -> tuple[int, ...]:
-        """Of each link: what is added to its number, bulk's first."""
+        """Return the numbers that are added to a link's number for its bands, bulk's first. Without bands: only 0."""
         return (htb.BULK, htb.CONTROL) if self._banded and len(self.hosts) <= BANDED_HOSTS else (0,)
 
     @contextmanager
     def at_home(self, name: str) -> Iterator[None]:
-        """Processes started here are on host ``name``, with its hostname and its folders, if it has its own."""
+        """Put processes started in this context on host ``name``, with the host's hostname and own folders, if any."""
         with self.inside(name):
             yield
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Sockets opened and processes started here are in the network of host ``name``."""
+        """Put sockets opened and processes started in this context into the network of host ``name``."""
         enter(self.hosts[name].namespace_fd)
         try:
             yield
@@ -142,31 +142,31 @@ class World:
 
     @cached_property
     def netem_works(self) -> bool:
-        """Whether the kernel has netem."""
+        """Return whether the kernel has netem."""
         return self._accepts([htb.netem_alone(1)])
 
     @cached_property
     def duplicates_anywhere(self) -> bool:
-        """Whether a link may duplicate whatever the host's other links have (see ``crowded``)."""
+        """Return whether a link may duplicate, whatever the target's remaining links have (see ``crowded``)."""
         return self._accepts(htb.two_netems(1))
 
     @cached_property
     def compares_lengths(self) -> bool:
-        """Whether the kernel has filters by the length of packets, which an MTU takes."""
+        """Return whether the kernel has filters by the length of packets, which an MTU needs."""
         return self._accepts(mtu.alone(1))
 
     def manages(self, discipline: Managed) -> bool:
-        """Whether the kernel has a discipline that keeps queues short."""
+        """Return whether the kernel has a discipline that keeps queues short."""
         if discipline not in self._managed:
             self._managed[discipline] = self._accepts(htb.managed(1, discipline))
         return self._managed[discipline]
 
     def _accepts(self, messages: Iterable[bytes]) -> bool:
-        """Whether the kernel does that, in a namespace that nothing uses."""
+        """Return whether the kernel executes these messages, in a namespace that nothing uses."""
         unshare()
         try:
-            with closing(netlink.NetlinkSocket()) as there:
-                there.request(messages)
+            with closing(netlink.NetlinkSocket()) as probe:
+                probe.request(messages)
         except netlink.NetlinkError:
             return False
         finally:
@@ -174,9 +174,9 @@ class World:
         return True
 
     def crowded(self, shapes: Iterable[tuple[Link, LinkShape]]) -> list[Link]:
-        """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
+        """Return links that could not duplicate with ``shapes`` set, because their port has a second netem.
 
-        Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
+        Kernels since 2025 (also 6.1.176) let a netem duplicate only if the interface has no second netem.
         """
         asked = list(shapes)
         named = {link for link, _ in asked}
@@ -190,11 +190,11 @@ class World:
         return [link for link in having if link in doubling and by_target[link.ends[1]] > 1]
 
     def shape(self, shapes: Iterable[tuple[Link, LinkShape]], *, replayed: bool = False) -> None:
-        """Set up the links not yet shaped, change the others in place.
+        """Set up links that are not shaped yet, and change the remaining links in place, with one batch a port.
 
-        One batch a port. ``replayed``: by a replay, so that the
-        links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
-        the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
+        ``replayed``: a replay changes the links, so their own shapes stay. If the kernel refuses a batch, the links to
+        the remaining hosts are set all the same, and the first refusal is raised then. The links of the refused batch
+        are stated whole when they are next shaped.
         """
         by_target: dict[Cable, dict[Link, LinkShape]] = {}
         for link, shape in shapes:
@@ -229,7 +229,7 @@ class World:
     def _before_links(self, asked: Mapping[Link, LinkShape]) -> OSError | None:
         """Set the size of TCP's packets at the sources of these links, and give the sources routes to new targets.
 
-        Return the first refusal of the kernel, if any.
+        Return the first refusal of the kernel, or None.
         """
         by_source: dict[Cable, dict[Link, LinkShape]] = {}
         for link, shape in asked.items():
@@ -257,7 +257,7 @@ class World:
         return refusal
 
     def _at_port(self, target: Cable, batch: list[bytes], asked: Container[Link] = ()) -> None:
-        """Send a batch to a host's port. If the port has no root yet, set it up first.
+        """Send a batch of messages about a host's port to the kernel. Without a root, the port is set up first.
 
         ``asked``: the links to which the batch gives classes of their own.
         """
@@ -269,7 +269,7 @@ class World:
             self._uncounted[target] = self._dropped(target)
 
     def _request(self, target: Cable, batch: list[bytes]) -> None:
-        """Send a batch to a host's port."""
+        """Send a batch of messages about a host's port to the kernel."""
         self._ask(self.ends[target].port.netlink, target, batch)
 
     def _ask(self, asking: netlink.NetlinkSocket, cable: Cable, batch: list[bytes]) -> None:
@@ -284,13 +284,13 @@ class World:
             self.gone.add(cable)
 
     def _root(self, target: Cable, asked: Container[Link]) -> None:
-        """Create a port's root, its own classes, and the filters of all sources but those of the links ``asked``."""
+        """Create a port's root, its own classes, and the filters of sources except those of the links ``asked``."""
         end = self.ends[target]
         index = end.port.interface
         try:
             self._request(target, [htb.root(index, self.layer, htb.STRANGERS)])
         except netlink.NetlinkError as error:
-            if error.errno != errno.EEXIST:  # a root of others stays, and gets our classes
+            if error.errno != errno.EEXIST:  # an existing root stays, and gets our classes
                 raise
         try:
             self._request(target, [*htb.port(index, joins_all=end.via == NET), *self._open(end, asked)])
@@ -302,7 +302,7 @@ class World:
         self._rooted.add(target)
 
     def _open(self, target: HostSpace, asked: Container[Link]) -> Iterator[bytes]:
-        """Return the filters of sources whose links have no shape, and of the machine if it is on the bridge."""
+        """Return filters for sources whose links have no shape, and for the machine if it is on the bridge."""
         index = target.port.interface
         for source in self.ends.values():
             link = Link(source.name, target.name, target.via)
@@ -313,17 +313,20 @@ class World:
             yield htb.to_class(index, MACHINE, mac, htb.OPEN)
 
     def close_further_networks(self) -> None:
-        """Let nothing pass, of any protocol, between hosts of a further network that have no link there."""
+        """Block traffic of every protocol between hosts of a further network that have no link there."""
         for cable, end in self.ends.items():
             if end.via != NET:
                 self._at_port(cable, [])
 
     def bridge_mac(self, _: HostSpace) -> bytes | None:
-        """The hardware address with which the machine itself speaks to a host; None where it does not."""
+        """Return the machine's own hardware address on a host's bridge. None: the machine is not on the bridge."""
         return None
 
     def _segmenting(self, source: Cable, asked: Mapping[Link, LinkShape] = {}) -> list[bytes]:
-        """Let a host send as large packets of TCP as all its links, and all limited interfaces, bear."""
+        """Return messages that set the largest TCP packets that a host's links and the limited interfaces bear.
+
+        The list is empty if the size stays.
+        """
         wanted = self._wanted.setdefault(source, {})
         wanted.update((link, shape.segments) for link, shape in asked.items() if shape.passes or link not in wanted)
         limits = (*self.up_bps.values(), *self.down_bps.values())
@@ -337,7 +340,7 @@ class World:
     def _class(self, link: Link, shape: LinkShape) -> bytes:
         source, target = link.ends
         limit_bps, assured_bps = self.down_bps.get(target), shape.set_bps
-        if limit_bps is not None:  # an equal part for each: together they may be assured what there is
+        if limit_bps is not None:  # equal parts, so the assured rates add up to at most the limit
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
         index, minor = self.ends[target].port.interface, self.ends[source].number
         return htb.htb_class(index, minor, shape.set_bps, burst=shape.burst, assured_bps=assured_bps)
@@ -364,7 +367,7 @@ class World:
 
     def _leaves(self, index: int, number: int, shape: LinkShape, kind: htb.Leaf | None) -> Iterator[bytes]:
         bulk, *urgent = (number | band for band in self.bands)
-        # a second netem would not let the first one duplicate, on kernels that have no other beside such
+        # some kernels do not let a netem duplicate while the interface has a second netem
         alone = shape.passes and shape.duplicate > 0
         if alone:
             for minor in urgent:
@@ -375,7 +378,7 @@ class World:
                 yield from htb.leaf(index, minor, shape, kind)
 
     def _filters(self, index: int, source: HostSpace, shape: LinkShape) -> Iterator[bytes]:
-        """What is urgent goes the way of all else on a link that duplicates."""
+        """Return the filters of a source. Urgent packets go to their band, or with bulk on a link that duplicates."""
         bulk, *urgent = (source.number | band for band in self.bands)
         for minor in urgent:
             for family in htb.ETHERTYPES:
@@ -384,7 +387,7 @@ class World:
         yield htb.to_class(index, source.number, source.mac_bytes, bulk)
 
     def _lengths(self, link: Link, shape: LinkShape, old: LinkShape | None) -> Iterator[bytes]:
-        """Drop packets that are longer than a link's MTU. ``old``: the shape so far, None if it is not known."""
+        """Return messages that drop packets longer than a link's MTU. ``old``: the shape so far, None if unknown."""
         limit = shape.path_mtu
         if limit is None and link not in self._filtered:
             return
@@ -397,7 +400,7 @@ class World:
         yield mtu.most(index, source.number, source.mac_bytes, most_bytes)
 
     def set_carrier(self, wanted: Mapping[Cable, bool]) -> None:
-        """Set the ports of cables up or down. A host whose port is down has no carrier; what waits there is lost."""
+        """Set the ports of cables up or down. A host whose port is down has no carrier, and packets there are lost."""
         for cable, up in wanted.items():
             index = self.ends[cable].port.interface
             self._request(cable, [interfaces.up(index) if up else interfaces.down(index)])
@@ -411,11 +414,11 @@ class World:
         for link in links:
             end = self.ends[cable_of(link.target, link.via)]
             targets.setdefault(link.source, set()).update(filter(None, (end.ip, end.ip6)))
-        found = set[sockets.Connection]()
+        connections = set[sockets.Connection]()
         for source, addresses in targets.items():
             with self.inside(source):
-                found |= sockets.reset(addresses)
-        return len(found)
+                connections |= sockets.reset(addresses)
+        return len(connections)
 
     def limit_hosts(self, up_bps: Mapping[Cable, float | None], down_bps: Mapping[Cable, float | None]) -> None:
         """Set the total rates of hosts in place, for sending (``up_bps``) and receiving (``down_bps``), by cable.
@@ -442,11 +445,11 @@ class World:
             except OSError:
                 _keep(self.down_bps, name, before)
                 raise
-        for source, end in self.ends.items():  # also those whose links are not shaped send to limited ones
+        for source, end in self.ends.items():  # sources without shaped links also send to limited hosts
             self._ask(end.netlink, source, self._segmenting(source))
 
     def _uplink(self, source: Cable) -> int | None:
-        """Return the ifb device that limits a host's sending. Create it at the first call.
+        """Return the ifb device that limits a host's sending. Create the device at the first call.
 
         Return None if the host has ended.
         """
@@ -461,7 +464,7 @@ class World:
             self._ask(port.netlink, source, [*htb.through(port.interface, index)])
         except OSError:  # the next attempt begins anew
             for undo in (htb.not_through(port.interface), interfaces.remove(index)):
-                with suppress(OSError):  # it did not come so far
+                with suppress(OSError):  # the step was not reached
                     port.netlink.request([undo])
             raise
         if source in self.gone:
@@ -474,85 +477,85 @@ class World:
     """Prefix of the names of ifb devices."""
 
     def uplink_bytes(self) -> dict[Cable, int]:
-        """Return the limits of the queues before the sending rates of hosts."""
+        """Return the limits, in bytes, of the queues before the sending rates of hosts."""
         return {end: LinkShape(bps, queue=self.up_queues.get(end)).queue_bytes for end, bps in self.up_bps.items()}
 
     @property
     def limited(self) -> bool:
-        """Whether links share interfaces that have a rate."""
+        """Return whether a host has a limited rate, which its links share."""
         return bool(self.up_bps or self.down_bps)
 
     def limit_bps(self, link: Link) -> float:
-        """What the interfaces at a link's ends let pass; infinity where neither is limited."""
+        """Return the rate that the interfaces at a link's ends let pass. It is infinite if neither end is limited."""
         source, target = link.ends
         return min(self.up_bps.get(source, math.inf), self.down_bps.get(target, math.inf))
 
     def shares_bps(self, links: Iterable[Link]) -> dict[Link, float]:
-        """Return the rate of each of these links while all of them send at once and share the rates of hosts."""
+        """Return the rates of links that send at the same time and share the rates of hosts."""
         chosen = [*links]
         leaving, coming = (Counter(link.ends[i] for link in chosen) for i in (0, 1))
-        found = {}
+        rates_bps = {}
         for link in chosen:
             source, target = link.ends
             up_bps = self.up_bps.get(source, math.inf) / leaving[source]
             down_bps = self.down_bps.get(target, math.inf) / coming[target]
-            found[link] = min(self.links[link].shape.set_bps, up_bps, down_bps)
-        return found
+            rates_bps[link] = min(self.links[link].shape.set_bps, up_bps, down_bps)
+        return rates_bps
 
     def holds_packets(self, links: Iterable[Link]) -> bool:
         """Return whether packets wait at the ports of the targets, or in the uplinks of the sources."""
         ends = [link.ends for link in links]
-        if any(one.backlog_bytes for target in {end[1] for end in ends} for one in self.counters(target).values()):
+        if any(row.backlog_bytes for target in {end[1] for end in ends} for row in self.counters(target).values()):
             return True
         for source in {end[0] for end in ends} & self._uplinks.keys():
             body = htb.class_body(self._uplinks[source], htb.UPLINK)
             answers = self.ends[source].port.netlink.get(netlink.RTM_GETTCLASS, body)
-            if any(one.backlog_bytes for one in map(htb.class_counters, answers) if one is not None):
+            if any(row.backlog_bytes for row in map(htb.class_counters, answers) if row is not None):
                 return True
         return False
 
     def counters(self, target: Cable) -> dict[str, htb.ClassCounters]:
-        """For every shaped link to ``target`` its counters, by source."""
+        """Return the counters of every shaped link to ``target``, by source."""
         port = self.ends[target].port
         answers = port.netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(port.interface))
-        found = {one.minor: one for one in map(htb.class_counters, answers) if one is not None}
+        by_minor = {row.minor: row for row in map(htb.class_counters, answers) if row is not None}
         counted = {}
         for host in self.hosts.values():
-            if link := found.get(host.number):
-                bands = [one for band in self.bands if (one := found.get(host.number | band))]
+            if link := by_minor.get(host.number):
+                bands = [row for band in self.bands if (row := by_minor.get(host.number | band))]
                 counted[host.name] = link._replace(
-                    backlog_bytes=sum(one.backlog_bytes for one in bands), drops=sum(one.drops for one in bands)
+                    backlog_bytes=sum(row.backlog_bytes for row in bands), drops=sum(row.drops for row in bands)
                 )
         return counted
 
     def passed(self, target: Cable) -> tuple[int, ...]:
-        """Return the bytes and drops that the root of a host's port has counted, and the packets that wait there.
+        """Return the bytes and drops counted by the root of a host's port, and the packets that wait there.
 
-        The port has been set up.
+        The port must have been set up.
         """
         port = self.ends[target].port
         return htb.root_counters(port.netlink.get(netlink.RTM_GETQDISC, htb.root_body(port.interface)))
 
     def strangers(self) -> dict[Cable, int]:
-        """Return by cable the number of frames that were dropped, as their source address is no host's."""
-        told = {cable: self._dropped(cable) - self._uncounted.get(cable, 0) for cable in self._rooted}
-        return {cable: frames for cable, frames in told.items() if frames > 0}
+        """Return by cable the number of frames that were dropped because no host has their source address."""
+        dropped = {cable: self._dropped(cable) - self._uncounted.get(cable, 0) for cable in self._rooted}
+        return {cable: frames for cable, frames in dropped.items() if frames > 0}
 
     def _dropped(self, cable: Cable) -> int:
-        """Return the drops of the class ``STRANGERS`` at a host's port so far."""
+        """Return the number of frames that the class ``STRANGERS`` of a host's port has dropped."""
         port = self.ends[cable].port
         if cable not in self.gone:
-            with suppress(OSError):  # a host that has ended meanwhile
+            with suppress(OSError):  # the host has ended meanwhile
                 answers = port.netlink.get(netlink.RTM_GETTCLASS, htb.class_body(port.interface, htb.STRANGERS))
-                return sum(one.drops for one in map(htb.class_counters, answers) if one is not None)
+                return sum(row.drops for row in map(htb.class_counters, answers) if row is not None)
         return 0
 
 
-MACHINE = 1023  # numbers the machine's own address, where it is on a bridge with at most 1000 containers
+MACHINE = 1023  # number of the machine's own address, on a bridge with at most 1000 containers
 
 
 def _keep(limits_bps: dict[Cable, float], name: Cable, rate_bps: float | None) -> None:
-    """Keep a limit, or forget it."""
+    """Store the limit of a cable. None removes the limit."""
     if rate_bps is None:
         limits_bps.pop(name, None)
     else:
@@ -560,13 +563,13 @@ def _keep(limits_bps: dict[Cable, float], name: Cable, rate_bps: float | None) -
 
 
 def _known_mtu(shape: LinkShape) -> int | None:
-    """Return the MTU that the source of a link is to know."""
+    """Return the MTU that the source of a link is to know. None: the MTU of the interfaces, or a silent link."""
     limit = shape.path_mtu
     return None if limit is None or limit.silent else limit.bytes
 
 
 def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
-    """A queue's kind and what that is set to; a change elsewhere in the shape leaves it alone."""
+    """Return the kind and settings of a queue. A change elsewhere in the shape leaves the result equal."""
     if kind == "cut":
         return (kind,)
     waiting = (htb.queue_kind(shape), queues.options(shape))
@@ -576,7 +579,7 @@ def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
 
 
 def offloads_off(interface: str) -> None:
-    """Segmentation offloads off, so that the shaper sees packets as a wire would; ioctl(SIOCETHTOOL)."""
+    """Switch an interface's segmentation offloads off (SIOCETHTOOL), so the shaper sees packets as on a wire."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in _OFFLOADS.values():
             value = ctypes.create_string_buffer(struct.pack("=II", command, 0))

@@ -1,4 +1,4 @@
-"""What an event makes of a link: the rate that its trace or its own shape gives, changed, and other figures replaced.
+"""Effects of events on links: changes of the rate that a link's trace or shape gives, and replaced figures.
 
 No input or output.
 """
@@ -16,11 +16,12 @@ from thalweg.middleware.network.view import Link
 
 
 class Effect(NamedTuple):
-    """All that befalls a link from some moment on, until the next effect: effects replace each other.
+    """Change of a link from some moment on, until the next effect replaces it.
 
-    The link has ``rate_bps`` (None: what its trace or shape gives), and of that ``factor``, though by the factor not
-    less than ``floor_bps``: one that is slower anyhow stays. ``cut``: nothing passes. The rest replaces the figure of
-    the link's shape, unless None. Bits per second, seconds, shares; emulated or of the wall, as the holder says.
+    The link has the rate ``rate_bps`` (None: the rate of its trace or shape), times ``factor``. The factor lowers a
+    rate not below ``floor_bps``, and a rate that is lower anyhow stays. ``cut``: nothing passes. The remaining fields
+    replace a figure of the link's shape, unless None. Bits per second, seconds, shares. Emulated or wall time, as the
+    holder says.
     """
 
     factor: float = 1.0
@@ -40,12 +41,12 @@ class Effect(NamedTuple):
     mtu: Mtu | None = None
 
     def rate(self, rate_bps: float) -> float:
-        """What becomes of the rate ``rate_bps``; a cut does not count here."""
-        given = rate_bps if self.rate_bps is None else self.rate_bps
-        return max(given * self.factor, min(given, self.floor_bps))
+        """Return the rate that a link with ``rate_bps`` has under this effect. A cut does not count here."""
+        base_bps = rate_bps if self.rate_bps is None else self.rate_bps
+        return max(base_bps * self.factor, min(base_bps, self.floor_bps))
 
     def shape(self, base: LinkShape, rate_bps: float) -> LinkShape:
-        """The link's shape, which is ``base`` at ``rate_bps`` without the effect."""
+        """Return the link's shape under this effect. Without the effect, the shape is ``base`` at ``rate_bps``."""
         if self == NEUTRAL:
             return base._replace(rate_bps=rate_bps)
         replaced = {name: value for name in REPLACED if (value := getattr(self, name)) is not None}
@@ -56,7 +57,7 @@ class Effect(NamedTuple):
         return self.shape(LinkShape(1.0), 1.0).needs_netem
 
     def objection(self) -> str:
-        """What of it no link can have, and what it must be; empty if there is nothing."""
+        """Return why no link can have this effect, with the allowed values. The text is empty if links can."""
         if not 0 < self.factor < math.inf:
             return f"the factor of a link's rate is {self.factor:g}; it must be above 0"
         for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes", "loss_burst"):
@@ -70,7 +71,7 @@ class Effect(NamedTuple):
         return ""
 
     def rates_only(self) -> Effect:
-        """The same without what takes netem."""
+        """Return the effect without the figures that need netem."""
         return Effect(
             self.factor,
             self.floor_bps,
@@ -82,7 +83,7 @@ class Effect(NamedTuple):
         )
 
     def dilated(self, time_scale: float) -> Effect:
-        """The same on links whose time runs ``time_scale`` times as fast: rates times it, delays divided by it."""
+        """Return the effect for a clock ``time_scale`` times as fast. This multiplies rates and divides delays."""
         if self == NEUTRAL:
             return self
         return self._replace(
@@ -101,11 +102,8 @@ REPLACED = (
 NEUTRAL = Effect()
 
 
-class LinkChange(msgspec.Struct, frozen=True, gc=False):  # there may be half a million
-    """``at_s`` after a replay's start the link comes under ``effect``, and stays so until its next change.
-
-    Emulated seconds and bit/s.
-    """
+class LinkChange(msgspec.Struct, frozen=True, gc=False):  # a replay may have half a million
+    """Start of an effect on a link, ``at_s`` after a replay's start, until the next change. Emulated s and bit/s."""
 
     at_s: float
     link: Link
@@ -113,7 +111,7 @@ class LinkChange(msgspec.Struct, frozen=True, gc=False):  # there may be half a 
 
 
 class CarrierChange(msgspec.Struct, frozen=True):
-    """``at_s`` after a replay's start a host loses its carrier in a network, or gets it back (``up``). Emulated."""
+    """Loss or return (``up``) of a host's carrier in a network, ``at_s`` after a replay's start. Emulated seconds."""
 
     at_s: float
     host: str

@@ -1,4 +1,4 @@
-"""What a directed link is asked to be, and what it can be at all, whoever asks: a testbed's user, a file, an event.
+"""Shape asked of a directed link, and the bounds of every shape, from a testbed's user, a file or an event.
 
 No input or output.
 """
@@ -13,11 +13,11 @@ import msgspec
 from thalweg.emulation.links.units import LEAST_MTU, MOST_MTU, USUAL_QUEUE_S, Discipline, Loss, Mtu, burst_objection
 
 RATE_FLOOR_BPS = 8_000.0
-"""The lowest rate above 0 that a link is set to. A class that has just sent a full packet at a low rate stays blocked
-for that packet's time when the rate rises: 1.5 s at this one."""
-MAX_RATE_BPS = 2e9  # one link on one core; a machine that carries less is found out by the proof
+"""Lowest rate above 0 to which a link is set. If the rate rises after a class has sent a full packet at a low rate, the
+class stays blocked for the packet's time: 1.5 s at this rate."""
+MAX_RATE_BPS = 2e9  # of one link on one core. The proof detects a machine that carries less
 MAX_DELAY_S = 60.0
-MAX_JITTER_S = (1 << 31) / 1e9  # the kernel cuts it there (INT_MAX nanoseconds)
+MAX_JITTER_S = (1 << 31) / 1e9  # the kernel cuts more than this (INT_MAX nanoseconds)
 Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
@@ -25,16 +25,16 @@ PACKET_BYTES = 1500
 FRAME_BYTES = PACKET_BYTES + 14
 MAX_BURST_BYTES = 1 << 30
 BURST_S = 0.001
-"""Worth of rate that may pass at once after idling. Small, so that neither a probe of 16 KB nor the head of a partition
-passes unshaped on a time-dilated link; htb's timers are of high resolution and need no more."""
-BURST_FLOOR_BYTES = 2 * FRAME_BYTES  # htb needs one to send at all
-MAX_SEGMENTS = 16  # of TCP in a packet; 8 carry 1 Gbit/s where one at a time carries 0.35
+"""Time of full rate that may pass at once after idling. It is small, so that neither a probe of 16 KB nor the head of a
+partition passes unshaped on a time-dilated link. htb's timers are of high resolution and need no more."""
+BURST_FLOOR_BYTES = 2 * FRAME_BYTES  # htb needs a frame to send at all
+MAX_SEGMENTS = 16  # of TCP in a packet: with 8, a link carries 1 Gbit/s, with 1 only 0.35
 
 
 class Queue(NamedTuple):
-    """What waits before a link at most: so many ``s`` (seconds) of its rate, ``bytes``, or ``packets``.
+    """Limit of the packets that wait before a link: ``s`` (seconds) of its rate, ``bytes``, or ``packets``.
 
-    ``discipline``: other than a fifo, it keeps the queue short by itself, and ``size`` does not count.
+    A ``discipline`` other than a fifo keeps the queue short by itself, and ``size`` does not count.
     """
 
     size: float
@@ -52,24 +52,23 @@ class Queue(NamedTuple):
 
 QUEUE = Queue(USUAL_QUEUE_S)
 QUEUE_FLOOR_BYTES = 6 * FRAME_BYTES
-"""The least that a queue in seconds holds: below 0.7 Mbit/s a tenth of a second would be too little for TCP, which
-needs three packets behind a lost one to hear of it soon (RFC 5681, section 3.2)."""
+"""Least size of a queue in seconds. Below 0.7 Mbit/s a tenth of a second would be too little for TCP. TCP needs three
+packets behind a lost packet to detect the loss soon (RFC 5681, section 3.2)."""
 MAX_QUEUE_BYTES = 1 << 30
 
 
 class LinkShape(NamedTuple):
-    """What a directed link is asked to be: bits per second, one-way seconds, seconds of jitter, share lost (0 to 1).
+    """Shape asked of a directed link: bits per second, one-way seconds, seconds of jitter, share lost (0 to 1).
 
-    Rates are counted at the testbed's layer; at 0 nothing passes, as if ``cut``, and what lies between that and
-    ``RATE_FLOOR_BPS`` becomes this (``set_bps``). A testbed takes rates and times of the wall clock, a scenario has
-    emulated ones (``dilated``). ``distribution`` is the delay's around ``delay_s``,
-    ``jitter_s`` wide: uniform, normal, pareto or paretonormal, as netem has them; packets overtake each other where
-    the jitter is above the time between them.
-    ``loss_burst``: the mean number of packets in a burst of losses; 0 if losses are independent (``gilbert``).
-    ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
-    packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
-    what waits or is under way is lost. ``queue``: what waits for the link at most, None for ``QUEUE``. ``mtu``: the
-    longest packet that passes, None for that of the interfaces.
+    Rates count at the testbed's layer. At rate 0 nothing passes, as if ``cut``. A rate between 0 and ``RATE_FLOOR_BPS``
+    is raised to the latter (``set_bps``). A testbed takes rates and times of the wall clock, a scenario has emulated
+    rates and times (``dilated``). ``distribution``: of the delay around ``delay_s``, ``jitter_s`` wide: uniform,
+    normal, pareto or paretonormal, as in netem. If the jitter is above the time between packets, packets arrive out of
+    order. ``loss_burst``: mean number of packets in a burst of losses, 0 if losses are independent (``gilbert``).
+    ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped): shares of
+    packets. ``burst_bytes``: bytes that may pass at once after idling, None for the default. ``cut``: nothing passes,
+    and packets that wait or are under way are lost. ``queue``: limit of waiting packets, None for ``QUEUE``. ``mtu``:
+    longest packet that passes, None for the MTU of the interfaces.
     """
 
     rate_bps: float
@@ -88,26 +87,26 @@ class LinkShape(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether anything does."""
+        """Return whether the link lets packets pass."""
         return self.rate_bps > 0 and not self.cut
 
     @property
     def set_bps(self) -> float:
-        """The rate that the link is really set to."""
+        """Return the rate to which the link is really set, at least ``RATE_FLOOR_BPS``."""
         return floored(self.rate_bps)
 
     def settled(self) -> LinkShape:
-        """The same with the rate that the link is really set to."""
+        """Return the shape with the rate to which the link is really set."""
         return self._replace(rate_bps=self.set_bps) if self.rate_bps > 0 else self
 
     @property
     def needs_netem(self) -> bool:
-        """Whether the shape needs a kernel with netem."""
+        """Return whether the shape needs a kernel with netem."""
         return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
 
     @property
     def gilbert(self) -> tuple[float, float]:
-        """The chances that a burst of losses begins after a packet that passed, and ends after a lost one.
+        """Return the chances that a burst of losses begins after a packet that passed, and ends after a lost packet.
 
         Source: Gilbert, Capacity of a Burst-Noise Channel (1960), with all packets of a burst lost.
         """
@@ -118,22 +117,22 @@ class LinkShape(NamedTuple):
 
     @property
     def path_mtu(self) -> Mtu | None:
-        """The MTU, if it is less than that of the interfaces."""
+        """Return the MTU, or None if it is not less than the MTU of the interfaces."""
         return None if self.mtu is None or self.mtu.bytes >= MOST_MTU else self.mtu
 
     @property
     def rated(self) -> bool:
-        """Whether it is known what the link must deliver: it has been given a rate, or nothing is to pass."""
+        """Return whether the rate that the link must deliver is known: a rate was set, or the link is cut."""
         return self.cut or self.rate_bps != UNRATED_BPS
 
     @property
     def burst(self) -> int:
-        """Bytes that may pass at once after the link was idle."""
+        """Return the bytes that may pass at once after the link was idle."""
         return burst_bytes(self.set_bps) if self.burst_bytes is None else self.burst_bytes
 
     @property
     def queue_bytes(self) -> int:
-        """The limit of the queue; of one in packets, as if all were full."""
+        """Return the limit of the queue in bytes. For a limit in packets, every packet counts as full."""
         size, unit, _ = self.queue or QUEUE
         if unit == "s":
             return max(QUEUE_FLOOR_BYTES, math.ceil(self.set_bps / 8 * size))
@@ -141,9 +140,9 @@ class LinkShape(NamedTuple):
 
     @property
     def segments(self) -> int:
-        """How many segments of TCP may pass as one packet: what takes no longer than the burst; a power of two.
+        """Return the number of TCP segments that may pass as one packet, a power of two.
 
-        One where packets are drawn or counted.
+        The packet takes no longer than the burst. The number is 1 with netem, an MTU, or a queue managed or in packets.
         """
         queue = self.queue or QUEUE
         if self.needs_netem or self.path_mtu or queue.unit == "packets" or queue.discipline != "fifo":
@@ -152,11 +151,11 @@ class LinkShape(NamedTuple):
         return 1 << int(math.log2(min(max(1.0, worth), MAX_SEGMENTS)))
 
     def rates_only(self) -> LinkShape:
-        """The same without what takes netem."""
+        """Return the shape without the figures that need netem."""
         return LinkShape(self.rate_bps, burst_bytes=self.burst_bytes, cut=self.cut, queue=self.queue, mtu=self.mtu)
 
     def dilated(self, time_scale: float) -> LinkShape:
-        """The same on a link whose time runs ``time_scale`` times as fast: its rate times it, delays divided by it."""
+        """Return the shape for a clock ``time_scale`` times as fast. This multiplies the rate and divides delays."""
         return self._replace(
             rate_bps=self.rate_bps * time_scale,
             delay_s=self.delay_s / time_scale,
@@ -165,20 +164,20 @@ class LinkShape(NamedTuple):
         )
 
     def objection(self) -> str:
-        """Why no link can have this shape (in wall time), and what to do; empty if one can."""
+        """Return why no link can have this shape (in wall time), and what to do. The text is empty if links can."""
         if not 0 <= self.rate_bps <= MAX_RATE_BPS:
             return f"{outside(self.rate_bps)}; lower the rates (--link-mean) or the time scale"
-        for what, seconds in (("delay_s", self.delay_s), ("jitter_s", self.jitter_s)):
+        for name, seconds in (("delay_s", self.delay_s), ("jitter_s", self.jitter_s)):
             if not 0 <= seconds <= MAX_DELAY_S:
-                return f"{what} is {seconds:g}; it must lie between 0 and {MAX_DELAY_S:g} seconds"
+                return f"{name} is {seconds:g}; it must lie between 0 and {MAX_DELAY_S:g} seconds"
         if self.jitter_s >= MAX_JITTER_S:
             return f"jitter_s is {self.jitter_s:g}; netem has less than {MAX_JITTER_S:.3g} seconds"
         if self.distribution not in DISTRIBUTIONS:
             return f"there is no distribution {self.distribution!r}; there are {', '.join(DISTRIBUTIONS)}"
-        for what in SHARES:
-            share = getattr(self, what)
+        for name in SHARES:
+            share = getattr(self, name)
             if not 0 <= share < 1:
-                return f"{what} is {share:g}; it is a share, at least 0 and below 1"
+                return f"{name} is {share:g}; it is a share, at least 0 and below 1"
         if self.loss_burst and (wrong := burst_objection(self.loss, self.loss_burst)):
             return wrong
         if self.reorder and not self.delay_s:
@@ -195,12 +194,12 @@ class LinkShape(NamedTuple):
 
 
 UNRATED_BPS = math.nextafter(MAX_RATE_BPS, 0.0)
-"""Of a link that nobody has given a rate: as good as none, and nothing that anybody would write."""
-SHARES = ("loss", "duplicate", "reorder", "corrupt")  # of packets
+"""Rate of a link whose rate was never set: practically unlimited, and a figure that no user would write."""
+SHARES = ("loss", "duplicate", "reorder", "corrupt")  # shares of packets
 
 
 class ShapeFigures(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Some fields of a link's shape, by the names that they have there."""
+    """Selected fields of a link's shape, with the names of ``LinkShape``."""
 
     rate_bps: float | msgspec.UnsetType = msgspec.UNSET
     delay_s: float | msgspec.UnsetType = msgspec.UNSET
@@ -212,26 +211,26 @@ class ShapeFigures(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     mtu: Mtu | msgspec.UnsetType = msgspec.UNSET
 
     def set(self) -> dict[str, Any]:
-        """Return the fields that have been set."""
+        """Return the fields that have been set, by name."""
         fields = msgspec.structs.asdict(self)
         return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
 def loss_figures(loss: Loss) -> dict[str, float]:
-    """Return the fields of a shape for losses."""
+    """Return the fields of a link's shape that describe these losses."""
     return {"loss": loss.share, "loss_burst": loss.burst}
 
 
 def outside(rate_bps: float) -> str:
-    """A rate of the wall that nothing can be set to, in words."""
+    """Return the message that a rate, in wall time, cannot be emulated."""
     return f"{rate_bps / 1e6:g} Mbit/s of wall time is outside what can be emulated (0 to {MAX_RATE_BPS / 1e6:g})"
 
 
 def floored(rate_bps: float) -> float:
-    """The rate that a link is really set to when ``rate_bps`` is asked; at 0 it is cut besides."""
+    """Return the rate to which a link is really set if ``rate_bps`` is asked. At 0 the link is cut besides."""
     return max(rate_bps, RATE_FLOOR_BPS)
 
 
 def burst_bytes(rate_bps: float) -> int:
-    """Bytes that may pass at once after the link was idle."""
+    """Return the default number of bytes that may pass at once after a link of this rate was idle."""
     return max(BURST_FLOOR_BYTES, math.ceil(rate_bps / 8 * BURST_S))

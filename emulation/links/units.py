@@ -1,6 +1,6 @@
-"""Rates, times, shares and sizes as people write them (``0.2mbit``, ``20ms``, ``1%``, ``16kb``) and as they read them.
+"""Rates, times, shares and sizes as people write them (``0.2mbit``, ``20ms``, ``1%``, ``16kb``) and read them.
 
-Whatever may have a unit may also be a bare number, in the unit that everything here counts in.
+Instead of a value with a unit, a bare number may be written, in the base unit of this package.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?\s*([a-z%]*)",
 
 
 def parse_rate(value: Any) -> float:
-    """Bits per second of a rate in tc's notation; at least 0.
+    """Return the bits per second of a rate in tc's notation, at least 0.
 
-    Units in any case: bit, kbit, mbit, gbit, tbit (powers of 1000), kibit … (powers of 1024), and as tc has it
-    bps, kbps, mbps … for *bytes* per second; a bare number is bits per second. Raises UsageError.
+    Units (in any case) are bit, kbit, mbit, gbit, tbit (powers of 1000) and kibit … (powers of 1024). As in tc, bps,
+    kbps, mbps … are *bytes* per second. A bare number is bits per second. Raises UsageError.
     """
     number, unit_bps = _quantity(
         value, _RATES, "rate; write it as tc does: 64kbit, 0.2mbit, 1gbit, or 25kbps for bytes"
@@ -46,7 +46,7 @@ def parse_rate(value: Any) -> float:
 
 
 def remark(value: Any) -> str:
-    """What is to be said of a rate that counts bytes, as tc has it of ``10Mbps``; of others nothing."""
+    """Return a note that a rate such as ``10Mbps`` counts bytes, as in tc. The note is empty for a rate in bits."""
     if not _unit(value).endswith("bps"):
         return ""
     bits = f"{value.strip()[: -len('bps')]}bit"
@@ -54,26 +54,26 @@ def remark(value: Any) -> str:
 
 
 def bytes_per_s(value: Any) -> float:
-    """Bytes per second of a disk: a rate with a unit, as ``parse_rate`` takes it, or a bare number of bytes."""
+    """Return the bytes per second of a disk, from a rate with a unit (``parse_rate``) or a bare number of bytes."""
     return parse_rate(value) / (8 if _unit(value) else 1)
 
 
 def rate_bps(value: Any) -> float:
-    """Bits per second of a rate above 0, as ``parse_rate`` takes it. Raises UsageError."""
-    found = parse_rate(value)
-    if found <= 0:
+    """Return the bits per second of a rate above 0, read as in ``parse_rate``. Raises UsageError."""
+    parsed_bps = parse_rate(value)
+    if parsed_bps <= 0:
         raise UsageError(f"{shown(value)}: a rate must be above 0; for a link that carries nothing use an outage event")
-    return found
+    return parsed_bps
 
 
 def seconds(value: Any) -> float:
-    """Seconds of a time: ``"20ms"`` (us, ms, s, min, h, d), or a bare number of seconds. Raises UsageError."""
+    """Return the seconds of a time: ``"20ms"`` (us, ms, s, min, h, d), or a bare number. Raises UsageError."""
     number, unit_s = _quantity(value, _TIMES, "time; write it as 20ms, 30s, 2min, 1h, or as a number of seconds")
     return number * unit_s
 
 
 def share(value: Any) -> float:
-    """A share below 1: ``"1%"``, or a number such as 0.01. Raises UsageError."""
+    """Return a share below 1, from ``"1%"`` or a number such as 0.01. Raises UsageError."""
     number, whole = _quantity(value, _SHARES, "share; write it as 1% or 0.01")
     if number >= whole:
         raise UsageError(f"{value!r} is all or more than all; a share is below 100%, an outage is an event")
@@ -81,9 +81,9 @@ def share(value: Any) -> float:
 
 
 class Loss(NamedTuple):
-    """Losses of packets: the share that is lost, and the mean number of packets in a burst of losses.
+    """Losses of packets: the share of lost packets, and the mean number of packets in a burst of losses.
 
-    ``burst`` is 0 if losses are independent of each other.
+    ``burst`` is 0 if losses are independent.
     """
 
     share: float
@@ -93,26 +93,26 @@ class Loss(NamedTuple):
 def loss(value: Any) -> Loss:
     """Read losses: ``"1%"``, ``"1%,burst=5"``, ``"1%,correlation=25%"``, or ``{"p": "1%", "burst": 5}``.
 
-    ``burst``: the mean number of packets in a burst. ``correlation``: that between a packet and the next one, which
-    makes bursts of 1 / ((1 - correlation) (1 - p)) packets. Raises UsageError.
+    ``burst``: mean number of packets in a burst. ``correlation``: between the losses of a packet and the next packet.
+    It makes bursts of 1 / ((1 - correlation) (1 - p)) packets. Raises UsageError.
     """
-    given = value
+    fields = value
     if isinstance(value, str) and "," in value:
         first, *rest = (part.partition("=") for part in value.split(","))
         if first[1] or not all(word for _, _, word in rest):
             raise UsageError(f"{value!r} is not a loss; {_LOSS}")
-        given = {"p": first[0].strip(), **{key.strip(): word.strip() for key, _, word in rest}}
-    if not isinstance(given, Mapping):
-        return Loss(share(given))
-    if unknown := next((key for key in given if key not in ("p", "burst", "correlation")), None):
+        fields = {"p": first[0].strip(), **{key.strip(): word.strip() for key, _, word in rest}}
+    if not isinstance(fields, Mapping):
+        return Loss(share(fields))
+    if unknown := next((key for key in fields if key not in ("p", "burst", "correlation")), None):
         raise UsageError(f"a loss has no {unknown!r}; {_LOSS}")
-    if "p" not in given or len(given) == 3:
-        raise UsageError(f"{'a loss needs p' if len(given) < 3 else 'burst and correlation both say it'}; {_LOSS}")
-    lost = share(given["p"])
-    if "burst" in given:
-        burst, _ = _quantity(given["burst"], {"": 1}, "number of packets; write the mean length of a burst, as 5")
-    elif "correlation" in given:
-        burst = 1 / ((1 - share(given["correlation"])) * (1 - lost))
+    if "p" not in fields or len(fields) == 3:
+        raise UsageError(f"{'a loss needs p' if len(fields) < 3 else 'burst and correlation both say it'}; {_LOSS}")
+    lost = share(fields["p"])
+    if "burst" in fields:
+        burst, _ = _quantity(fields["burst"], {"": 1}, "number of packets; write the mean length of a burst, as 5")
+    elif "correlation" in fields:
+        burst = 1 / ((1 - share(fields["correlation"])) * (1 - lost))
     else:
         return Loss(lost)
     if wrong := burst_objection(lost, burst):
@@ -125,7 +125,7 @@ _LOSS = 'write it as 1%, as { p = "1%", burst = 5 } (on the command line 1%,burs
 
 
 def burst_objection(lost: float, burst: float) -> str:
-    """Return why losses of a share cannot come in bursts of this mean length; empty if they can."""
+    """Return why losses of a share cannot come in bursts of this mean length. The text is empty if they can."""
     least = max(1.0, lost / (1 - lost))
     if least <= burst <= MAX_LOSS_BURST:
         return ""
@@ -134,9 +134,9 @@ def burst_objection(lost: float, burst: float) -> str:
 
 
 class Mtu(NamedTuple):
-    """The longest packet that passes, in bytes with its IP header.
+    """Longest packet that passes, in bytes with its IP header.
 
-    ``silent``: the sender does not get to know it, as where a firewall drops the messages of routers.
+    ``silent``: the sender does not learn the MTU, as if a firewall drops the messages of routers.
     """
 
     bytes: int
@@ -147,7 +147,7 @@ class Mtu(NamedTuple):
 
 
 LEAST_MTU, MOST_MTU = 576, 1500
-"""Every host of IPv4 takes packets of the first (RFC 791). The second is the MTU of the interfaces."""
+"""Every IPv4 host accepts packets of the first length (RFC 791). The second is the MTU of the interfaces."""
 
 
 def mtu(value: Any) -> Mtu:
@@ -171,9 +171,9 @@ def mtu(value: Any) -> Mtu:
 
 
 def size_bytes(value: Any) -> int:
-    """Bytes of a size: ``"16kb"`` (b, kb, mb, gb, powers of 1024 as in tc and Docker), or a bare number of bytes.
+    """Return the bytes of a size: ``"16kb"`` (b, kb, mb, gb, powers of 1024 as in tc and Docker), or a bare number.
 
-    At least 1. Raises UsageError.
+    The size must be at least 1. Raises UsageError.
     """
     number, unit_bytes = _quantity(value, _SIZES, "size; write it as 16kb, 512mb, 1gb, or as a number of bytes")
     if number * unit_bytes < 1:
@@ -184,40 +184,40 @@ def size_bytes(value: Any) -> int:
 def queue(value: Any) -> tuple[float, Literal["s", "bytes", "packets"], Discipline]:
     """Read a queue: ``"100ms"`` of a link's rate, ``"64kb"`` (b, kb, mb, gb), or a number of packets.
 
-    Or a discipline that keeps the queue short by itself: ``"fq_codel"``, ``"codel"``, ``"pie"`` or ``"red"``; the size
-    is then that of a queue that nobody has described. Raises UsageError.
+    The value may also be a discipline that keeps the queue short by itself: ``"fq_codel"``, ``"codel"``, ``"pie"`` or
+    ``"red"``. The size is then the default. Raises UsageError.
     """
     named = value.strip().lower() if isinstance(value, str) else ""
     for discipline in MANAGED:
         if named == discipline:
             return USUAL_QUEUE_S, "s", discipline
-    said = f"queue; write it as 100ms, 64kb, as a number of packets, or as {', '.join(MANAGED)}"
+    expected = f"queue; write it as 100ms, 64kb, as a number of packets, or as {', '.join(MANAGED)}"
     unit = named.lstrip("0123456789.").strip()
-    number, factor = _quantity(value, _QUEUES, said)
+    number, factor = _quantity(value, _QUEUES, expected)
     if number <= 0 or (not unit and number != round(number)):
-        raise UsageError(f"{value!r} is not a {said}")
+        raise UsageError(f"{value!r} is not a {expected}")
     return number * factor, "packets" if not unit else "bytes" if unit in _SIZES else "s", "fifo"
 
 
 def unit(word: str, kind: Kind) -> float:
-    """What one of a unit is worth, in seconds, bit/s or shares. Raises UsageError."""
+    """Return the worth of one unit of a kind, in seconds, bit/s or shares. Raises UsageError."""
     worth = _KINDS[kind].get(word.strip().lower())
     if worth is None:
-        known = ", ".join(one for one in _KINDS[kind] if one)
+        known = ", ".join(name for name in _KINDS[kind] if name)
         raise UsageError(f"{word!r} is no unit of a {kind}; there are {known}")
     return 1 / worth if kind == "share" else worth
 
 
 def _unit(value: Any) -> str:
-    """The unit that a quantity is written with; empty for a bare number, and for what is none."""
+    """Return the unit of a written quantity, in lower case. It is empty for a bare number or for no quantity."""
     match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
     return match[3].lower() if match else ""
 
 
 def _quantity(value: Any, units: Mapping[str, float], what: str) -> tuple[float, float]:
-    """A number that is finite and at least 0, and what its unit is worth: 1 of a bare number.
+    """Return a number that is finite and at least 0, and the worth of its unit, 1 for a bare number.
 
-    ``what``: what the value should be, and how to write that. Raises UsageError.
+    ``what``: name of the quantity, and how to write it. Raises UsageError.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not 0 <= value < math.inf:
@@ -234,12 +234,12 @@ def _quantity(value: Any, units: Mapping[str, float], what: str) -> tuple[float,
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a file: ``true``, not ``True``."""
+    """Return a value as written in a file: ``true``, not ``True``."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def format_rate(rate_bps: float) -> str:
-    """A rate for people, three significant digits: ``84 Mbit/s``."""
+    """Return a rate for people, with three significant digits: ``84 Mbit/s``."""
     for prefix, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if rate_bps >= 0.9995 * factor:
             value = rate_bps / factor
@@ -248,7 +248,7 @@ def format_rate(rate_bps: float) -> str:
 
 
 def format_time(time_s: float) -> str:
-    """A time for people, three significant digits: ``20 ms``, ``90 s``, ``5 min``, ``2.5 h``."""
+    """Return a time for people, with three significant digits: ``20 ms``, ``90 s``, ``5 min``, ``2.5 h``."""
     if time_s == 0 or not math.isfinite(time_s):
         return "0 s" if time_s == 0 else "for ever"
     if time_s < 0.9995:
@@ -259,7 +259,7 @@ def format_time(time_s: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes with their unit, for people: 512 B, 1.5 KB, 20 MB (powers of 1,000)."""
+    """Return bytes with a unit, for people: 512 B, 1.5 KB, 20 MB (powers of 1,000)."""
     scaled, unit = float(size_bytes), "B"
     for larger in ("KB", "MB", "GB"):
         if scaled < 999.5:

@@ -1,4 +1,4 @@
-"""Shapes of links in words, for tables, answers and reports."""
+"""Texts that describe shapes of links, for tables, answers and reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from thalweg.emulation.links.units import format_rate
 
 
 def shape_text(shape: LinkShape) -> str:
-    """Return ``2.00 Mbit/s, 20 ms ± 2, 1.00% lost, queue 100 ms``, of these what the link has."""
+    """Return a shape as ``2.00 Mbit/s, 20 ms ± 2, 1.00% lost, queue 100 ms``, without figures that the link lacks."""
     if shape.cut:
         return rate_text(shape)
     delay = delay_text(shape.delay_s, shape.jitter_s)
@@ -18,7 +18,7 @@ def shape_text(shape: LinkShape) -> str:
 
 
 def rate_text(shape: LinkShape) -> str:
-    """``2.00 Mbit/s``, or what the link has instead of a rate, and what it is set to where no link can be so slow."""
+    """Return the rate as ``2.00 Mbit/s``, with the least rate for a slower link, or else ``cut`` or ``no rate``."""
     if not shape.passes or not shape.rated:
         return "no rate" if shape.passes else "cut"
     asked = format_rate(shape.rate_bps)
@@ -26,13 +26,13 @@ def rate_text(shape: LinkShape) -> str:
 
 
 def loss_text(shape: LinkShape) -> str:
-    """Return ``1.00%``, or ``1.00% in bursts of 5``. It is empty without a loss."""
+    """Return the loss as ``1.00%``, or ``1.00% in bursts of 5``. Return an empty text for no loss."""
     in_bursts = f" in bursts of {shape.loss_burst:.3g}" if shape.loss_burst else ""
     return f"{shape.loss:.2%}{in_bursts}" if shape.loss else ""
 
 
 def delay_text(delay_s: float, jitter_s: float) -> str:
-    """``20 ms ± 2``; empty without a delay."""
+    """Return a delay and its jitter as ``20 ms ± 2``. Return an empty text for no delay."""
     if not delay_s and not jitter_s:
         return ""
     return f"{delay_s * 1e3:g} ms" + (f" ± {jitter_s * 1e3:g}" if jitter_s else "")

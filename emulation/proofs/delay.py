@@ -1,12 +1,12 @@
-"""What a link does to packets on their way: delay, jitter, loss and duplicates, measured against what was asked.
+"""Proof of the delay, jitter, loss and duplicates of links against the figures asked.
 
-Every link to be measured gets a train of small, numbered datagrams that carry when they were sent, slow enough for the
-link to be idle in between; the kernel's receive time stamps say when they came. All trains run at once, since they
-share nothing but the machine.
+Every link to be measured gets a train of small, numbered datagrams that carry their sending time. The trains are slow,
+so a link is idle between datagrams. The kernel's receive time stamps are the times of arrival. All trains run at once,
+since only the machine is shared.
 
-A median needs no assumption about what else delays a packet now and then; its 99 % interval is that of the order
-statistics. Losses are held against exact 99 % intervals (``losses``); so one right link in a hundred looks wrong, and
-a link that looks wrong is measured again with more datagrams (``measure``).
+A median needs no assumption about further delays of single packets. Its 99 % interval is that of the order statistics.
+Losses are compared with exact 99 % intervals (``losses``). So one right link in a hundred looks wrong. A link that
+looks wrong is measured again with more datagrams (``measure``).
 
 Source: socket(7), SO_TIMESTAMPNS; Conover, Practical Nonparametric Statistics (1999), 3.1 and 3.2.
 """
@@ -34,28 +34,31 @@ from thalweg.middleware.network.view import Cable, Link
 SO_TIMESTAMPNS = 35  # asm-generic/socket.h
 SO_RCVBUFFORCE = 33
 RECEIVE_BYTES = 1 << 22
-TRAIN_PORT = 47_809  # any: the namespaces are ours
+TRAIN_PORT = 47_809  # any port: the namespaces are ours
 HEADERS_BYTES = {3: 28, 2: 42}  # IPv4 and UDP, and Ethernet
-PASSAGE_S = 1.5  # a train's length
-LINK_PER_S = 250.0  # datagrams
-BURSTS_WANTED, BURSTS_S, BURSTS_PER_S = 30, 5.0, 4.0  # of a link with bursts: how many, in at most so long a train …
-# … with so many times the datagrams a second
-TOGETHER_PER_S, SLOW_PER_S = 4000.0, 2000.0  # of all links, on a usual and on a slow kernel
+PASSAGE_S = 1.5  # length of a train
+LINK_PER_S = 250.0  # datagrams a second of a link
+BURSTS_WANTED, BURSTS_S, BURSTS_PER_S = 30, 5.0, 4.0  # of a link with bursts: bursts wanted, longest train …
+# … and the factor of datagrams a second
+TOGETHER_PER_S, SLOW_PER_S = 4000.0, 2000.0  # datagrams a second of all links, on a usual and on a slow kernel
 LEAST_DATAGRAMS = 20
 SHARE = 0.4  # of a link's rate, and of an interface's
 SETTLE_S = 0.25  # after the last delay: queues empty, late packets come
 
-_DATAGRAM = struct.Struct("=IIq")  # which train, which datagram, when in nanoseconds
+_DATAGRAM = struct.Struct("=IIq")  # numbers of train and datagram, and sending time in nanoseconds
 
 
 def latest_s(shape: LinkShape) -> float:
-    """After how much delay a packet has come at the latest, unless it is lost or queues."""
+    """Return the delay after which a packet has come at the latest, unless it is lost or queues."""
     return shape.delay_s + netem.quantile(shape.distribution, 1.0) * shape.jitter_s if shape.jitter_s else shape.delay_s
 
 
 def median_delay_s(shape: LinkShape) -> float:
-    """The median that netem's table and reordering give; it is not ``delay_s`` where the distribution is lopsided."""
-    if shape.reorder >= 0.5:  # sent at once
+    """Return the median delay by netem's table and reordering.
+
+    For a lopsided distribution, the median is not ``delay_s``.
+    """
+    if shape.reorder >= 0.5:  # the median packet is sent at once
         return 0.0
     if not shape.jitter_s:
         return shape.delay_s
@@ -66,9 +69,9 @@ def median_delay_s(shape: LinkShape) -> float:
 def with_passage(
     proof: LinkProof, shape: LinkShape, sent: int, delays_s: Mapping[int, float], arrived: int
 ) -> LinkProof:
-    """A link's proof with what happened to a train of ``sent`` datagrams.
+    """Return a link's proof with the results of a train of ``sent`` datagrams.
 
-    ``delays_s``: of each datagram's first arrival, by number; ``arrived``: how many came, copies included.
+    ``delays_s``: delay of each datagram's first arrival, by number. ``arrived``: number of arrivals, copies included.
     """
     ordered = sorted(delays_s.values())
     away = median_delay_s(shape) - shape.delay_s
@@ -104,20 +107,20 @@ def with_passage(
 
 
 def open_receiver(world: World, cable: Cable, port: int, stack: ExitStack) -> socket.socket:
-    """A socket at a host's end of a network for datagrams with time stamps, its buffer as large as it may be."""
+    """Return a socket at a host's end of a network for datagrams with time stamps, with the largest buffer allowed."""
     end = world.ends[cable]
     with world.inside(end.name):
         receiver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     receiver.bind((end.ip, port))
     receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # the kernel cuts it to what it allows
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # the kernel cuts this to the size allowed
     with suppress(PermissionError):
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
     return receiver
 
 
 def open_sender(world: World, host: str, stack: ExitStack) -> socket.socket:
-    """A socket on a host for datagrams, which never waits."""
+    """Return a socket on a host for datagrams, which never waits."""
     with world.inside(host):
         sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     sender.setblocking(False)
@@ -125,19 +128,19 @@ def open_sender(world: World, host: str, stack: ExitStack) -> socket.socket:
 
 
 def receive(receiver: socket.socket, buffer: bytearray) -> int | None:
-    """Read the next datagram's head; when the kernel got it, in nanoseconds, or None when there is no datagram."""
+    """Read the next datagram's head. Return the kernel's receive time in nanoseconds, or None without a datagram."""
     while True:
         try:
             _, ancillary, _, _ = receiver.recvmsg_into([buffer], 64, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
-        if ancillary:  # one that came before stamps were switched on has none
+        if ancillary:  # a datagram from before stamps were switched on has no stamp
             seconds, nanoseconds = struct.unpack("@ll", ancillary[0][2])
             return int(seconds * 1_000_000_000 + nanoseconds)
 
 
 class _Train:
-    """The datagrams of one link."""
+    """Datagrams of one link, with the delays of the datagrams that arrived."""
 
     def __init__(self, shape: LinkShape, target: tuple[str, int], sender: socket.socket, interval_s: float, count: int):
         self.shape, self.target, self.sender, self.interval_s, self.count = shape, target, sender, interval_s, count
@@ -145,12 +148,12 @@ class _Train:
         self.delays_s: dict[int, float] = {}
 
     def send(self, number: int) -> None:
-        with suppress(BlockingIOError):  # then it is this one's turn again
+        with suppress(BlockingIOError):  # the datagram is sent at the train's next turn
             self.sender.sendto(_DATAGRAM.pack(number, self.sent, time.time_ns()), self.target)
             self.sent += 1
 
     def arrive(self, number: int, delay_ns: int) -> None:
-        if number < self.sent and delay_ns >= 0:  # a corrupted one may say anything
+        if number < self.sent and delay_ns >= 0:  # a corrupted datagram may have any number
             self.arrived += 1
             self.delays_s.setdefault(number, delay_ns / 1e9)
 
@@ -158,16 +161,17 @@ class _Train:
 def measure(
     world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], None], *, slow: bool = False
 ) -> dict[Link, LinkProof]:
-    """Send trains over the links of these proofs; those that do not hold get another, denser one, which counts.
+    """Send trains over the links of these proofs, and return the proofs with the results.
 
-    The proofs with what was found. ``slow``: on a kernel that loses packets of its own when there are many at once.
+    A link with a wrong result gets a second, denser train, which counts. ``slow``: the kernel itself loses packets if
+    many are under way.
     """
     together_per_s = SLOW_PER_S if slow else TOGETHER_PER_S
-    found = _trains(world, proofs, LINK_PER_S, together_per_s, go_on)
-    wrong = {link: one for link, one in found.items() if not (one.delay_ok and one.loss_ok and one.bursts_ok)}
+    results = _trains(world, proofs, LINK_PER_S, together_per_s, go_on)
+    wrong = {link: row for link, row in results.items() if not (row.delay_ok and row.loss_ok and row.bursts_ok)}
     if wrong:
-        found |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, go_on)
-    return found
+        results |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, go_on)
+    return results
 
 
 def _trains(

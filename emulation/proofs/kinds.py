@@ -1,9 +1,9 @@
 """Proof that links carry, and cuts stop, frames of every kind.
 
-Frames are made by hand and sent from a packet socket at the source's end: IPv4, IPv6, multicast, broadcast, an address
-that the target does not have, and a VLAN tag. Packet sockets at the targets count arrivals. The link's class counts the
-packets that it has let through. An arrival that the class has not counted was not shaped. Then the links are cut for a
-moment, and the same frames are sent again.
+Frames are made by hand and sent from a packet socket at the source's end. The kinds are IPv4, IPv6, multicast,
+broadcast, an address that the target does not have, and a VLAN tag. Packet sockets at the targets count arrivals. The
+link's class counts the packets that it has let through. An arrival that the class has not counted was not shaped. Then
+the links are cut for a moment, and the same frames are sent again.
 
 Source: packet(7), socket.htons(ETH_P_ALL); RFC 791, 768, 8200, 1112 (section 6.4); IEEE 802.1Q.
 """
@@ -33,27 +33,27 @@ KINDS = ("IPv4", "IPv6", "multicast", "broadcast", "a second address", "VLAN")
 FITTING, LONGER = "as long as the MTU", "longer than the MTU"  # IPv4, of links with an MTU
 EVERY = (*KINDS, FITTING, LONGER)
 FLOODED = ("multicast", "broadcast")
-MOST, FRAMES = 25, 30_000  # of a kind on a link, and in all
-SHARE_S = 0.4  # of a link's time, at its rate
+MOST, FRAMES = 25, 30_000  # frames of a kind on a link, and in total
+SHARE_S = 0.4  # of a link's time at its rate, for all frames
 LOOK_S = 0.01
-SETTLE_S, CUT_S = 0.3, 0.1  # until frames have come that are not delayed; and for those that should not
-PORT = 47_810  # any: the namespaces are ours
-FRAME_BYTES = 96  # of the longest
+SETTLE_S, CUT_S = 0.3, 0.1  # wait for frames without a delay, and for frames that should not come
+PORT = 47_810  # any port: the namespaces are ours
+FRAME_BYTES = 96  # of the longest frame of ``KINDS``
 MAGIC = b"thalweg\x01"
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, ETH_P_8021Q = 0x0003, 0x0800, 0x86DD, 0x8100
 PACKET_OUTGOING, SO_RCVBUFFORCE = 4, 33
 RECEIVE_BYTES = 1 << 24
-GROUP, ALL_HOSTS, SECOND = "239.255.77.7", "255.255.255.255", 2  # the last: so far below the end of a block of 256
+GROUP, ALL_HOSTS, SECOND = "239.255.77.7", "255.255.255.255", 2  # SECOND: counted from the end of a block of 256
 VLAN = 77
 
-_MARK = struct.Struct("=8sBHBH")  # what is sent, in which round, from which source, of which kind, which one
+_MARK = struct.Struct("=8sBHBH")  # magic, round, source, kind, number of the frame
 
 
 def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], None]) -> dict[Link, LinkProof]:
-    """Return the proofs with the arrivals of frames of every kind, over each link and through a cut of it.
+    """Return the proofs with the arrivals of frames of every kind, over each link and through a cut of the link.
 
-    Every link is cut for a moment, and then gets its shape back. ``go_on`` is called all the time, and raises what is
-    to end the measurement.
+    Every link is cut for a moment, and then gets its shape back. ``go_on`` is called continually. Its exception ends
+    the measurement.
     """
     shapes = {link: world.links[link].shape for link in proofs if world.links[link].shape.passes}
     if not shapes:
@@ -83,25 +83,25 @@ def measure(world: World, proofs: Mapping[Link, LinkProof], go_on: Callable[[], 
             lot.hear(CUT_S, go_on)
         finally:
             world.shape(shapes.items(), replayed=True)
-    found = {}
+    results = {}
     for link in shapes:
         came = {kind: lot.came[0, link, kind] for kind in kinds_of(shapes[link])}
         longer = came.pop(LONGER, 0)
         unshaped = max(0, sum(came.values()) - (counted[link] - before[link]))
         wanted = count if link in lossless else 0
         rows = tuple(KindProof(kind, count, wanted, came[kind], through_cut, lot.came[1, link, kind]) for kind in came)
-        found[link] = msgspec.structs.replace(proofs[link], kinds=rows, unshaped=unshaped, longer=longer)
-    return found
+        results[link] = msgspec.structs.replace(proofs[link], kinds=rows, unshaped=unshaped, longer=longer)
+    return results
 
 
 def _drain(world: World, shapes: Mapping[Link, LinkShape], slowest_bps: float, go_on: Callable[[], None]) -> None:
-    """Wait until all queues of these links and their sources are empty. An earlier flow may have filled them."""
+    """Wait until the queues of these links and their sources are empty. An earlier flow may have filled the queues."""
     fullest = max(shape.queue_bytes for shape in shapes.values())
     uplinks = max(world.uplink_bytes().values(), default=0)
     stop_s = time.monotonic() + (fullest + uplinks) * 8 / slowest_bps + SETTLE_S
     while world.holds_packets(shapes) and time.monotonic() < stop_s:
         go_on()
-        time.sleep(LOOK_S)  # the kernel tells nobody when a queue becomes empty
+        time.sleep(LOOK_S)  # the kernel does not report that a queue becomes empty
 
 
 def _fitting_bytes(world: World, shapes: Mapping[Link, LinkShape]) -> float:
@@ -120,11 +120,11 @@ def _passed(world: World, links: Iterable[Link]) -> dict[Link, int]:
     by_target: dict[Cable, list[Link]] = {}
     for link in links:
         by_target.setdefault(link.ends[1], []).append(link)
-    found: dict[Link, int] = {}
+    passed: dict[Link, int] = {}
     for target, some in by_target.items():
         counters = world.counters(target)
-        found |= {link: counters[link.source].sent_packets for link in some}
-    return found
+        passed |= {link: counters[link.source].sent_packets for link in some}
+    return passed
 
 
 class _Lot:
@@ -137,7 +137,7 @@ class _Lot:
         self._senders = {cable: self._open(cable, 0, stack) for cable in self._sources}
         targets = [*dict.fromkeys(link.ends[1] for link in self._links)]
         self._receivers = {self._open(cable, ETH_P_ALL, stack): cable for cable in targets}
-        for cable in targets:  # else hosts would answer that nobody listens
+        for cable in targets:  # else hosts would answer that the port is closed
             with world.inside(world.ends[cable].name), suppress(OSError):
                 bound = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -154,11 +154,11 @@ class _Lot:
         return opened
 
     def send(self, number: int, count: int) -> None:
-        """Send so many frames of every kind over every link, as round ``number``."""
+        """Send ``count`` frames of every kind over every link, as round ``number``."""
         by_source: dict[Cable, list[Link]] = {}
         for link in self._links:
             by_source.setdefault(link.ends[0], []).append(link)
-        self._count()  # what an earlier flow has left in the buffers, which are small for an ordinary user
+        self._count()  # removes an earlier flow's frames from the buffers, which are small for an ordinary user
         for k in range(count):
             for i, source in enumerate(self._sources):
                 sender, end = self._senders[source], self._world.ends[source]
@@ -181,9 +181,10 @@ class _Lot:
     def hear(
         self, patience_s: float, go_on: Callable[[], None], awaited: Mapping[tuple[int, Link, str], int] | None = None
     ) -> None:
-        """Count arrivals until all ``awaited`` frames have come, or the time is over and no more of them come.
+        """Count arrivals until all ``awaited`` frames have come, or the time is over and no more frames come.
 
-        A busy machine may suspend this process for longer than that, so what has come meanwhile is counted in any case.
+        A busy machine may suspend this process for longer than the time. So the frames of this pause are counted in any
+        case.
         """
         stop_s = time.monotonic() + patience_s
         missing = {key for key, count in (awaited or {}).items() if self.came[key] < count}
@@ -199,7 +200,7 @@ class _Lot:
 
     def _count(self, wait_s: float = 0.0) -> set[tuple[int, Link, str]]:
         """Wait up to ``wait_s`` for a frame, count all that have come, and return the (round, link, kind) of each."""
-        found = set()
+        keys = set()
         for receiver in select.select([*self._receivers], [], [], wait_s)[0]:
             target = self._world.ends[self._receivers[receiver]]
             with suppress(BlockingIOError):
@@ -209,14 +210,14 @@ class _Lot:
                     if direction == PACKET_OUTGOING or at < 0 or len(data) < at + _MARK.size:
                         continue
                     _, number, i, kind, _ = _MARK.unpack_from(data, at)
-                    if i >= len(self._sources) or kind >= len(EVERY):  # a corrupted one may say anything
+                    if i >= len(self._sources) or kind >= len(EVERY):  # a corrupted frame may have any number
                         continue
                     source = self._world.ends[self._sources[i]]
                     link = Link(source.name, target.name, target.via)
                     if link in self._links:
-                        found.add(key := (number, link, EVERY[kind]))
+                        keys.add(key := (number, link, EVERY[kind]))
                         self.came[key] += 1
-        return found
+        return keys
 
 
 def kinds_of(shape: LinkShape) -> tuple[str, ...]:
@@ -225,14 +226,14 @@ def kinds_of(shape: LinkShape) -> tuple[str, ...]:
 
 
 def _payload_bytes(kind: str, shape: LinkShape) -> int:
-    """Return the least payload of a datagram of a kind: those that try the MTU are filled up."""
+    """Return the least payload of a datagram of a kind. Datagrams that try the MTU are filled up."""
     if shape.path_mtu is None or kind not in (FITTING, LONGER):
         return 0
     return shape.path_mtu.bytes - delay.HEADERS_BYTES[3] + (kind == LONGER)
 
 
 def frame(kind: str, source: HostSpace, target: HostSpace, payload: bytes) -> bytes:
-    """Return an Ethernet frame of a kind, from a host to another. Kinds that try the MTU are IPv4."""
+    """Return an Ethernet frame of a kind, from one host to another. Kinds that try the MTU are IPv4."""
     to, ip = target.mac_bytes, target.ip
     if kind == "multicast":
         to, ip = bytes((0x01, 0x00, 0x5E)) + (int(IPv4Address(GROUP)) & 0x7F_FFFF).to_bytes(3, "big"), GROUP
@@ -243,7 +244,7 @@ def frame(kind: str, source: HostSpace, target: HostSpace, payload: bytes) -> by
     head = to + source.mac_bytes + (struct.pack(">HH", ETH_P_8021Q, VLAN) if kind == "VLAN" else b"")
     datagram = struct.pack(">HHHH", PORT, PORT, 8 + len(payload), 0) + payload
     if kind == "IPv6":
-        ends = b"".join(socket.inet_pton(socket.AF_INET6, one.ip6 or f"fe80::{one.number}") for one in (source, target))
+        ends = b"".join(socket.inet_pton(socket.AF_INET6, end.ip6 or f"fe80::{end.number}") for end in (source, target))
         return (
             head + struct.pack(">HIHBB", ETH_P_IPV6, 6 << 28, len(datagram), socket.IPPROTO_UDP, 64) + ends + datagram
         )

@@ -1,8 +1,8 @@
-"""Losses of a train of numbered packets against the losses asked: how many packets, and in bursts of what length.
+"""Losses of a train of numbered packets against the losses asked: the number of packets, and the length of bursts.
 
-Independent losses have the binomial distribution. Losses in bursts are those of a Gilbert model: the number of lost
-packets has the exact distribution of that chain, and each lost packet is the last one of its burst with the same
-chance. All intervals are of 99 %.
+Independent losses have the binomial distribution. Losses in bursts are those of a Gilbert model. The number of lost
+packets has the exact distribution of this chain. Each lost packet is the last packet of its burst with the same chance.
+All intervals are of 99 %.
 
 Source: Gilbert, Capacity of a Burst-Noise Channel (1960).
 """
@@ -24,8 +24,9 @@ TAIL = (1 - CONFIDENCE) / 2
 class Losses(NamedTuple):
     """Lost packets of a train, and the least and greatest number that the losses asked explain in 99 % of cases.
 
-    ``bursts`` counts the bursts that ended within the train, with its interval; ``asked_burst`` is the mean length
-    asked. All four are 0 if bursts were not measured: none were asked, or corrupted packets and copies hide them.
+    ``bursts`` counts the bursts that ended within the train, with their interval. ``asked_burst`` is the mean length
+    asked. All four are 0 if bursts were not measured: no bursts were asked, or corrupted packets and copies hide
+    bursts.
     """
 
     lost: int
@@ -55,16 +56,16 @@ def measured(shape: LinkShape, sent: int, arrived: Container[int]) -> Losses:
 
 
 def binomial_interval(trials: int, low: float, high: float | None = None) -> tuple[int, int]:
-    """The least and the greatest number of successes not to be surprised by (``CONFIDENCE``), each tail at most half of
-    what remains.
+    """Return the least and greatest number of successes that are no surprise (``CONFIDENCE``).
 
-    ``low``, ``high``: the probability of a success, or what it lies between.
+    Each tail has at most half of the remaining probability. ``low``, ``high``: bounds of the probability of a success,
+    or the probability alone.
     """
     return _lower(trials, low), trials - _lower(trials, 1 - (low if high is None else high))
 
 
 def _lower(trials: int, probability: float) -> int:
-    """The greatest k such that fewer than k successes have a probability of at most ``TAIL``."""
+    """Return the greatest k such that fewer than k successes have a probability of at most ``TAIL``."""
     if probability <= 0:
         return 0
     if probability >= 1:
@@ -80,11 +81,12 @@ def _lower(trials: int, probability: float) -> int:
 
 @lru_cache(maxsize=256)
 def chain_interval(trials: int, begins: float, ends: float) -> tuple[int, int]:
-    """Return the same interval of the losses among packets in a row, of a Gilbert model that has run for long.
+    """Return the interval of losses among consecutive packets, by a Gilbert model that has run for long.
 
-    ``begins``: the chance that a packet is lost after one that was not; ``ends``: that one passes after a lost one.
+    ``begins``: chance that a packet is lost after a packet that passed. ``ends``: chance that a packet passes after a
+    lost packet.
     """
-    import numpy as np  # a supervisor takes it for links with bursts alone
+    import numpy as np  # imported only for links with bursts
 
     bad_share = begins / (begins + ends)
     good, bad = np.zeros(trials + 1), np.zeros(trials + 1)  # chances of k losses so far, and of the next state

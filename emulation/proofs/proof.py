@@ -1,4 +1,4 @@
-"""What links delivered against what was asked of them: measured on purpose, or sampled while a flow used them."""
+"""Figures that links delivered against the figures asked, measured on purpose, or sampled while a flow used them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import msgspec
 
 from thalweg.middleware.network.view import NET, Link
 
-RATE_ERROR = 0.05  # what a link may be off by …
+RATE_ERROR = 0.05  # largest error of a link's rate …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
-DATAGRAMS_BPS = 5e8  # more than this is told by a flow alone, where there is one
-DELAY_EARLY_S = 1e-4  # clocks are read before the packet leaves and after it comes; less than the delay is an error
-DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # whichever is more
-QUEUE_ERROR, QUEUE_LATE_S = 0.05, 0.001  # of a queue's length; clocks are read before the packet leaves
-STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
+DATAGRAMS_BPS = 5e8  # above this rate, only a flow counts, if there is one
+DELAY_EARLY_S = 1e-4  # clocks are read before a packet leaves and after it comes, so a shorter delay is an error
+DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # the greater counts
+QUEUE_ERROR, QUEUE_LATE_S = 0.05, 0.001  # of a queue's length. Clocks are read before the packet leaves
+STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls that are reported, and that make a link wrong
 
 
 class KindProof(NamedTuple):
-    """Of frames of a kind, how many were ``sent`` over a link, how many must come, and how many came; and how many were
-    sent while the link was cut, and came all the same.
+    """Counts of frames of a kind on a link: ``sent``, ``wanted`` (how many must come), and ``came``.
+
+    Of ``cut_sent`` frames that were sent while the link was cut, ``through_cut`` came all the same.
     """
 
     kind: str
@@ -32,25 +33,31 @@ class KindProof(NamedTuple):
 
 
 class LinkProof(msgspec.Struct, frozen=True):
-    """What a link delivered against what was asked, at the testbed's layer.
+    """Figures that a link delivered against the figures asked, at the testbed's layer.
 
-    ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
-    cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured. ``method``: ``udp``,
-    as the link was filled on purpose. ``stalled``: the share of the time in which the machine let nothing pass though
-    packets waited, for longer than the link's burst makes up; it is not in ``seconds``, and a flow loses it. When the
-    machine kept the sender from sending, for so long that the link ran dry, that is in neither.
+    ``asked_bps`` is the rate to expect: the link's rate, or a lower rate of an interface at its ends, or 0 for a link
+    that is cut. ``error`` is delivered / asked - 1. ``seconds`` and ``size_bytes`` are the measured time and bytes.
+    ``method``: ``udp``, as the link was filled on purpose. ``stalled``: share of the time in which the machine let
+    nothing pass though packets waited, beyond the time that the link's burst makes up. This time is not in ``seconds``,
+    and a flow loses it. If the machine kept the sender from sending until the link ran dry, the time is in neither.
 
-    Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
-    way with its 99 % confidence interval; the jitter, None where none was asked; how many of ``sent`` packets were
-    lost, and the least and the most that a link with the loss asked loses in 99 % of cases; the mean length asked of
-    bursts of losses (0 where it was not measured), the number of bursts, and its interval; copies that came. Delay and
-    jitter are estimates of the parameters asked, whatever the distribution. ``tcp_bps``: what one TCP flow got, of the
-    same bits as ``delivered_bps``; None where none was asked for, or where TCP would have reasons of its own.
-    ``delivered_queue_s``: what a datagram waited in the link's queue when that was full, None where it was not
-    measured, as of a discipline that keeps its queue short by itself; ``queue_step_s``: a datagram's part of it.
-    ``kinds``: what came of frames of every kind, ``unshaped``: how many of them came without the link's class having
-    let them through; empty and 0 where they were not sent. ``longer``: frames that were longer than the link's MTU,
-    and came. ``via``: the link's network, left out where all share it.
+    Links with delay, loss and the like (netem) are also measured for the following figures. For the remaining links,
+    these fields stay None and 0.
+
+    - delay: one way, with its 99 % confidence interval.
+    - jitter: None if no jitter was asked.
+    - losses: ``lost`` of ``sent`` packets, and the least and most that a link with the loss asked loses in 99 % of
+      cases.
+    - bursts of losses: the mean length asked (0 if not measured), the number of bursts, and its interval.
+    - ``duplicates``: copies that came.
+
+    Delay and jitter are estimates of the parameters asked, whatever the distribution. ``tcp_bps``: rate of one TCP
+    flow, of the same bits as ``delivered_bps``. None: no flow was asked for, or TCP itself would be slow.
+    ``delivered_queue_s``: wait of a datagram in the link's full queue. None: not measured, as for a discipline that
+    keeps its queue short by itself. ``queue_step_s``: part of a datagram in this wait. ``kinds``: arrivals of frames of
+    every kind, empty if no frames were sent. ``unshaped``: arrivals that the link's class had not let through.
+    ``longer``: frames that came although longer than the link's MTU. ``via``: the link's network, left out for the
+    network that all share.
     """
 
     src: str
@@ -89,41 +96,45 @@ class LinkProof(msgspec.Struct, frozen=True):
 
     @property
     def link(self) -> Link:
-        """The link that was measured."""
+        """Return the link that was measured."""
         return Link(self.src, self.dst, NET if self.via is msgspec.UNSET else self.via)
 
     @property
     def rate_error(self) -> float:
-        """What the rate may be off by, stalls apart: 5 %; below 0.5 Mbit/s, where few packets pass in a proof's time,
-        10 %.
+        """Return the largest error of a right rate, stalls apart: 5 %, or 10 % below 0.5 Mbit/s.
+
+        At a lower rate, few packets pass in a proof's time.
         """
         return RATE_ERROR if self.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR
 
     @property
     def rate_ok(self) -> bool:
-        """Within ``rate_error``, or of too many datagrams to tell."""
+        """Return whether the rate is within ``rate_error``, or is too high to tell by datagrams."""
         return self.by_flow or abs(self.error) <= self.rate_error
 
     @property
     def by_flow(self) -> bool:
-        """Whether only the flow counts: nobody can send and receive as many datagrams as fill so fast a link."""
+        """Return whether only the flow counts, since no process can handle the datagrams that fill so fast a link."""
         return self.tcp_bps is not None and self.asked_bps > DATAGRAMS_BPS
 
     @property
     def tcp_error(self) -> float | None:
-        """What one flow got / asked - 1; None where none was measured."""
+        """Return the rate of one flow / the rate asked - 1, or None if no flow was measured."""
         return self.tcp_bps / self.asked_bps - 1 if self.tcp_bps is not None and self.asked_bps else None
 
     @property
     def tcp_ok(self) -> bool:
-        """Within ``rate_error``, and a machine's stalls; or not measured."""
+        """Return whether the flow's rate is within ``rate_error`` and a machine's stalls, or was not measured."""
         error = self.tcp_error
         stalled = 0.0 if self.by_flow else self.stalled
         return error is None or -self.rate_error - stalled <= error <= self.rate_error
 
     @property
     def delay_ok(self) -> bool:
-        """Not less than asked, nor over 2 ms and over 10 % more, as far as can be told; or not measured."""
+        """Return whether the delay is as asked, or was not measured.
+
+        A wrong delay is shorter, or is longer by over 2 ms and over 10 %, beyond the confidence interval.
+        """
         if self.delay_low_s is None or self.delay_high_s is None:
             return True
         asked_s = self.asked_delay_s
@@ -132,7 +143,7 @@ class LinkProof(msgspec.Struct, frozen=True):
 
     @property
     def queue_ok(self) -> bool:
-        """Within 5 % and a datagram and a half of what was asked; or not measured."""
+        """Return whether the queue is within 5 % and 1.5 datagrams of the length asked, or was not measured."""
         if self.delivered_queue_s is None or not self.asked_queue_s:
             return True
         off_s = abs(self.delivered_queue_s - self.asked_queue_s)
@@ -140,49 +151,53 @@ class LinkProof(msgspec.Struct, frozen=True):
 
     @property
     def kinds_ok(self) -> bool:
-        """Frames of every kind come, shaped, and none through a cut; or none were sent."""
+        """Return whether frames of every kind came, shaped, and none through a cut, or none were sent."""
         return not (self.unshaped or self.longer) and all(
-            one.came >= one.wanted and not one.through_cut for one in self.kinds
+            kind.came >= kind.wanted and not kind.through_cut for kind in self.kinds
         )
 
     @property
     def loss_ok(self) -> bool:
-        """Within what 99 % of links with the loss asked lose; or not measured."""
+        """Return whether the losses are in the range of 99 % of links with the loss asked, or were not measured."""
         return self.lost_low <= self.lost <= self.lost_high
 
     @property
     def bursts_ok(self) -> bool:
-        """As many bursts of losses as bursts of the length asked would be, in 99 % of cases; or not measured."""
+        """Return whether the number of bursts is in the 99 % range for the length asked, or was not measured."""
         return self.bursts_low <= self.bursts <= self.bursts_high
 
 
 def failures(proofs: Iterable[LinkProof]) -> list[str]:
-    """One line for every link that is not as asked: what is off, and by how much."""
+    """Return one line for every link that is not as asked: the wrong figures, and the figures asked."""
     lines = []
-    for one in proofs:
+    for proof in proofs:
         wrong = []
-        if not one.rate_ok:
-            asked, found = one.asked_bps / 1e6, one.delivered_bps / 1e6
-            what = f"instead of {asked:.3g} Mbit/s ({one.error:+.1%})" if asked else "Mbit/s though it is cut"
-            wrong.append(f"delivers {found:.3g} {what}")
-        if not one.tcp_ok and one.tcp_bps is not None:
-            asked, found = one.asked_bps / 1e6, one.tcp_bps / 1e6
-            wrong.append(f"gives one TCP flow {found:.3g} instead of {asked:.3g} Mbit/s ({one.tcp_error:+.1%})")
-        if not one.delay_ok and one.delivered_delay_s is not None:
-            wrong.append(f"delays by {one.delivered_delay_s * 1e3:.3g} instead of {one.asked_delay_s * 1e3:.3g} ms")
-        if not one.loss_ok:
-            most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
-            wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
-        if not one.bursts_ok:
-            bursts = f"{one.bursts_low} to {one.bursts_high} of which the mean length of {one.asked_burst:.3g} asked"
-            wrong.append(f"loses {one.lost} packets in {one.bursts} bursts, {bursts} would explain")
-        if not one.queue_ok and one.delivered_queue_s is not None:
-            wrong.append(f"queues for {one.delivered_queue_s * 1e3:.3g} instead of {one.asked_queue_s * 1e3:.3g} ms")
-        wrong += _wrong_kinds(one)
-        if one.stalled > MOST_STALLED and not one.by_flow:
-            wrong.append(f"is kept waiting by this machine for {one.stalled:.0%} of the time; make it less busy")
+        if not proof.rate_ok:
+            asked, delivered = proof.asked_bps / 1e6, proof.delivered_bps / 1e6
+            contrast = f"instead of {asked:.3g} Mbit/s ({proof.error:+.1%})" if asked else "Mbit/s though it is cut"
+            wrong.append(f"delivers {delivered:.3g} {contrast}")
+        if not proof.tcp_ok and proof.tcp_bps is not None:
+            asked, delivered = proof.asked_bps / 1e6, proof.tcp_bps / 1e6
+            wrong.append(f"gives one TCP flow {delivered:.3g} instead of {asked:.3g} Mbit/s ({proof.tcp_error:+.1%})")
+        if not proof.delay_ok and proof.delivered_delay_s is not None:
+            wrong.append(f"delays by {proof.delivered_delay_s * 1e3:.3g} instead of {proof.asked_delay_s * 1e3:.3g} ms")
+        if not proof.loss_ok:
+            most = f"{proof.lost_low} to {proof.lost_high} of which the {proof.asked_loss:.3g} asked would explain"
+            wrong.append(f"loses {proof.lost} of {proof.sent} packets, {most}")
+        if not proof.bursts_ok:
+            bursts = (
+                f"{proof.bursts_low} to {proof.bursts_high} of which the mean length of {proof.asked_burst:.3g} asked"
+            )
+            wrong.append(f"loses {proof.lost} packets in {proof.bursts} bursts, {bursts} would explain")
+        if not proof.queue_ok and proof.delivered_queue_s is not None:
+            wrong.append(
+                f"queues for {proof.delivered_queue_s * 1e3:.3g} instead of {proof.asked_queue_s * 1e3:.3g} ms"
+            )
+        wrong += _wrong_kinds(proof)
+        if proof.stalled > MOST_STALLED and not proof.by_flow:
+            wrong.append(f"is kept waiting by this machine for {proof.stalled:.0%} of the time; make it less busy")
         if wrong:
-            lines.append(f"link {one.link.text} {'; '.join(wrong)}")
+            lines.append(f"link {proof.link.text} {'; '.join(wrong)}")
     return lines
 
 
@@ -199,9 +214,9 @@ def _wrong_kinds(one: LinkProof) -> Iterator[str]:
 
 
 class LinkSample(msgspec.Struct, frozen=True):
-    """What a link carried in the interval of so many ``seconds`` that ended at ``at_s`` (``time.monotonic()``).
+    """Bits that a link carried in the interval of ``seconds`` that ended at ``at_s`` (``time.monotonic()``).
 
-    ``asked_bps`` is the mean of what it was set to. ``backlogged``: packets waited at both ends of the interval.
+    ``asked_bps``: mean rate to which the link was set. ``backlogged``: packets waited at both ends of the interval.
     """
 
     at_s: float

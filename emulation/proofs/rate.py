@@ -1,9 +1,9 @@
-"""What rate links really deliver: filled on purpose, and measured against what was asked.
+"""Proof of the rates that links really deliver: links are filled on purpose, and compared with the rates asked.
 
-Before a flow, every link is filled with UDP datagrams for a fraction of a second and the kernel's receive
-time stamps are compared. Links are measured many at a time, arranged so that a host sends on at most one link and
-receives on at most one: the rounds of a round-robin tournament (a 1-factorisation of the complete graph), each pair
-in both directions. Links that ask for delay, loss and the like are then measured for those, all at once
+Before a flow, every link is filled with UDP datagrams for a fraction of a second, and the kernel's receive time stamps
+are compared. Many links are measured at a time. A host then sends on at most one link and receives on at most one link.
+The groups are the rounds of a round-robin tournament (a 1-factorisation of the complete graph), each pair in both
+directions. Links with delay, loss and the like are then measured for these figures, all at once
 (``thalweg.emulation.proofs.delay``).
 
 Source of the rounds: the circle method, Kirkman (1847); of the time stamps: socket(7), SO_TIMESTAMPNS.
@@ -34,36 +34,39 @@ from thalweg.emulation.proofs.stalls import Pace, steady
 from thalweg.middleware.network.view import NET, Link
 
 SO_NO_CHECK, SO_SNDBUFFORCE = 11, 32  # asm-generic/socket.h
-FILL_PORT = 47_808  # any: the namespaces are ours
+FILL_PORT = 47_808  # any port: the namespaces are ours
 DATAGRAM_BYTES = (64, 1400)
-PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them …
-LEAST_PACKETS = 20  # … and, once the burst is through, longer measurements rather than fewer than these
-SLOW_BPS, SLOW_LINKS = 2e5, 100  # below this, links that take longer are measured together, so many at once
-SEND_BYTES = 1 << 24  # in a sender's socket: no limit
-FILL_DATAGRAMS = 256  # at a time, so that other links and the receivers get their turns
+PACKETS_WANTED = 40  # in a measurement: slow links get smaller datagrams rather than fewer …
+LEAST_PACKETS = 20  # … and, after the burst, longer measurements rather than fewer packets than this
+SLOW_BPS, SLOW_LINKS = 2e5, 100  # links below this rate, which take longer, are measured together, up to this number
+SEND_BYTES = 1 << 24  # buffer of a sender's socket: no limit
+FILL_DATAGRAMS = 256  # at a time, so that other links and the receivers have their turns
 TOGETHER_BPS = 6e8  # rates measured at once: about half of what one core sends and receives with 1400-byte datagrams
-SLOW_DATAGRAM_S = 25e-6  # a kernel that takes so long to pass one (User-Mode Linux) has late timers too …
-SLOW_TOGETHER_BPS = 15e6  # … and this is what it carries with links still right
-PROOF_S, PROOF_ROUND_S = 3.0, (0.12, 0.35)  # aimed at for all links together; what a round may last
-TRUST = 0.03  # an error above this is measured again, longer: another process may have taken the processor …
-# … with this share of the rates at once, for so many seconds: the more packets, the less what a stall leaves weighs
+SLOW_DATAGRAM_S = 25e-6  # a kernel that takes longer for a datagram (User-Mode Linux) has late timers too …
+SLOW_TOGETHER_BPS = 15e6  # … and carries this rate with links still right
+PROOF_S, PROOF_ROUND_S = 3.0, (0.12, 0.35)  # aim for all links together, and bounds of a round
+TRUST = 0.03  # a greater error is measured again, longer: another process may have had the processor …
+# … with this share of the rates at once, for these seconds: with more packets, the rest of a stall weighs less
 AGAIN = (0.3, 0.35), (0.1, 0.35), (0.0, 0.35), (0.0, 0.7), (0.0, 1.4)
-TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link kept waiting for more of the time is measured again, so many times
-AHEAD_S = 0.05  # worth of rate that is sent at once, besides what fills the queue …
-AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
-QUEUED_DATAGRAMS = 50  # that a queue holds, as far as they can be so small: its length is told by whole ones
-LIMITED_BURSTS = 3  # that may pass at first where an interface is limited: its own, and those that are borrowed
-FAST_BPS, AHEAD_FACTOR_FAST = 1e8, 1.05  # from this rate on it is all that a process can send
-QUEUE_SPARE, LONGEST_QUEUE_S = 1.05, 1.0  # what is sent for a queue to be full; a longer one is not measured …
-BOUNDED = ("fifo", "packets")  # … and only these are as long as asked: others keep themselves short
-CLOCK_S = 0.001  # a look at the clock at least as often
+TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link stalled for a greater share is measured again, up to this often
+AHEAD_S = 0.05  # time of full rate that is sent at once, besides the bytes that fill the queue …
+AHEAD_FACTOR = 1.25  # … and factor of the rate from then on, which shows a link that is too fast by up to this
+QUEUED_DATAGRAMS = 50  # that a queue holds, if they can be so small: its length is measured in whole datagrams
+LIMITED_BURSTS = 3  # that may pass at first if an interface is limited: its own, and borrowed bursts
+FAST_BPS, AHEAD_FACTOR_FAST = 1e8, 1.05  # factor from this rate on: a process cannot send faster
+QUEUE_SPARE, LONGEST_QUEUE_S = 1.05, 1.0  # factor of the bytes that fill a queue; a longer queue is not measured …
+BOUNDED = ("fifo", "packets")  # … and only these disciplines are as long as asked: managed queues stay short
+CLOCK_S = 0.001  # longest time between readings of the clock
 
-_HEAD = struct.Struct("=II")  # which stream, which datagram
+_HEAD = struct.Struct("=II")  # numbers of stream and datagram
 _numbers = itertools.count()
 
 
 def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Rounds of disjoint pairs in which everybody meets everybody once: n - 1 rounds, or n when n is odd."""
+    """Return rounds of disjoint pairs in which every player meets every player once.
+
+    There are n - 1 rounds, or n when n is odd.
+    """
     seats: list[str | None] = [*players] if len(players) % 2 == 0 else [*players, None]
     rounds = []
     for _ in range(len(seats) - 1):
@@ -77,10 +80,10 @@ def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
 def link_rounds(
     rates_bps: Mapping[Link, float], together_bps: float = TOGETHER_BPS, order: Iterable[str] = ()
 ) -> list[list[Link]]:
-    """The links in groups to be measured at once: in a group no host sends twice or receives twice.
+    """Return the links in groups to be measured at once: in a group no host sends twice or receives twice.
 
-    A group's rates add up to at most ``together_bps`` unless it is a single link. ``order``: the hosts' in the
-    tournament, by default as links name them.
+    A group's rates add up to at most ``together_bps`` unless it is a single link. ``order``: order of the hosts in the
+    tournament, by default the order in the links.
     """
     networks = {link.via for link in rates_bps}
     if len(networks) > 1:
@@ -97,7 +100,7 @@ def link_rounds(
 
 
 def _within(rates_bps: Mapping[Link, float], together_bps: float) -> Iterator[list[Link]]:
-    """Yield links in groups whose rates add up to at most that, unless it is a single link."""
+    """Yield links in groups whose rates add up to at most ``together_bps``, or that are a single link."""
     total, group = 0.0, list[Link]()
     for link, rate_bps in rates_bps.items():
         if group and total + rate_bps > together_bps:
@@ -110,22 +113,23 @@ def _within(rates_bps: Mapping[Link, float], together_bps: float) -> Iterator[li
 
 
 def datagram_bytes(rate_bps: float, seconds: float, mtu: int = PACKET_BYTES) -> int:
-    """The payload that gives enough packets in a measurement of ``seconds``, each in one packet."""
+    """Return the payload that gives enough packets in a measurement of ``seconds``, each in one packet."""
     smallest, largest = DATAGRAM_BYTES
     largest = min(largest, mtu - HEADERS_BYTES[3])
     return int(min(largest, max(smallest, rate_bps / 8 * seconds / PACKETS_WANTED - HEADERS_BYTES[3])))
 
 
 class _Filling(NamedTuple):
-    """A time during which the link had something to send: since when, from which datagram on."""
+    """Span of time in which the link always had datagrams to send: its start, and the number of the first datagram."""
 
     start_s: float
     first: int
 
 
 class _Asked(NamedTuple):
-    """A link to be filled, its shape, the rate that can be expected, the layer that rates count, and whether the wait
-    of a datagram tells the length of the link's queue.
+    """Link to be filled, with its shape, the rate to expect, and the layer at which rates count.
+
+    ``queue_told``: whether the wait of a datagram shows the length of the link's queue.
     """
 
     link: Link
@@ -136,13 +140,13 @@ class _Asked(NamedTuple):
 
 
 class _Stream:
-    """One link being filled: a sending socket in one namespace, what arrived in the other, with time stamps.
+    """Filling of one link: a sending socket in one namespace, and the arrivals in the other, with time stamps.
 
-    Datagrams are numbered. When the link runs dry (another process had the processor), it has been idle through no
-    fault of its own: what follows counts as a filling of its own, with its own burst.
+    Datagrams are numbered. If the link runs dry because another process had the processor, the link is not at fault.
+    The following datagrams then count as a filling of their own, with its own burst.
 
-    The link's queue is at the receiver's side, and says nothing to the sender when it is full: the stream goes by the
-    clock, and by more than the link's rate.
+    The link's queue is at the receiver's side, and does not tell the sender when it is full. So the stream sends by the
+    clock, at more than the link's rate.
     """
 
     def __init__(self, number: int, asked: _Asked, seconds: float, sender: socket.socket) -> None:
@@ -151,7 +155,7 @@ class _Stream:
         self._pace_bps = rate_bps or shape.set_bps
         self._burst_s = shape.burst * 8 / self._pace_bps
         self._factor = AHEAD_FACTOR if self._pace_bps < FAST_BPS else AHEAD_FACTOR_FAST
-        # how much most packets come before or after the delay
+        # most packets come at most this much before or after the delay
         around = (netem.quantile(shape.distribution, share) * shape.jitter_s for share in (0.005, 0.995))
         early_s, late_s = around if shape.jitter_s else (0.0, 0.0)
         self._first_s = 0.0 if shape.reorder else max(0.0, shape.delay_s + early_s)
@@ -166,15 +170,15 @@ class _Stream:
         least_s = bursts * self._burst_s + LEAST_PACKETS * self._bits / self._pace_bps if shape.passes else 0.0
         self.seconds = max(seconds, least_s) + self._last_s - self._first_s
         self.queue_s = waiting_s(shape, self._pace_bps, self._bits)
-        bounded = shape.passes and queue_kind(shape) in BOUNDED and not shape.reorder  # which passes the queue by
+        bounded = shape.passes and queue_kind(shape) in BOUNDED and not shape.reorder  # else packets bypass the queue
         self._queue_told = bounded and self.queue_s <= LONGEST_QUEUE_S and queue_told
         self._ahead_s = self.queue_s * QUEUE_SPARE + AHEAD_S if self._queue_told else AHEAD_S
         self._filled_s, self._waiting_s = 0.0, 0.0
-        self._sent_ns: list[int] = []  # when, by number
+        self._sent_ns: list[int] = []  # sending times, by number
         self._fillings: list[_Filling] = []
-        self._brimful: list[tuple[int, int]] = []  # the numbers of datagrams that found the queue full, or nearly so
+        self._brimful: list[tuple[int, int]] = []  # ranges of datagrams that found the queue full, or nearly full
         self.arrivals: list[tuple[int, int]] = []  # number, nanoseconds
-        if shape.corrupt:  # a corrupted datagram has been carried as well as any other
+        if shape.corrupt:  # a corrupted datagram counts as carried
             sender.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         with suppress(PermissionError):
@@ -182,12 +186,12 @@ class _Stream:
 
     @property
     def tail_s(self) -> float:
-        """How long after its end packets that matter can still arrive, and the queue is not empty yet."""
+        """Return the time after the stream's end in which packets that matter can arrive and the queue is not empty."""
         queued_s = self._ahead_s + self._burst_s + (self._factor - 1) * self.seconds
         return self._last_s + min(queued_s, self.queue_s + self._burst_s)
 
     def fill(self) -> bool:
-        """Send the datagrams that are due, up to ``FILL_DATAGRAMS``. Return whether all of them were sent."""
+        """Send the datagrams that are due, up to ``FILL_DATAGRAMS``. Return whether no more datagrams were due."""
         now_s = time.time()
         self._waiting_s -= now_s - self._filled_s
         if not self._fillings or self._waiting_s < 0:  # the link has run dry
@@ -216,19 +220,19 @@ class _Stream:
         return 1 - self.shape.loss
 
     def result(self) -> LinkProof:
-        """Packets after each filling's initial burst over the time between their arrivals.
+        """Return the proof: packets after each filling's initial burst over the time between their arrivals.
 
-        For a link that is cut, all that arrived all the same.
+        For a link that is cut, every arrival counts.
         """
         size = self._bits // 8
         if not self.shape.passes:
             return self._proof(0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
         pace = self._pace(size)
         counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
-        ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, len(self._sent_ns))]
+        ends = [*((span.start_s, span.first) for span in self._fillings[1:]), (self._filled_s, len(self._sent_ns))]
         for (start_s, first), (end_s, last) in zip(self._fillings, ends, strict=True):
             times = sorted(at for number, at in self.arrivals if first <= number < last)
-            # while the first are missing and while the last trickle in, the link is not full
+            # while the first datagrams are missing and the last datagrams trickle in, the link is not full
             begin_ns, end_ns = (start_s + self._last_s) * 1e9, (end_s + self._first_s) * 1e9
             times = [at for at in times if begin_ns <= at <= end_ns]
             steps, full_ns, still_ns = steady(times, pace)
@@ -247,7 +251,7 @@ class _Stream:
         """Return the median wait of the datagrams that found the queue full. Return None if too few did."""
         if not self._queue_told:
             return None
-        full = {number for first, end in self._brimful[1:] for number in range(first, end)}  # the first fills it
+        full = {number for first, end in self._brimful[1:] for number in range(first, end)}  # the first range fills it
         waited = sorted(at - self._sent_ns[number] for number, at in self.arrivals if number in full)
         if len(waited) < LEAST_PACKETS // 2:
             return None
@@ -261,9 +265,9 @@ class _Stream:
         return LinkProof(*ends, asked_bps, delivered_bps, error, seconds, size_bytes, "udp", stalled=stalled, via=via)
 
     def _pace(self, size: int) -> Pace:
-        """What is expected of packets of ``size`` bytes if the link is as asked."""
+        """Return the pace to expect of packets of ``size`` bytes if the link is as asked."""
         bursts, bucket_s, slack_s = 1, self._burst_s, self._last_s - self._first_s
-        if self.rate_bps < self.shape.set_bps:  # an interface's bucket, from which the assured part borrows
+        if self.rate_bps < self.shape.set_bps:  # the link borrows from an interface's bucket
             bursts, slack_s = LIMITED_BURSTS, slack_s + self._burst_s
             bucket_s = burst_bytes(self.rate_bps) * 8 / self.rate_bps
         packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
@@ -271,7 +275,7 @@ class _Stream:
 
 
 def waiting_s(shape: LinkShape, rate_bps: float, packet_bits: int) -> float:
-    """Return the seconds that a packet of so many bits waits in a link's full queue."""
+    """Return the seconds that a packet of ``packet_bits`` waits in a link's full queue."""
     if shape.queue is not None and queue_kind(shape) == "packets":
         return math.ceil(shape.queue.size) * packet_bits / rate_bps
     return shape.queue_bytes * 8 / rate_bps
@@ -286,32 +290,32 @@ def measure(
     flows: bool = False,
     every_kind: bool = False,
 ) -> list[LinkProof]:
-    """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
+    """Fill the links in rounds of ``seconds`` each. Return the proofs in no particular order.
 
-    ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
-    with fewer at once, in the end each on its own, and stalled ones twice; the last measurement counts. Links with
-    delay, loss and the like are measured for those after that, and with ``flows`` the others by a flow of TCP. With
-    ``every_kind`` frames of every kind are sent, also through cuts. ``go_on`` is called all the time, and raises what
-    is to end the measurement.
+    ``seconds``: None for a length with which all rounds take ``PROOF_S``. Wrong links are measured again, longer and
+    with fewer links at once, in the end each link alone. Stalled links are measured again at most twice. The last
+    measurement counts. Links with delay, loss and the like are measured for these figures afterwards. With ``flows``,
+    the remaining links are measured by a flow of TCP. With ``every_kind``, frames of every kind are sent, also through
+    cuts. ``go_on`` is called continually. Its exception ends the measurement.
     """
     with ExitStack() as stack:
         filler = _Filler(world, links, go_on, stack)
         delayed = [link for link, shape in filler.shapes.items() if shape.needs_netem and shape.passes]
         carried_bps = {link: shape.set_bps for link, shape in filler.shapes.items()}
         together_bps = _together_bps()
-        found = _measure_rates(filler, world, carried_bps, together_bps, seconds, flows=flows)
+        proofs = _measure_rates(filler, world, carried_bps, together_bps, seconds, flows=flows)
         if delayed:
             latest_s = max(delay.latest_s(filler.shapes[link]) for link in delayed)
             filler.drain(time.monotonic() + latest_s + delay.SETTLE_S)
     if delayed:
         slow = together_bps < TOGETHER_BPS
-        found |= delay.measure(world, {link: found[link] for link in delayed}, go_on, slow=slow)
+        proofs |= delay.measure(world, {link: proofs[link] for link in delayed}, go_on, slow=slow)
     if flows:
-        for link, tcp_bps in tcp.measure(world, found, go_on, together_bps).items():
-            found[link] = msgspec.structs.replace(found[link], tcp_bps=tcp_bps)
+        for link, tcp_bps in tcp.measure(world, proofs, go_on, together_bps).items():
+            proofs[link] = msgspec.structs.replace(proofs[link], tcp_bps=tcp_bps)
     if every_kind:
-        found |= kinds.measure(world, found, go_on)
-    return list(found.values())
+        proofs |= kinds.measure(world, proofs, go_on)
+    return list(proofs.values())
 
 
 def _measure_rates(
@@ -323,51 +327,51 @@ def _measure_rates(
     *,
     flows: bool,
 ) -> dict[Link, LinkProof]:
-    """Return the rates of the filler's links. Wrong and stalled links are measured again, see ``measure``."""
-    found: dict[Link, LinkProof] = {}
+    """Return the proofs of the filler's links by rate. Wrong and stalled links are measured again, see ``measure``."""
+    proofs: dict[Link, LinkProof] = {}
     groups = _groups(carried_bps, together_bps, world)
     if seconds is None:
         seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
     more = iter(AGAIN)
     for tries in itertools.count():
-        for one in filler.fill(groups, seconds):
-            found[one.link] = one
+        for proof in filler.fill(groups, seconds):
+            proofs[proof.link] = proof
         stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
         wrong = {
             link: carried_bps[link]
-            for link, one in found.items()
-            if (_wrong(one) or one.stalled > stalled) and not (flows and carried_bps[link] > DATAGRAMS_BPS)
+            for link, proof in proofs.items()
+            if (_wrong(proof) or proof.stalled > stalled) and not (flows and carried_bps[link] > DATAGRAMS_BPS)
         }
         again = next(more, None)
         if not wrong or again is None:
             break
         share, again_s = again
         groups, seconds = _groups(wrong, share * together_bps, world), max(seconds, again_s)
-    return found
+    return proofs
 
 
 def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> list[list[Link]]:
-    """The rounds, and the slow links together, unless they share an interface."""
+    """Return the rounds to measure. Slow links are measured together, unless links share an interface."""
     slow = [link for link, rate_bps in rates_bps.items() if rate_bps < SLOW_BPS and not world.limited]
-    others = {link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}
-    rounds = link_rounds(others, together_bps, world.hosts)
+    faster = {link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}
+    rounds = link_rounds(faster, together_bps, world.hosts)
     return rounds + [slow[i : i + SLOW_LINKS] for i in range(0, len(slow), SLOW_LINKS)]
 
 
 def _together_bps() -> float:
-    """The rates that can be measured at once without the emulator being what is measured."""
+    """Return the total rate that can be measured at once without measuring the emulator instead."""
     payload, buffer, cost_s = bytes(DATAGRAM_BYTES[1]), bytearray(8), math.inf
     with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
     ):
-        one.bind(("127.0.0.1", 0))
-        other.connect(one.getsockname())
-        for _ in range(30):  # the fastest counts: others are at work too
+        receiver.bind(("127.0.0.1", 0))
+        sender.connect(receiver.getsockname())
+        for _ in range(30):  # the fastest counts: other processes are at work too
             began_s = time.perf_counter()
             for _ in range(10):
-                other.send(payload)
-                one.recvmsg_into([buffer])
+                sender.send(payload)
+                receiver.recvmsg_into([buffer])
             cost_s = min(cost_s, (time.perf_counter() - began_s) / 10)
     return TOGETHER_BPS if cost_s < SLOW_DATAGRAM_S else SLOW_TOGETHER_BPS
 
@@ -377,7 +381,7 @@ def _wrong(one: LinkProof) -> bool:
 
 
 class _Filler:
-    """Fills links, and hears what arrives at their ends."""
+    """Streams that fill links, and the sockets that receive at the ends of the links."""
 
     def __init__(self, world: World, links: Iterable[Link], go_on: Callable[[], None], stack: ExitStack) -> None:
         self._world, self._go_on = world, go_on
@@ -387,9 +391,10 @@ class _Filler:
         self._streams: dict[int, _Stream] = {}
 
     def fill(self, groups: Iterable[Iterable[Link]], seconds: float) -> list[LinkProof]:
-        """Fill one group after another; what is still under way when a group's time is over arrives during the next.
+        """Fill one group after another, and return the proofs.
 
-        At the end the queues are empty, as far as links are what they are asked to be.
+        Datagrams that are still under way when a group's time is over arrive during the next group. At the end the
+        queues are empty, as far as links are as asked.
         """
         self._streams = {}
         until_s = 0.0
@@ -406,7 +411,7 @@ class _Filler:
                     if all(all_sent):
                         time.sleep(CLOCK_S)  # until more is due: streams go by the clock
                 until_s = max(until_s, stop_s + max(stream.tail_s for stream in filled.values()))
-            if self._world.limited:  # else queues of other links are no matter
+            if self._world.limited:  # else the queues of other links do not matter
                 self.drain(until_s)
         self.drain(until_s)
         return [stream.result() for stream in self._streams.values()]
@@ -416,12 +421,12 @@ class _Filler:
         sender.connect((self._world.ends[link.ends[1]].ip, FILL_PORT))
         shape = self.shapes[link]
         expected_bps = min(shape.set_bps, self._world.limit_bps(link)) if shape.passes else 0.0
-        told = shape.passes and link.ends[0] not in self._world.up_bps  # which has a queue of its own before the link's
-        asked = _Asked(link, shape, expected_bps, self._world.layer, told)
+        queue_told = shape.passes and link.ends[0] not in self._world.up_bps  # else an uplink's queue comes first
+        asked = _Asked(link, shape, expected_bps, self._world.layer, queue_told)
         return _Stream(next(_numbers), asked, seconds, sender)
 
     def drain(self, until_s: float) -> None:
-        """Hear what comes until then."""
+        """Receive the datagrams that arrive before ``until_s``."""
         while (left_s := until_s - time.monotonic()) > 0:
             select.select(self._receivers, [], [], min(left_s, 0.05))
             self._receive()
@@ -432,5 +437,5 @@ class _Filler:
         for receiver in self._receivers:
             while (stamp_ns := delay.receive(receiver, buffer)) is not None:
                 stream, number = _HEAD.unpack(buffer)
-                if stream in self._streams:  # an earlier one's last may come, and corrupted ones say anything
+                if stream in self._streams:  # else late from an earlier stream, or corrupted
                     self._streams[stream].arrivals.append((number, stamp_ns))

@@ -1,8 +1,8 @@
-"""What the times at which packets came say of the link, and what of the machine that emulates it.
+"""Pace of a link from the arrival times of packets, without the stalls of the machine that emulates the link.
 
-A token bucket whose machine comes too late to send gives away what the bucket cannot hold: a link of 40 Mbit/s with a
-burst of 1 ms loses 4 ms for every 5 for which a shared machine is away. That is no fault of how the link is shaped, and
-no other link would do better.
+If the machine comes too late to send, a token bucket loses the tokens that the bucket cannot hold. A link of 40 Mbit/s
+with a burst of 1 ms loses 4 ms for every 5 ms for which a shared machine is away. This is no fault of the link's shape,
+and a different link would do no better.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PART_PACKETS = 5  # fewer, between two idle times or stalls, say nothing
+PART_PACKETS = 5  # fewer packets, between two idle times or stalls, prove nothing
 
 
 class Pace(NamedTuple):
-    """How packets of a link that is as asked follow each other: ``packet_ns`` apart, once its burst is through.
+    """Distances of packets on a link that is as asked: ``packet_ns``, once the link's burst is through.
 
-    A bucket holds what passes in ``burst_ns`` at the link's rate, and lets ``burst_packets`` through at once.
-    ``slack_ns``: how much longer than that it may pause by itself, for jitter's sake or having lent to another bucket.
+    A bucket holds the traffic of ``burst_ns`` at the link's rate, and lets ``burst_packets`` through at once.
+    ``slack_ns``: further time that the link may pause by itself, because of jitter or after a loan to a second bucket.
     """
 
     packet_ns: int
@@ -28,17 +28,17 @@ class Pace(NamedTuple):
 
     @property
     def pause_ns(self) -> int:
-        """A link with a backlog has sent again by then, unless the machine kept it waiting."""
+        """Return the longest pause of a link with a backlog, unless the machine keeps the link waiting."""
         return self.packet_ns + self.burst_ns + self.slack_ns
 
 
 def steady(times_ns: Sequence[int], pace: Pace) -> tuple[int, int, int]:
-    """Of packets' arrivals while a link was full: how many followed another, in how many nanoseconds; and the stalls.
+    """Return how many packets followed a packet while the link was full, in how many nanoseconds, and the stalls.
 
-    A machine that comes too late to send takes from a link what its burst does not make up, and lets the burst through
-    at once. So what lies between such pauses is counted, each time after the burst, and not the pauses: their time
-    beyond the burst comes third. Where less than a third of the packets would be left, it is the link that is slow, and
-    all of them count.
+    A machine that comes too late takes from a link the time that the burst does not make up, and lets the burst through
+    at once. So the packets between such pauses are counted, each time after the burst. The pauses' time beyond the
+    burst is not counted, and is the third result. If less than a third of the packets would be left, the link is slow,
+    and all packets count.
     """
     whole = times_ns[pace.burst_packets :]
     pauses = [i + 1 for i, (a, b) in enumerate(itertools.pairwise(times_ns)) if b - a > pace.pause_ns]

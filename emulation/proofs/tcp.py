@@ -1,9 +1,9 @@
-"""What one TCP flow gets of a link: as a program would fill it, with all that the kernel makes of its bytes on the way.
+"""Proof of the rate of a TCP flow over a link, filled as by a program, with the kernel's handling of the bytes.
 
-Datagrams prove a link's shape; this proves that large packets of TCP, acknowledgements and a queue leave a flow the
-rate that was asked. The receiver's kernel counts the segments that have come, each as large as the sender's kernel
-says, with its headers. Links are measured many at a time, in one direction at a time, so that acknowledgements travel
-where nothing else does. Links with delay or losses are left out, since there it is TCP that is slow.
+Datagrams prove a link's shape. This proof shows that large packets of TCP, acknowledgements and a queue leave a flow
+the rate asked. The receiver's kernel counts the segments that have come. A segment has the size that the sender's
+kernel reports, and headers. Many links are measured at a time, in one direction, so acknowledgements travel alone.
+Links with delay or losses are left out, since TCP itself is slow there.
 
 Source: tcp(7), TCP_INFO, TCP_MAXSEG; linux/tcp.h, struct tcp_info.
 """
@@ -24,34 +24,34 @@ from thalweg.middleware.network.view import Link
 
 HEADERS_BYTES = {3: 52, 2: 66}  # IPv4 and TCP with time stamps, and Ethernet
 SEGMENT_BYTES = (256, 1460)
-SEGMENTS_WANTED = 30  # smaller ones on slow links rather than few of them
-BEGIN_S, FLOW_S = 0.15, 0.3  # until a flow is up to speed, and how long it counts
-ANSWERS = 0.05  # of a link's rate that the way back must have, for acknowledgements
-TOGETHER = 64  # links
-TRUST, TRIES = 0.03, 3  # an error above this is measured again, longer, with fewer others
+SEGMENTS_WANTED = 30  # slow links get smaller segments rather than fewer segments
+BEGIN_S, FLOW_S = 0.15, 0.3  # time until a flow is up to speed, and time that counts
+ANSWERS = 0.05  # share of a link's rate that the link back must have, for acknowledgements
+TOGETHER = 64  # links measured at once
+TRUST, TRIES = 0.03, 3  # a link with a greater error is measured again, longer, with fewer links at once
 CONNECT_S, WAIT_MS = 20.0, 5
 WRITE = bytes(1 << 18)
 
-_SND_MSS, _DATA_SEGS_IN = 16, 152  # where tcpi_snd_mss and tcpi_data_segs_in stand
+_SND_MSS, _DATA_SEGS_IN = 16, 152  # positions of tcpi_snd_mss and tcpi_data_segs_in
 
 
 def measure(world: World, links: Iterable[Link], go_on: Callable[[], None], together_bps: float) -> dict[Link, float]:
-    """The rate at the testbed's layer that one TCP flow got of each link that one can fill.
+    """Return the rate, at the testbed's layer, of one TCP flow over every link that a flow can fill.
 
-    ``together_bps``: the rates that can be measured at once. ``go_on`` is called all the time, and raises what is to
-    end the measurement.
+    ``together_bps``: total rate that can be measured at once. ``go_on`` is called continually. Its exception ends the
+    measurement.
     """
     left = {link: rate_bps for link in links if (rate_bps := _fillable_bps(world, link))}
-    found: dict[Link, float] = {}
+    rates_bps: dict[Link, float] = {}
     for tries in range(TRIES):
         for group in _groups(left, together_bps / 4**tries, world):
-            found |= _flows(world, {link: left[link] for link in group}, 2**tries, go_on)
-        left = {link: bps for link, bps in left.items() if abs(found.get(link, 0.0) - bps) > TRUST * bps}
-    return found
+            rates_bps |= _flows(world, {link: left[link] for link in group}, 2**tries, go_on)
+        left = {link: bps for link, bps in left.items() if abs(rates_bps.get(link, 0.0) - bps) > TRUST * bps}
+    return rates_bps
 
 
 def _fillable_bps(world: World, link: Link) -> float:
-    """The rate that one flow should get; 0 where TCP has reasons of its own to be slower."""
+    """Return the rate that a flow should get, or 0 if TCP is slower than the link for reasons of its own."""
     shape, back = world.links[link].shape, world.links.get(link.back)
     if not (shape.passes and shape.rated) or shape.needs_netem or shape.queue_bytes < 4 * SEGMENT_BYTES[1]:
         return 0.0
@@ -62,8 +62,8 @@ def _fillable_bps(world: World, link: Link) -> float:
 
 
 def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) -> Iterator[list[Link]]:
-    """Links to be filled at once: one direction of each pair, and up to so much in all."""
-    if world.limited:  # links that share an interface
+    """Yield links to be filled at once: one direction of every pair, and up to ``together_bps`` in total."""
+    if world.limited:  # links share interfaces, so each is filled alone
         yield from ([link] for link in rates_bps)
         return
     for forward in (True, False):
@@ -81,7 +81,7 @@ def _groups(rates_bps: Mapping[Link, float], together_bps: float, world: World) 
 
 
 class _Flow:
-    """One connection, and what has come of it when."""
+    """TCP connection over one link, and the segments that had come at several times."""
 
     def __init__(self, world: World, link: Link, rate_bps: float, stretch: float, stack: ExitStack) -> None:
         shape = world.links[link].shape
@@ -95,20 +95,20 @@ class _Flow:
             self.listener = stack.enter_context(socket.socket())
         with world.inside(link.source):
             self.sender = stack.enter_context(socket.socket())
-        for one in (self.listener, self.sender):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, self.segment_bytes)
-            with suppress(OSError):  # others, such as BBR, fill no queue, and take their time to be up to speed
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))  # what waits is thrown away
-            one.setblocking(False)
+        for end in (self.listener, self.sender):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, self.segment_bytes)
+            with suppress(OSError):  # an algorithm such as BBR fills no queue, and is slow to be up to speed
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))  # drops waiting bytes
+            end.setblocking(False)
         self.listener.bind((world.ends[link.ends[1]].ip, 0))
         self.listener.listen(1)
         with suppress(BlockingIOError):
             self.sender.connect(self.listener.getsockname())
         self.receiver: socket.socket | None = None
         self.began_s = math.inf
-        self.seen: list[tuple[float, int]] = []  # when, segments that have come by then
+        self.seen: list[tuple[float, int]] = []  # time, and segments that had come
 
     def accept(self, stack: ExitStack) -> bool:
         with suppress(BlockingIOError):
@@ -127,7 +127,7 @@ class _Flow:
         now_s = time.monotonic()
         come = _told(self.receiver, _DATA_SEGS_IN)
         with suppress(BlockingIOError):
-            self.receiver.recv(1 << 24, socket.MSG_TRUNC)  # without copying it
+            self.receiver.recv(1 << 24, socket.MSG_TRUNC)  # MSG_TRUNC: without a copy
         if self.begin_s <= now_s - self.began_s <= self.end_s:
             self.seen.append((now_s, come))
 
@@ -140,9 +140,9 @@ class _Flow:
 
 
 def _told(connection: socket.socket, at: int) -> int:
-    """A number of TCP_INFO."""
-    found: int = struct.unpack_from("=I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + 4), at)[0]
-    return found
+    """Return the number at a position of TCP_INFO."""
+    value: int = struct.unpack_from("=I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + 4), at)[0]
+    return value
 
 
 def _flows(
@@ -154,17 +154,17 @@ def _flows(
         stop_s = time.monotonic() + CONNECT_S
         while time.monotonic() < stop_s:
             go_on()
-            for flow in [one for one in waiting if one.accept(stack)]:
+            for flow in [candidate for candidate in waiting if candidate.accept(stack)]:
                 waiting.remove(flow)
                 assert flow.receiver is not None
-                for one, what, do in (
+                for end, event, action in (
                     (flow.sender, select.POLLOUT, flow.send),
                     (flow.receiver, select.POLLIN, flow.receive),
                 ):
-                    by_number[one.fileno()] = do
-                    poller.register(one, what)
+                    by_number[end.fileno()] = action
+                    poller.register(end, event)
                 if not waiting:
-                    stop_s = max(one.began_s + one.end_s for one in flows.values())
+                    stop_s = max(connection.began_s + connection.end_s for connection in flows.values())
             for number, _ in poller.poll(WAIT_MS):
                 by_number[number]()
         return {link: flow.rate_bps(world.layer) for link, flow in flows.items()}

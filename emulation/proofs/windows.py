@@ -1,4 +1,4 @@
-"""Whether a link ever passed more than asked: the worst of all windows of a length, while its rate changes."""
+"""Worst of all windows of a length, to test whether a link ever passes more than asked while its rate changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WINDOW_S = 0.1
 
 
 class RateChange(NamedTuple):
-    """A rate asked at ``asked_s`` that was in force at ``done_s`` at the latest; in between it is either one."""
+    """Rate asked at ``asked_s``, and in force at ``done_s`` at the latest. In between, the old or new rate holds."""
 
     asked_s: float
     done_s: float
@@ -23,9 +23,9 @@ class RateChange(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A window that ends at ``end_s``: the bits that came in it, those asked for, and their ratio.
+    """Window that ends at ``end_s``: the bits that arrived, the bits asked, and the ratio.
 
-    ``ratio`` leaves the granularity out: (bits - granularity) / asked.
+    ``ratio`` leaves out the granularity: (bits - granularity) / asked.
     """
 
     end_s: float
@@ -42,14 +42,14 @@ def worst_window(
     granularity_bytes: float,
     window_s: float = WINDOW_S,
 ) -> Window:
-    """The window of ``window_s`` in which packets brought the most bits in relation to what was asked.
+    """Return the window of ``window_s`` in which packets brought the most bits in relation to the bits asked.
 
-    Every window that ends with a packet is looked at; no other can be worse. A window has what the rates add up to over
-    it, a rise counting from when it was asked, a fall from when it was in force.
+    Every window that ends with a packet is compared, as no other window can be worse. The bits asked are the sum of the
+    rates over the window. A rise counts from ``asked_s``, a fall from ``done_s``.
 
-    ``granularity_bytes``: what may come more than that: packets are whole, and a link may pass its burst at once after
-    idling. ``changes`` are in order of time, the first before all ``arrivals_s`` minus a window; all on one clock.
-    Raises ValueError when there is no packet, or no rate for the first one.
+    ``granularity_bytes``: allowed excess, since packets are whole, and a link may pass its burst at once after idling.
+    ``changes`` are in order of time, the first before all ``arrivals_s`` minus a window. Times are of one clock. Raise
+    ValueError if there is no packet, or no rate for the first packet.
     """
     at_s = np.asarray(arrivals_s, dtype=np.float64)
     order = np.argsort(at_s, kind="stable")
@@ -66,28 +66,29 @@ def worst_window(
 
 
 def _asked_bits(at_s: npt.NDArray[np.float64], changes: Sequence[RateChange]) -> npt.NDArray[np.float64]:
-    """The bits asked for from the first change until each moment."""
+    """Return the bits asked from the first change until each moment."""
     rates = np.array([change.rate_bps for change in changes])
     rises = np.concatenate(([True], rates[1:] > rates[:-1]))
     starts = np.where(rises, [change.asked_s for change in changes], [change.done_s for change in changes])
     totals = np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(starts))))
-    which = np.clip(np.searchsorted(starts, at_s, side="right") - 1, 0, None)
-    found: npt.NDArray[np.float64] = totals[which] + rates[which] * (at_s - starts[which])
-    return found
+    steps = np.clip(np.searchsorted(starts, at_s, side="right") - 1, 0, None)
+    bits: npt.NDArray[np.float64] = totals[steps] + rates[steps] * (at_s - starts[steps])
+    return bits
 
 
 def worst_sampled(samples: Iterable[LinkSample], interval_s: float, granularity_bytes: float) -> dict[Link, Window]:
-    """For each link the sampling interval in which it passed the most in relation to what was asked.
+    """Return for every link the sampling interval in which the link passed the most in relation to the rate asked.
 
-    Coarser than ``worst_window``, since the intervals do not slide, and only as exact as the counters are read on time;
-    but it comes with every run that samples every ``interval_s``. Links of which nothing was asked are left out.
+    The intervals do not slide, so the result is coarser than from ``worst_window``. The result is only as exact as the
+    counters are read on time. But it comes with every run that samples every ``interval_s``. Links of which nothing was
+    asked are left out.
     """
     worst: dict[Link, Window] = {}
-    for one in samples:
-        if one.asked_bps <= 0:
+    for sample in samples:
+        if sample.asked_bps <= 0:
             continue
-        link, bits, asked_bits = one.link, one.delivered_bps * interval_s, one.asked_bps * interval_s
-        window = Window(one.at_s, bits, asked_bits, (bits - granularity_bytes * 8) / asked_bits)
+        link, bits, asked_bits = sample.link, sample.delivered_bps * interval_s, sample.asked_bps * interval_s
+        window = Window(sample.at_s, bits, asked_bits, (bits - granularity_bytes * 8) / asked_bits)
         if link not in worst or window.ratio > worst[link].ratio:
             worst[link] = window
     return worst
