@@ -1,1 +1,1 @@
-"""Presets: measured access lines and paths by name, each figure with the publication or data set that it is from."""
+"""Presets: measured access lines and paths by name, with the publication or data set of every figure."""

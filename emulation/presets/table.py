@@ -1,10 +1,10 @@
-"""The table of presets, and the sources of their figures.
+"""Table of presets, with the sources of the figures.
 
-R1. Every figure of a preset names its source. A figure without a source is left out.
+R1. Every figure of a preset names a source. A figure without a source is left out.
 R2. The preset of an access line has an ``up_rate`` and a ``down_rate``, and belongs to a host. The preset of a path has
     a ``rate``, and belongs to links.
-R3. A published round trip is halved for each direction. A published variation of round trips becomes the jitter of both
-    directions that gives round trips the same variation.
+R3. The delay of one direction is half of a published round trip. Both directions get the same jitter, so that round
+    trips vary as published.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.middleware.network.view import Link
 
 
 class Source(NamedTuple):
-    """A publication or data set: what it is, and where it is."""
+    """Publication or data set, with a description and a web address."""
 
     text: str
     address: str
@@ -83,21 +83,21 @@ SOURCES: Mapping[str, Source] = {
 
 
 class Figure(NamedTuple):
-    """A figure as scenario files write it, and the key of its source."""
+    """Figure as written in a scenario file, with the key of the source in ``SOURCES``."""
 
     value: str
     source: str
 
 
 class LinkPreset(msgspec.Struct, frozen=True):
-    """A preset: what it is of, and its figures by the key of a scenario file that gives each."""
+    """Preset of an access line or a path: a title, and figures by key of a scenario file."""
 
     title: str
     figures: Mapping[str, Figure]
 
     @property
     def of_host(self) -> bool:
-        """Whether it is an access line, which a host has (R2)."""
+        """Return whether the preset is an access line, which belongs to a host (R2)."""
         return "up_rate" in self.figures
 
 
@@ -168,14 +168,14 @@ PRESETS: Mapping[str, LinkPreset] = {
 
 
 def find_preset(name: Any) -> LinkPreset:
-    """Return the preset of that name. Raises UsageError, which names the nearest."""
+    """Return the preset with this name. If there is none, raises UsageError with the nearest name."""
     if not isinstance(name, str) or name not in PRESETS:
         raise UsageError(f"there is no preset {units.shown(name)}; {nearest(str(name), PRESETS)}")
     return PRESETS[name]
 
 
 def preset_name(name: Any) -> str:
-    """Return the name of a preset. Raises UsageError if there is none of that name."""
+    """Check that a preset has this name, and return the name. Raises UsageError if there is no such preset."""
     find_preset(name)
     return str(name)
 
@@ -184,7 +184,7 @@ def preset_name(name: Any) -> str:
 
 
 class Line(NamedTuple):
-    """An access line, or a path, in numbers. Without a line nothing limits and nothing delays."""
+    """Figures of an access line or a path. The defaults stand for no line, so for no limit and no delay."""
 
     up_bps: float = math.inf
     down_bps: float = math.inf
@@ -195,7 +195,7 @@ class Line(NamedTuple):
 
 
 def line(name: str | None) -> Line:
-    """Return the figures of a preset, whose rate counts for both directions if it has one. None: no line."""
+    """Return the figures of a preset. The rate of a path counts for both directions. None: no line."""
     if name is None:
         return Line()
     written = {key: figure.value for key, figure in find_preset(name).figures.items()}
@@ -211,18 +211,18 @@ def line(name: str | None) -> Line:
 
 
 def by_lines(lines: Mapping[str, str | None], links: Iterable[Link]) -> dict[tuple[str | None, str | None], list[Link]]:
-    """Return the links by the lines of both ends. ``lines``: those of the hosts, where None is no line."""
-    found: dict[tuple[str | None, str | None], list[Link]] = {}
+    """Return the links, grouped by the lines of source and target. ``lines``: line of every host, None without one."""
+    groups: dict[tuple[str | None, str | None], list[Link]] = {}
     for link in links:
-        found.setdefault((lines[link.source], lines[link.target]), []).append(link)
-    return found
+        groups.setdefault((lines[link.source], lines[link.target]), []).append(link)
+    return groups
 
 
 def between(source: str | None, target: str | None = None) -> dict[str, float | Queue]:
-    """Return the figures of a link between hosts with these lines, by field of ``LinkShape``.
+    """Return the figures of a link between hosts with these lines, by field of ``LinkShape``. None: no line.
 
-    Delays and jitters add up, and so do losses. The rate and the queue are those of the slower line. None: that host
-    has no line. A link that has the preset of a path is ``between(path)``.
+    Delays and jitters add up, and losses are independent. The rate and the queue are those of the slower line. The
+    figures of a path's preset are ``between(path)``.
     """
     up, down = line(source), line(target)
     slower = up if up.up_bps <= down.down_bps else down

@@ -1,1 +1,1 @@
-"""What a testbed records of itself from its start: what links carried, changes of links and hosts, and processes."""
+"""Record of a testbed from its start: traffic of links, changes of links and hosts, and processes."""

@@ -1,6 +1,6 @@
-"""Reading of what links carry, at a cost that is bounded: a share of one processor's time.
+"""Readings of the traffic of links, with a bounded cost: a share of one processor's time.
 
-A port whose root has counted nothing since the last time is not read link by link.
+If the root of a port has counted nothing since the last reading, its links are not read.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SHARE = 0.005
 """Of a processor's time, for readings."""
 CREDIT_S = 0.02  # of processor time that may be used at once
 IDLE_S = 1.0  # between two readings while nothing is carried
-LIVELY_S = 5.0  # after traffic, a change or the start of a process
-READING = 0.02  # of the time that it covers: a reading that takes longer may be off by as much
+LIVELY_S = 5.0  # of frequent readings, after traffic, a change or the start of a process
+READING = 0.02  # share of the covered time that a reading may take, and so the error of its time
 TRIES = 3
-COUNTERS = 1 << 32  # where the kernel's counters of packets begin anew
-SLICE_S = 0.002  # of readings in one go, so that a replay's changes are not held up
+COUNTERS = 1 << 32  # the kernel's counters of packets wrap here
+SLICE_S = 0.002  # of readings without a pause, so that a replay's changes are not late
 
 
 class _Port:
-    """What was last read of the links to one host."""
+    """Counters of the links to one host, as of the last reading."""
 
     def __init__(self, hosts: int, now_s: float) -> None:
         self.links: dict[int, tuple[Link, LinkState]] = {}  # by the source's number
@@ -40,36 +40,36 @@ class _Port:
 
 
 class Counting:
-    """Readings of all ports in turn. ``next_s``: when the next is due, on the clock of ``time.monotonic()``."""
+    """Readings of all ports in turn. ``next_s``: time of the next reading, on the clock of ``time.monotonic()``."""
 
     def __init__(self, world: World, samples: Samples) -> None:
         self._world, self._samples = world, samples
         self.numbers: dict[Link, int] = {}
         """Numbers of the links that samples and changes name, in the order of their first mention."""
         self._ports: dict[Cable, _Port] = {}
-        self._round: deque[Cable] = deque()  # ports that are still to be read in this round
+        self._round: deque[Cable] = deque()  # ports that this round has still to read
         self._round_s = self._lively_s = self._counted_s = self.next_s = time.monotonic()
         self._credit_s, self.cost_s = CREDIT_S, 0.0
 
     def number(self, link: Link) -> int:
-        """Return the number of a link."""
+        """Return the number of a link in samples and changes."""
         return self.numbers.setdefault(link, len(self.numbers))
 
     def know(self, link: Link, state: LinkState) -> None:
-        """Have a link read that has just been set up."""
+        """Add a link that has just been set up to the readings."""
         source, target = link.ends
         if target not in self._ports:
             self._ports[target] = _Port(len(self._world.hosts), time.monotonic())
         self._ports[target].links[self._world.ends[source].number] = link, state
 
     def wake(self) -> None:
-        """Read soon and often: something is under way."""
+        """Read soon, and often for some time: traffic is likely."""
         now_s = time.monotonic()
         self._lively_s = now_s
         self.next_s = min(self.next_s, max(now_s, self._round_s + FINEST_S, self._affordable_s(now_s)))
 
     def read_due(self) -> None:
-        """Read some ports, and say when the next are due."""
+        """Read the next ports for about ``SLICE_S``, and set ``next_s``."""
         began_s = time.monotonic()
         if not self._round:
             self._round.extend(self._ports)
@@ -82,25 +82,25 @@ class Counting:
         self.next_s = max(due_s, self._affordable_s(now_s))
 
     def read_before(self, links: list[Link]) -> None:
-        """Read the ports of links that are about to change, as far as that is affordable."""
+        """Read the ports of links that are about to change, if processor time is left."""
         for target in {link.ends[1] for link in links} & self._ports.keys():
             if self._affordable_s(time.monotonic()) > time.monotonic():
                 return
             self._read(target)
 
     def read_all(self) -> None:
-        """Read all ports now, whatever it costs."""
+        """Read every port now, regardless of the cost."""
         for target in self._ports:
             self._read(target, leave_out=False)
 
     def _affordable_s(self, now_s: float) -> float:
-        """Return when there is processor time for another reading."""
+        """Return the time from which processor time is left for a reading."""
         self._credit_s = min(CREDIT_S, self._credit_s + SHARE * (now_s - self._counted_s))
         self._counted_s = now_s
         return now_s + max(0.0, -self._credit_s) / SHARE
 
     def _read(self, target: Cable, *, leave_out: bool = True) -> None:
-        """Read a port. ``leave_out``: the reading may be left to the next one if it was held up."""
+        """Read the counters of a port. ``leave_out``: a delayed reading may be left to the next one."""
         if target in self._world.gone:
             return
         used_s, began_s = time.thread_time(), time.monotonic()
@@ -110,14 +110,14 @@ class Counting:
             if error.errno != errno.ENODEV:
                 raise
             self._world.gone.add(target)
-        # processor time, which some kernels count in whole ticks
+        # some kernels count processor time in whole ticks: the elapsed time bounds it
         used_s = min(time.thread_time() - used_s, time.monotonic() - began_s)
         self._credit_s, self.cost_s = self._credit_s - used_s, self.cost_s + used_s
 
     def _read_port(self, target: Cable, port: _Port, *, leave_out: bool) -> None:
         began_s = time.monotonic()
         passed = self._world.passed(target)
-        if passed == port.passed and not passed[-1]:  # nothing waits
+        if passed == port.passed and not passed[-1]:  # nothing was counted, and no packet waits
             port.read_s = now_s = (began_s + time.monotonic()) / 2
             for number, (_, state) in port.links.items():
                 port.asked_bits[number] = state.asked_bits(now_s)
@@ -138,7 +138,7 @@ class Counting:
         before_s = port.read_s
         for counted in counters.values():
             number = counted.minor
-            if number not in port.links:  # a class of a link whose setting up the kernel refused halfway
+            if number not in port.links:  # a class of a link that the kernel refused halfway
                 continue
             link, state = port.links[number]
             asked_bits, asked_before = state.asked_bits(now_s), port.asked_bits[number]

@@ -1,6 +1,6 @@
-"""What a testbed's record consists of besides samples, on both sides of its supervisor.
+"""Entries of a testbed's record besides samples, as the supervisor sends them to clients.
 
-Times are those of the supervisor's clock, ``time.monotonic()``. No input or output.
+Times are of the supervisor's clock, ``time.monotonic()``. The module does no input or output.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from thalweg.emulation.links.shape import LinkShape
 
 
 class Process(msgspec.Struct, array_like=True):
-    """A process on a host. ``cpu_s``: of one that has ended, with the children that it waited for.
+    """Process on a host, running or ended.
 
-    ``stays``: it does not end with who started it. ``status`` is None while it runs, and ``-signal`` as in subprocess.
-    ``tail``: the last lines of its log, if it has one.
+    ``cpu_s``: processor time. After the end it includes the children for which the process waited. ``stays``: the
+    process outlives its starter. ``status``: exit status, ``-signal`` as in subprocess, None while the process runs.
+    ``tail``: last lines of the log, if the process has one.
     """
 
     number: int
@@ -31,10 +32,10 @@ class Process(msgspec.Struct, array_like=True):
 
 
 class LinkChange(msgspec.Struct, array_like=True, gc=False):
-    """A link was changed, by ``by``: shape, set, cut, restore, play, event or verify.
+    """Change of a link's shape. ``by``: the cause, which is shape, set, cut, restore, play, event or verify.
 
-    Changes of one request, or of one moment of a replay, have the same ``number``. ``link``: its number. ``before``:
-    None at its first setting.
+    Changes of one request, or of one moment of a replay, have the same ``number``. ``link``: number of the link.
+    ``before``: None at the first setting.
     """
 
     number: int
@@ -46,19 +47,19 @@ class LinkChange(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def of_rate_alone(self) -> bool:
-        """Whether it is a step of a replay that opens or closes nothing."""
+        """Return whether only the rate was changed, without a start or stop of all traffic."""
         before, after = self.before, self.after
-        # the rate is the first field; a copy with the other rate takes four times as long
+        # the rate is the first field: a comparison by a copy with the same rate takes four times as long
         return before is not None and before[1:] == after[1:] and not self.opens_or_closes
 
     @property
     def opens_or_closes(self) -> bool:
-        """Whether packets pass since, and did not before, or the other way round."""
+        """Return whether the link starts or stops passing packets. Without a shape before, it passed them."""
         return (self.before is None or self.before.passes) is not self.after.passes
 
 
 class HostChange(msgspec.Struct, array_like=True):
-    """The rate of all that a host sends (``up``) or receives (``down``) was changed; None: no limit."""
+    """Change of the limit of a host's total sending (``up``) or receiving (``down``) rate. None: no limit."""
 
     at_s: float
     host: str
@@ -68,13 +69,15 @@ class HostChange(msgspec.Struct, array_like=True):
 
     @property
     def name(self) -> str:
-        """The host, or ``HOST.NETWORK`` where not all hosts share that network."""
+        """Name of the host, or ``HOST.NETWORK`` in a network that not all hosts share."""
         return end_name((self.host, self.via) if self.via else self.host)
 
 
 class Happening(msgspec.Struct, array_like=True):
-    """Something went on for a time: ``play`` of a scenario or trace, ``verify``, the ``end`` of a host, its lost
-    ``carrier``, or a ``reset`` of connections.
+    """Activity or incident of a testbed.
+
+    ``kind``: ``play`` of a scenario or trace, ``verify``, ``end`` of a host, loss of a ``carrier``, or ``reset`` of
+    connections.
     """
 
     kind: str
@@ -84,9 +87,9 @@ class Happening(msgspec.Struct, array_like=True):
 
 
 class Head(msgspec.Struct):
-    """The record without its samples. ``began_s``, ``now_s``: on the supervisor's clock. ``rows``: of samples.
+    """Record without the samples. ``began_s``, ``now_s``: on the supervisor's clock. ``rows``: number of samples.
 
-    ``left_out``: how many older entries are missing, by what they are. ``joined_s``: the time up to which older samples
+    ``left_out``: number of older entries that were removed, by kind. ``joined_s``: longest time for which old samples
     are joined. ``cost_s``: processor time of the readings.
     """
 

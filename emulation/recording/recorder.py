@@ -1,6 +1,6 @@
-"""The supervisor's record of its testbed: it begins with the testbed and ends with it, in bounded memory.
+"""Record that the supervisor keeps of a testbed, from its start to its end and in bounded memory.
 
-Times are ``time.monotonic()``. If entries become too many, older ones of the least interest are left out first, and
+Times are of ``time.monotonic()``. If there are too many entries, old ones of little interest are removed first, and
 counted.
 """
 
@@ -31,14 +31,14 @@ MAX_PROCESSES = 5_000
 MAX_HAPPENINGS = 2_000
 COMMAND_CHARS = 1_000
 PART_BYTES = 1 << 19  # of a record in one answer
-TAILS, TAIL_BYTES, TAIL_LINES = 100, 4_000, 20  # of logs
-RUNS_CLOCK = 2  # in the number of a process's clock: the time that it has run (clock_getcpuclockid(3))
+TAILS, TAIL_BYTES, TAIL_LINES = 100, 4_000, 20  # most logs, and bytes and lines of one
+RUNS_CLOCK = 2  # in the number of a process's clock: its processor time (clock_getcpuclockid(3))
 
 
 class Snapshot:
-    """A record as it stood at one moment, given out in ``parts`` of bytes: the head as JSON, then the samples.
+    """Record at one moment, as ``parts`` pieces of bytes: first the head as JSON, then the samples.
 
-    A supervisor that wrote all of it at once would have no time for a replay's changes.
+    If the supervisor sent the whole record at once, changes of a replay would be late.
     """
 
     def __init__(self, head: Head, rows: bytes) -> None:
@@ -47,12 +47,12 @@ class Snapshot:
         self.parts = -(-len(self._data) // PART_BYTES)
 
     def part(self, number: int) -> bytes:
-        """Return part ``number``, counted from 0."""
+        """Return the bytes of part ``number``, counted from 0."""
         return self._data[number * PART_BYTES : (number + 1) * PART_BYTES]
 
 
 class Recorder:
-    """All that a testbed records."""
+    """Record of a testbed: samples and changes of links, rates of hosts, processes and happenings."""
 
     def __init__(self) -> None:
         self.began_s = time.monotonic()
@@ -83,11 +83,11 @@ class Recorder:
 
     @property
     def next_s(self) -> float | None:
-        """When the counters of links are to be read next."""
+        """Time of the next reading of the links' counters. None: ``watch`` has not been called."""
         return None if self._counting is None else self._counting.next_s
 
     def read_due(self) -> None:
-        """Read counters of links if they are due."""
+        """If a reading is due, read the counters of links, and record hosts that have ended."""
         counting = self._counting
         if counting is None or self._world is None or counting.next_s > time.monotonic():
             return
@@ -100,7 +100,7 @@ class Recorder:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """If reading fails inside, counters are no longer read; the testbed goes on."""
+        """If the body of the ``with`` statement fails, stop the readings, but not the testbed."""
         try:
             yield
         except Exception as error:
@@ -113,7 +113,7 @@ class Recorder:
             self._counting.wake()
 
     def begin(self, by: str, links: Iterable[Link] = (), events: Set[Link] = frozenset()) -> None:
-        """Say who makes the changes that come next. ``events``: the links that a replay changes by an event."""
+        """Begin changes with the cause ``by``. ``events``: the links that an event of a replay changes."""
         self._by, self._events = by, events
         self._number += 1
         if self._counting is not None and not self.refusal and by not in ("play", "verify"):
@@ -143,31 +143,34 @@ class Recorder:
         self._wake()
 
     def reset(self, links: Iterable[Link], count: int) -> None:
-        """Record that connections over links were reset."""
+        """Record the reset of ``count`` connections over these links."""
         text = ", ".join(link.text for link in links)
         now_s = time.monotonic()
         self._add(Happening("reset", now_s, now_s, f"{counted(count, 'connection')} of {text[:COMMAND_CHARS]}"))
 
     def _thin(self) -> None:
-        """Leave changes out of the older half: every second step of a replay, or else all but cuts and restores."""
+        """Remove every second rate step of a replay from the older half of the changes.
+
+        If too many are left, only cuts and restores stay, and of these, if still too many, the newer half.
+        """
         half = len(self._changes) // 2
         old, recent = self._changes[:half], self._changes[half:]
-        kept, odd = list[LinkChange](), dict[int, bool]()
+        remaining, odd = list[LinkChange](), dict[int, bool]()
         for change in old:
             if change.by == "play" and change.of_rate_alone:
                 odd[change.link] = not odd.get(change.link, False)
                 if odd[change.link]:
                     continue
-            kept.append(change)
-        if len(kept) > half * 7 // 8:
-            kept = [one for one in kept if one.opens_or_closes]
-        if len(kept) > half * 7 // 8:
-            kept = kept[len(kept) // 2 :]
-        self._leave_out("changes", half - len(kept))
-        self._changes = kept + recent
+            remaining.append(change)
+        if len(remaining) > half * 7 // 8:
+            remaining = [change for change in remaining if change.opens_or_closes]
+        if len(remaining) > half * 7 // 8:
+            remaining = remaining[len(remaining) // 2 :]
+        self._leave_out("changes", half - len(remaining))
+        self._changes = remaining + recent
 
     def host_changes(self, up_bps: Mapping[Cable, float], down_bps: Mapping[Cable, float]) -> Callable[[], None]:
-        """Return a function that records which rates of hosts have changed since this call."""
+        """Return a function that records the changes of hosts' rates since this call."""
         before = {"up": dict(up_bps), "down": dict(down_bps)}
 
         def record() -> None:
@@ -181,10 +184,10 @@ class Recorder:
 
         return record
 
-    # --- processes and what goes on -------------------------------------------------------------------
+    # --- processes and activities ---------------------------------------------------------------------
 
     def start(self, pid: int, host: str, argv: Iterable[str], log: str | None = None) -> None:
-        """Record the start of a process. ``log``: the file of its output, if it stays when who started it ends."""
+        """Record the start of a process. ``log``: file of the output, for a process that outlives its starter."""
         self._started += 1
         command = shlex.join(argv)[:COMMAND_CHARS]
         process = Process(self._started, pid, host, command, time.monotonic(), stays=log is not None)
@@ -196,28 +199,28 @@ class Recorder:
             self._forget_processes()
 
     def end(self, pid: int, status: int, cpu_s: float | None = None) -> None:
-        """Record the end of a process, if it was started here."""
+        """Record the end of a process, if its start was recorded."""
         if (process := self._running.pop(pid, None)) is not None:
             process.end_s, process.status, process.cpu_s = time.monotonic(), status, cpu_s
 
     def _forget_processes(self) -> None:
-        """Leave out the older half of the processes that have ended with status 0, or else of those that have ended."""
-        ended = [one for one in self._processes.values() if one.end_s is not None]
-        fine = [one for one in ended if one.status == 0]
+        """Remove the older half of the processes that ended with status 0, or of all ended ones if these are few."""
+        ended = [process for process in self._processes.values() if process.end_s is not None]
+        fine = [process for process in ended if process.status == 0]
         chosen = fine if len(fine) > MAX_PROCESSES // 8 else ended
-        for one in chosen[: (len(chosen) + 1) // 2]:
-            del self._processes[one.number]
-            self._logs.pop(one.number, None)
+        for process in chosen[: (len(chosen) + 1) // 2]:
+            del self._processes[process.number]
+            self._logs.pop(process.number, None)
         self._leave_out("processes", (len(chosen) + 1) // 2)
 
     def go_on(self, kind: str, name: str = "", note: str = "") -> None:
-        """Record that something begins, such as ``play`` or ``verify``. It ends what goes on of that name, or kind."""
+        """Record the start of an activity, as ``play`` or ``verify``. An open one of this name, or kind, ends."""
         self.stop(name or kind, note)
         self._open[name or kind] = happening = Happening(kind, time.monotonic(), note=note)
         self._add(happening)
 
     def stop(self, name: str, note: str = "") -> None:
-        """Record the end of what goes on of a name, if there is such. ``note``: why it has ended by itself."""
+        """Record the end of an open activity. ``note``: why it ended by itself."""
         if (happening := self._open.pop(name, None)) is not None:
             happening.end_s, happening.note = time.monotonic(), note
 
@@ -226,7 +229,7 @@ class Recorder:
         self._happenings = self._shortened("plays and checks", self._happenings, MAX_HAPPENINGS)
 
     def _shortened(self, what: str, entries: list[Any], most: int) -> list[Any]:
-        """Return entries without their older half if they are more than ``most``."""
+        """Return the entries, without the older half if there are more than ``most``."""
         if len(entries) <= most:
             return entries
         self._leave_out(what, len(entries) // 2)
@@ -236,10 +239,10 @@ class Recorder:
         if count:
             self._left_out[what] = self._left_out.get(what, 0) + count
 
-    # --- giving it out --------------------------------------------------------------------------------
+    # --- the record as sent ---------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Read all counters now, and return the record as it stands."""
+        """Read every counter, and return the record as of now."""
         links = list[tuple[str, ...]]()
         if self._counting is not None:
             if not self.refusal:
@@ -255,7 +258,7 @@ class Recorder:
         return Snapshot(head, rows.tobytes())
 
     def _told(self) -> list[Process]:
-        """Return the processes, with the processor time that those which run have used themselves."""
+        """Return the processes, after an update of their own processor times and of the tails of recent logs."""
         for process in self._running.values():
             with suppress(OSError):
                 process.cpu_s = time.clock_gettime(~process.pid << 3 | RUNS_CLOCK)
@@ -265,8 +268,8 @@ class Recorder:
 
 
 def tail(log: str) -> str:
-    """Return the last lines of a file; empty if it cannot be read."""
-    from thalweg.middleware.platform.files import open_regular  # a testbed that nobody asks for a report needs none
+    """Return the last lines of a log file. Empty: the file cannot be read."""
+    from thalweg.middleware.platform.files import open_regular  # only reports need it
 
     try:
         with open_regular(log) as file:
@@ -279,6 +282,6 @@ def tail(log: str) -> str:
 
 
 def children_cpu_s() -> float:
-    """Return the processor time of all children that were waited for."""
+    """Return the processor time, in seconds, of the children for which this process has waited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,4 +1,4 @@
-"""The record of a testbed as its users have it: fetched from the supervisor, with names and times that people use."""
+"""Record of a testbed for its users: fetched from the supervisor, with names of links and times since the start."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Column = npt.NDArray[np.float64]
 
 
 class Cut(NamedTuple):
-    """A link passed nothing from ``begin_s`` on; ``end_s`` None: it still does not. ``by``: who cut it.
+    """Time in which a link passed nothing. ``end_s``: None if the cut still lasts. ``by``: cause of the cut.
 
-    ``began``, ``ended``: the numbers of the changes that did it.
+    ``began``, ``ended``: numbers of the changes that began and ended the cut.
     """
 
     link: Link
@@ -35,10 +35,10 @@ class Cut(NamedTuple):
 
 
 class Recording(msgspec.Struct):
-    """The record of a testbed from its start to now. All times are seconds since its start.
+    """Record of a testbed from its start until now. Times are seconds since the start.
 
-    ``began_unix_s``: the start. ``links``: those that samples and changes name by numbers. ``samples``: a row for each
-    ``Sample``, in the order of their ends.
+    ``began_unix_s``: Unix time of the start. ``links``: links by their numbers in samples and changes. ``samples``: a
+    row for every ``Sample``, sorted by end.
     """
 
     began_unix_s: float
@@ -57,51 +57,51 @@ class Recording(msgspec.Struct):
     """What ended before is left out, except ``changes``, which tell what was asked at that moment."""
 
     def since(self, begin_s: float) -> Recording:
-        """Return what went on from a moment on."""
+        """Return the record from ``begin_s`` on. ``changes`` stays complete."""
         begin_s = max(0.0, begin_s)
         return msgspec.structs.replace(
             self,
             samples=self.samples[self.column("end_s") > begin_s],
-            host_changes=[one for one in self.host_changes if one.at_s >= begin_s],
-            processes=[one for one in self.processes if one.end_s is None or one.end_s >= begin_s],
-            happenings=[one for one in self.happenings if one.end_s is None or one.end_s >= begin_s],
+            host_changes=[change for change in self.host_changes if change.at_s >= begin_s],
+            processes=[entry for entry in self.processes if entry.end_s is None or entry.end_s >= begin_s],
+            happenings=[entry for entry in self.happenings if entry.end_s is None or entry.end_s >= begin_s],
             begin_s=begin_s,
         )
 
     def column(self, name: str) -> Column:
-        """Return a column of the samples."""
-        found: Column = self.samples[:, Sample._fields.index(name)]
-        return found
+        """Return the column of ``samples`` with this field of ``Sample``."""
+        values: Column = self.samples[:, Sample._fields.index(name)]
+        return values
 
     def recent_changes(self) -> list[LinkChange]:
-        """Return the changes that were made since ``begin_s``."""
+        """Return the changes of links since ``begin_s``."""
         return [change for change in self.changes if change.at_s >= self.begin_s]
 
     def cuts(self) -> list[Cut]:
-        """Return when links passed nothing, by the time when that began, except cuts that ended before ``begin_s``."""
-        found, since = list[Cut](), dict[int, LinkChange]()
+        """Return the cuts of links, sorted by begin. Cuts that ended before ``begin_s`` are left out."""
+        spans, since = list[Cut](), dict[int, LinkChange]()
         for change in self.changes:
             if change.after.passes and change.link in since:
                 began = since.pop(change.link)
                 if change.at_s >= self.begin_s:
                     link, numbers = self.links[change.link], (began.number, change.number)
-                    found.append(Cut(link, began.at_s, change.at_s, began.by, *numbers))
+                    spans.append(Cut(link, began.at_s, change.at_s, began.by, *numbers))
             elif not change.after.passes:
                 since.setdefault(change.link, change)
-        found += [Cut(self.links[one.link], one.at_s, None, one.by, one.number, None) for one in since.values()]
-        return sorted(found, key=lambda cut: (cut.begin_s, cut.link))
+        spans += [Cut(self.links[cut.link], cut.at_s, None, cut.by, cut.number, None) for cut in since.values()]
+        return sorted(spans, key=lambda cut: (cut.begin_s, cut.link))
 
     def shapes(self) -> dict[Link, LinkShape]:
-        """Return the present shapes of links that have been changed."""
+        """Return the present shape of every link that has been changed."""
         return {self.links[change.link]: change.after for change in self.changes}
 
 
 def fetch(client: SupervisorClient) -> Recording:
-    """Fetch the record of a testbed that is up. Raises TestbedError if it does not answer."""
+    """Fetch the record of a running testbed. Raises TestbedError if the testbed does not answer."""
     answer = client.call(requests.Record(0))
     now_unix_s, head_bytes = time.time(), answer["head_bytes"]
     answers = [answer, *(client.call(requests.Record(part)) for part in range(1, answer["parts"]))]
-    data = b"".join(b64decode(one["data"]) for one in answers)
+    data = b"".join(b64decode(reply["data"]) for reply in answers)
     head = msgspec.json.decode(data[:head_bytes], type=Head)
     rows = np.frombuffer(data[head_bytes:], np.float64).reshape(-1, len(Sample._fields)).copy()
     began_s = head.began_s

@@ -1,6 +1,6 @@
-"""Samples of what links carried, in bounded memory: the older they are, the longer the time that each covers.
+"""Samples of the traffic of links, in bounded memory: an older sample covers a longer time.
 
-No input or output.
+The module does no input or output.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ LINK_ROWS = 2
 
 
 class Sample(NamedTuple):
-    """What a link carried from ``begin_s`` to ``end_s``. ``link`` is its number.
+    """Traffic of a link from ``begin_s`` to ``end_s``. ``link``: number of the link.
 
-    ``asked_begin_bits``, ``asked_end_bits``: what it would have carried at the rates asked, counted from its first
-    setting to the two moments. ``waiting_bytes``: the most that was found waiting. ``drops``: packets that it dropped.
+    ``asked_begin_bits``, ``asked_end_bits``: bits that the link could have carried at the requested rates, from the
+    first setting until begin and end. ``waiting_bytes``: longest queue at the readings. ``drops``: packets that the
+    queue refused.
     """
 
     link: int
@@ -40,24 +41,24 @@ BEGIN, END, ASKED_END, SENT, PACKETS, DROPS, WAITING = 1, 2, 4, 5, 6, 7, 8
 
 
 class _Level:
-    """Samples of one fineness in the order of their ends. Neighbours are joined up to ``width_s`` seconds."""
+    """Samples of one resolution, sorted by end. Successive samples of a link are joined up to ``width_s`` seconds."""
 
     def __init__(self, width_s: float) -> None:
         self._width_s = width_s
         self.rows = array("d")
-        self._head = self._gone = 0  # rows that have left: still in the array, and no longer
-        self._last: dict[int, int] = {}  # by link: the number of its last row, counted from the first ever
+        self._head = self._gone = 0  # removed rows: in the array, and no longer in it
+        self._last: dict[int, int] = {}  # by link: number of the last row, counted from the first row of the level
 
     def __len__(self) -> int:
         return len(self.rows) // WIDTH - self._head
 
     @property
     def full(self) -> bool:
-        """Whether the oldest sample is to leave. A level has room for its links, so that each meets its next sample."""
+        """Return whether the oldest sample must leave. Every link has room for two samples to join."""
         return len(self) > max(LEVEL_ROWS, LINK_ROWS * len(self._last))
 
     def add(self, row: tuple[float, ...] | array[float]) -> None:
-        """Add a sample that is later than those of the same link here."""
+        """Add a sample that is later than the samples of the same link here, or join it with the last of them."""
         link, rows = int(row[0]), self.rows
         at = (self._last.get(link, -1) - self._gone) * WIDTH
         if at >= self._head * WIDTH and row[END] - rows[at + BEGIN] <= self._width_s:
@@ -71,7 +72,7 @@ class _Level:
         rows.extend(row)
 
     def pop(self) -> array[float]:
-        """Remove the oldest sample, and return it."""
+        """Remove and return the oldest sample."""
         at = self._head * WIDTH
         row = self.rows[at : at + WIDTH]
         self._head += 1
@@ -85,16 +86,16 @@ class _Level:
 
 
 class Samples:
-    """All samples. A level that is full gives its oldest sample to the next, which joins two and more of a link.
+    """Samples of all links. A full level passes its oldest sample to the next level, which joins samples of a link.
 
-    With every doubling of the time covered there is at most one level more.
+    Every doubling of the covered time adds at most one level.
     """
 
     def __init__(self) -> None:
         self._levels = [_Level(0.0)]
 
     def add(self, sample: Sample) -> None:
-        """Add a sample that is later than all others of its link."""
+        """Add a sample that is later than the samples of the same link so far."""
         row: tuple[float, ...] | array[float] = sample
         for level in self._coarser():
             level.add(row)
@@ -111,15 +112,15 @@ class Samples:
             number += 1
 
     def rows(self) -> array[float]:
-        """Return all samples, oldest first, one behind the other."""
-        found = array("d")
+        """Return all samples in one flat array, from the coarsest level to the finest."""
+        flat = array("d")
         for level in reversed(self._levels):
-            found.extend(level.alive())
-        return found
+            flat.extend(level.alive())
+        return flat
 
     @property
     def joined_s(self) -> float:
-        """The time up to which old samples are joined; 0 as long as there is room for all."""
+        """Longest time in seconds for which old samples are joined. 0: there is room for every sample."""
         return FINEST_S * 2 ** (len(self._levels) - 1) if len(self._levels) > 1 else 0.0
 
     def __len__(self) -> int:

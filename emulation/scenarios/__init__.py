@@ -1,1 +1,1 @@
-"""Scenario files: an emulated WAN and what befalls it, in TOML."""
+"""Scenario files: an emulated WAN with events, in TOML."""

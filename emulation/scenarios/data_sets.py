@@ -1,9 +1,10 @@
-"""Data sets by name: round-trip times and throughput between named sites, and bandwidth traces that name their sites.
+"""Data sets by name: round-trip times and throughput between sites, and bandwidth traces with the names of sites.
 
-A grid is a CSV file, either square (``node,n0,n1,…``, then a row for every node; empty: never measured) or of pairs
-(``src,dst,rtt_ms`` or ``src,dst,bandwidth_bps``). A trace whose name is ``SOURCE__DESTINATION``, with ``b1_`` before
-it or ``__1`` behind it, belongs to that pair of sites. Sets are looked for beside the file that names them, then in
-the folder that the environment variable ``THALWEG_TRACES`` names (``bandwidth/``, ``latency/``, ``throughput/``).
+A grid is a CSV file, square or of pairs. A square grid has the header ``node,n0,n1,…``, a row for every node, and empty
+cells without a measurement. A grid of pairs has the header ``src,dst,rtt_ms`` or ``src,dst,bandwidth_bps``. A trace
+named ``SOURCE__DESTINATION``, perhaps with ``b1_`` before or ``__1`` behind, belongs to this pair of sites. Sets are
+looked up beside the scenario file, then in the folder of the environment variable ``THALWEG_TRACES`` (``bandwidth/``,
+``latency/``, ``throughput/``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from thalweg.middleware.files.reading import open_text
 
 GENERATED = "generated"
 Kind = Literal["bandwidth", "latency", "throughput"]
-# A grid's column, and what makes its values SI.
+# Column of a grid, and the factor that makes its values SI.
 _COLUMNS: dict[Kind, tuple[str, float]] = {"latency": ("rtt_ms", 1e-3), "throughput": ("bandwidth_bps", 1.0)}
 MAX_SITES = 4096
 _PROVIDERS = ("aws", "azure", "gcp", "ibm")
@@ -35,9 +36,9 @@ _SERIES = re.compile(r"(?:(b\d+)_)?(.+?)__(.+?)(?:__(\d+))?")
 
 
 def place(site: str) -> tuple[str, str]:
-    """A site's region and provider, however they are written: ``aws:eu-west-1``, ``eu-west-1_aws``.
+    """Return region and provider of a site, from a name such as ``aws:eu-west-1`` or ``eu-west-1_aws``.
 
-    The provider is empty where the name has none.
+    The provider is empty if the name has none.
     """
     head, colon, rest = site.partition(":")
     if colon and head in _PROVIDERS:
@@ -47,7 +48,7 @@ def place(site: str) -> tuple[str, str]:
 
 
 class Sites:
-    """The names of a data set's sites, found in any of the ways to write them."""
+    """Names of a data set's sites, with a lookup by every spelling of a name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -58,24 +59,27 @@ class Sites:
             self._places.setdefault(region, []).append((provider, name))
 
     def find(self, site: str) -> str | None:
-        """What this set calls ``site``: the same name, or the same region of the same or an unnamed provider."""
+        """Return the set's name of a site. None: there is no such site, or more than one.
+
+        The name is the same, or has the same region and provider. A name without a provider fits every provider.
+        """
         if site in self._known:
             return site
         region, provider = place(site)
         known = self._places.get(region, [])
-        found = [name for one, name in known if one == provider or not one or not provider]
-        return found[0] if len(found) == 1 else None
+        matches = [name for owner, name in known if owner == provider or not owner or not provider]
+        return matches[0] if len(matches) == 1 else None
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """``did you mean …?`` with up to three names, or what there is: names of sites are much alike."""
+    """Return ``did you mean …?`` with up to three names, or else the known names. Names of sites are much alike."""
     return nearest(word, known, most=3, cutoff=0.7)
 
 
 class Grid:
-    """One value for every directed pair of sites: seconds (``latency``: round trips) or bit/s (``throughput``).
+    """Value for every directed pair of sites: seconds (``latency``: round trips) or bit/s (``throughput``).
 
-    ``values``: shape (sites, sites), nan where nothing was measured.
+    ``values``: shape (sites, sites), nan without a measurement.
     """
 
     def __init__(self, name: str, kind: Kind, sites: Iterable[str], values: npt.NDArray[np.float64]) -> None:
@@ -83,19 +87,19 @@ class Grid:
         self._index = {site: i for i, site in enumerate(self.sites.names)}
 
     def value(self, source: str, target: str) -> float | None:
-        """What was measured from ``source`` to ``target`` (names of this set), None if nothing was.
+        """Return the value from ``source`` to ``target`` (names of this set). None: nothing was measured.
 
-        Of a round trip that was measured from the other end only, that does as well.
+        If a round trip was only measured from the other end, it counts for both directions.
         """
         i, j = self._index[source], self._index[target]
-        found = float(self.values[i, j])
-        if np.isnan(found) and self.kind == "latency":
-            found = float(self.values[j, i])
-        return None if np.isnan(found) else found
+        value = float(self.values[i, j])
+        if np.isnan(value) and self.kind == "latency":
+            value = float(self.values[j, i])
+        return None if np.isnan(value) else value
 
     @cached_property
     def measured(self) -> npt.NDArray[np.float64]:
-        """All that was measured between two different sites."""
+        """Measured values between two different sites."""
         values = self.values[~np.eye(len(self.values), dtype=bool)]
         return values[~np.isnan(values)]
 
@@ -109,7 +113,7 @@ class Grid:
 
 
 class TraceSet:
-    """A pool of traces, and which of them belong to a pair of sites."""
+    """Pool of traces, and the traces of every pair of sites."""
 
     def __init__(self, name: str, pool: Iterable[BandwidthTrace]) -> None:
         self.name, self.pool = name, list(pool)
@@ -119,11 +123,11 @@ class TraceSet:
                 batch, source, target, number = match.groups()
                 self.pairs.setdefault((source, target), {})[batch or number or ""] = trace
         self.sites = Sites(sorted({site for pair in self.pairs for site in pair}))
-        self.batches = sorted({batch for found in self.pairs.values() for batch in found})
+        self.batches = sorted({batch for batches in self.pairs.values() for batch in batches})
 
 
 def read_grid(path: Path, kind: Kind) -> Grid:
-    """The grid in a CSV file, latencies in seconds. Raises TraceError naming file and line."""
+    """Return the grid in a CSV file, with latencies in seconds. Raises TraceError with file and line."""
     column, unit = _COLUMNS[kind]
     rows = text_lines(path)
     header = [cell.strip() for cell in rows[0].split(",")]
@@ -145,7 +149,7 @@ def read_grid(path: Path, kind: Kind) -> Grid:
 
 
 def grid_kind(path: Path) -> Kind | None:
-    """What a file is a grid of, by its first line; None when it is none. A square one is of round trips."""
+    """Return the kind of the grid in a file, by its first line. None: no grid. A square grid has round trips."""
     try:
         with open_text(path, encoding="utf-8-sig") as file:
             header = file.readline(4096).strip()
@@ -176,7 +180,7 @@ def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], 
 
 
 def _number(cell: str) -> float:
-    """What a cell says; nan where it is empty, and nothing was measured."""
+    """Return the number in a cell, or nan for an empty cell, which was not measured."""
     value = float(cell or "nan")
     if cell and np.isnan(value):
         raise ValueError(f"{cell!r} is no number; leave empty what was never measured")
@@ -191,32 +195,32 @@ def _room(path: Path, sites: int) -> npt.NDArray[np.float64]:
 
 def _pairs(path: Path, rows: list[str]) -> tuple[list[str], npt.NDArray[np.float64]]:
     numbers: dict[str, int] = {}
-    found: dict[tuple[int, int], float] = {}
+    measured: dict[tuple[int, int], float] = {}
     for line, row in enumerate(rows[1:], 2):
         cells = [cell.strip() for cell in row.split(",")]
         try:
             source, target, value = cells
             pair = (numbers.setdefault(source, len(numbers)), numbers.setdefault(target, len(numbers)))
-            if pair in found:
+            if pair in measured:
                 raise TraceError(f"{path}:{line}: the pair {source} → {target} stands there twice")
-            found[pair] = _number(value)
+            measured[pair] = _number(value)
         except ValueError:
             raise TraceError(f"{path}:{line}: {shown(row)} is not source,destination,number") from None
     values = _room(path, len(numbers))
-    for pair, one in found.items():
-        values[pair] = one
+    for pair, figure in measured.items():
+        values[pair] = figure
     return list(numbers), values
 
 
 def read_traces(path: Path | None, seed: int, mean_bps: float | None = None) -> TraceSet:
-    """The pool of traces in a folder; None: generated ones, by the seed. ``mean_bps``: what they are scaled to."""
+    """Return the traces in a folder. None: traces generated by the seed. ``mean_bps``: mean to scale the traces to."""
     return TraceSet(GENERATED if path is None else path.name, read_pool(path, seed, mean_bps))
 
 
 def find_set(name: str, kind: Kind, folder: Path) -> Path:
-    """Where the data set ``name`` is: a path (from ``folder``), or a name in the collection of the environment.
+    """Return the path of a data set. ``name``: a path from ``folder``, or a name in the collection.
 
-    Raises UsageError with the nearest names, or what to do.
+    Raises UsageError with the nearest names, or with advice.
     """
     ending = "" if kind == "bandwidth" else ".csv"
     beside = folder / name
@@ -235,7 +239,7 @@ def find_set(name: str, kind: Kind, folder: Path) -> Path:
 
 
 def _near_set(name: str, kind: Kind) -> str:
-    other = next((one for one in ("bandwidth", "latency", "throughput") if name in known_sets(one)), None)
+    other = next((known for known in ("bandwidth", "latency", "throughput") if name in known_sets(known)), None)
     if other is not None:
         key = "traces" if other == "bandwidth" else other
         return f"it is a set for {key} = {name!r}"
@@ -243,11 +247,11 @@ def _near_set(name: str, kind: Kind) -> str:
 
 
 def known_sets(kind: str) -> Mapping[str, Path]:
-    """The sets of one kind in the collection of the environment, by name."""
+    """Return the sets of one kind in the collection of ``THALWEG_TRACES``, by name."""
     collection = Path(os.environ.get(ENVIRONMENT_VARIABLE) or os.devnull, kind)
     if not collection.is_dir():
         return {}
-    found = sorted(path for path in collection.iterdir() if not path.name.startswith("."))
+    paths = sorted(path for path in collection.iterdir() if not path.name.startswith("."))
     if kind == "bandwidth":
-        return {path.name: path for path in found if path.is_dir()}
-    return {path.stem: path for path in found if path.suffix == ".csv"}
+        return {path.name: path for path in paths if path.is_dir()}
+    return {path.stem: path for path in paths if path.suffix == ".csv"}

@@ -1,4 +1,4 @@
-"""The delays of links from a latency matrix: round trips between hosts by name, or between sites that hosts are at."""
+"""Delays of links from a latency matrix, by the names of hosts or by the sites of hosts."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ MAX_DELAY_S = 60.0
 def read_delays(
     name: str, hosts: Sequence[str], seed: int, folder: Path = Path(os.curdir)
 ) -> tuple[dict[Link, float], dict[str, str]]:
-    """Seconds one way over every link between ``hosts``: half of the round trips in ``name``, a data set or CSV file.
+    """Return the delay of every link between ``hosts`` in seconds, and the site of every host with a drawn site.
 
-    Where the set names the hosts these are meant; where it names none of them, each is at a site of its own that was
-    measured with all others, drawn by ``seed``: the second answer says at which. A path is from ``folder`` on. Raises
-    UsageError or TraceError, one line, for a set that names some of the hosts only, or has nothing for two of them.
+    ``name``: a latency data set or CSV file, as a path from ``folder`` on. A delay is half of a round trip. If the set
+    has the names of the hosts, these are the sites. If it has no host's name, ``seed`` draws for every host a site of
+    its own that was measured with the sites of all other hosts. Raises UsageError or TraceError, one line, for a set
+    that has only some of the hosts, or no value for two hosts.
     """
     path = find_set(name, "latency", folder)
     grid = read_grid(path, "latency")
     known = [host for host in hosts if host in grid.sites.names]
     if known and len(known) < len(hosts):
         absent = next(host for host in hosts if host not in known)
-        others = set(grid.sites.names) - set(known)
-        near = f"; {near_miss(absent, others)}" if others else ""
+        unused = set(grid.sites.names) - set(known)
+        near = f"; {near_miss(absent, unused)}" if unused else ""
         raise UsageError(
             f"{path} has host {known[0]!r} and not {absent!r}{near}; name all hosts there, or none of them"
         )
-    sites = {one.name: str(one.site) for one in draw_sites(map(HostSpec, hosts), [grid], seed).values()}
+    sites = {spec.name: str(spec.site) for spec in draw_sites(map(HostSpec, hosts), [grid], seed).values()}
     delays: dict[Link, float] = {}
     for link in links_between(hosts):
         round_trip_s = grid.value(sites[link.source], sites[link.target])

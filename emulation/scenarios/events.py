@@ -1,8 +1,8 @@
-"""The events of a scenario file: what befalls which links, and which hosts' processes, when.
+"""Events of a scenario file: effects on links and changes of hosts' processes, with their times.
 
-Each is a set of spans of time in which an effect holds: a ``change``, an ``outage`` and a ``partition`` are one span, a
-``flap`` is one for every ``down`` and ``up``, a ``churn`` one for every time that a host is away, drawn by the seed.
-What befalls the process of a host (``DEEDS``) leaves its links as they are.
+An event on links has spans of time in which an effect holds. A ``change``, an ``outage`` and a ``partition`` have one
+span. A ``flap`` has one for every ``down``. A ``churn`` has one for every absence of a host, drawn by the seed. Events
+of a host's process (``DEEDS``) leave the links as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import NET, Link, links_between
 
-CLIENT = "client"  # churn spares it unless it is named
+CLIENT = "client"  # churn leaves the client out unless the file names it
 CUT = Effect(cut=True)
 MAX_CHANGES = 2_000_000  # of links: far more than a testbed would keep up with
 LEAST_S = 0.001  # of a down, an up and their means: less is a mistaken unit, and would fill the memory
@@ -37,9 +37,9 @@ DEEDS = ("crash", "restart", "drain", "join")
 
 
 class Deed(msgspec.Struct, frozen=True, order=True):
-    """At ``at_s`` the process on ``host`` is killed (``crash``), started (again), or drained.
+    """Event of the process on ``host``: at ``at_s`` it is killed (``crash``), started (again), or drained.
 
-    Of one that is to ``join`` there is none before.
+    Before a ``join`` the host has no process.
     """
 
     at_s: float
@@ -48,10 +48,10 @@ class Deed(msgspec.Struct, frozen=True, order=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``[[event]]``. Emulated seconds; ``until_s`` is infinite for good.
+    """One ``[[event]]``. Seconds are emulated, and ``until_s`` is infinite for an event without end.
 
-    ``links``: what it befalls; for churn, by host (``away``), every link of the host. ``effect``: what holds in its
-    spans, where None and the factor 1 leave a figure alone. ``who`` and ``what`` say it to people.
+    ``links``: the affected links, for churn all links of the hosts in ``away``. ``effect``: the effect during the
+    spans. None and the factor 1 leave a figure unchanged. ``who`` and ``what``: links and effect for people.
     """
 
     kind: str
@@ -66,9 +66,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     away: tuple[str, ...] = ()
 
     def spans(self, horizon_s: float, seed: int, number: int) -> Iterator[tuple[float, float, tuple[Link, ...]]]:
-        """When it holds, from, until and where; those that repeat end at ``horizon_s`` at the latest.
+        """Yield begin, end and links of every span. Repeated spans end at ``horizon_s`` at the latest.
 
-        ``number``: the event's among the file's, so that two churns are drawn apart.
+        ``number``: position of the event in the file, so that two churns have different draws.
         """
         if self.kind == "flap":
             stop_s, turn = min(self.until_s, horizon_s), 0
@@ -84,14 +84,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
             yield self.at_s, self.until_s, self.links
 
     def deeds(self) -> Iterator[Deed]:
-        """What befalls hosts' processes."""
+        """Yield the events of hosts' processes."""
         for host in self.away if self.kind in DEEDS else ():
             yield Deed(self.at_s, host, self.kind)
             if self.until_s < math.inf:
                 yield Deed(self.until_s, host, "restart")
 
     def carriers(self) -> Iterator[CarrierChange]:
-        """Yield the losses of carriers, and their ends."""
+        """Yield the losses and returns of carriers."""
         for host in self.away if self.kind == CARRIER else ():
             for via in dict.fromkeys(link.via for link in self.links if host in link[:2]):
                 yield CarrierChange(self.at_s, host, via, up=False)
@@ -99,7 +99,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
                     yield CarrierChange(self.until_s, host, via, up=True)
 
     def many(self, horizon_s: float) -> float:
-        """About how many changes of links it is."""
+        """Return about how many changes of links the event causes."""
         turns = (min(self.until_s, horizon_s) - self.at_s) / (self.down_s + self.up_s) if self.up_s else 1.0
         return 2 * len(self.links) * turns * (2 if self.kind == "churn" else 1)  # a link has two ends that may leave
 
@@ -120,14 +120,14 @@ def _exponential(draw: int, mean_s: float) -> float:
 
 
 class Span(float, metaclass=Written):
-    """Seconds that are not too short to be meant."""
+    """Seconds, at least ``LEAST_S``: a shorter time is a mistaken unit."""
 
     @staticmethod
     def read(value: Any) -> float:
-        found = seconds(value)
-        if found < LEAST_S:
+        span_s = seconds(value)
+        if span_s < LEAST_S:
             raise UsageError(f"{value!r} is too short; it must be at least {LEAST_S * 1e3:g}ms")
-        return found
+        return span_s
 
 
 class Groups(tuple[tuple[str, ...], ...], metaclass=Written):
@@ -141,7 +141,7 @@ class Groups(tuple[tuple[str, ...], ...], metaclass=Written):
 
 
 class When(Keys):
-    """What every event has, and of which network its links may be: ``*`` is all."""
+    """Keys of every event: kind, times, and the network of the links (``*``: all networks)."""
 
     at: Annotated[Seconds, example('"60s"')]
     kind: str = ""
@@ -151,26 +151,26 @@ class When(Keys):
 
 
 class ChangeKeys(Figures):
-    """What a ``change`` makes of links."""
+    """Keys of a ``change``: figures of links, or a factor of the rate."""
 
     factor: AboveZero | None = None
 
 
 class FlapKeys(Keys):
-    """How long the links of a ``flap`` are down, and then up."""
+    """Keys of a ``flap``: times for which links are down, and then up."""
 
     down: Annotated[Span, example('"5s"')]
     up: Annotated[Span, example('"20s"')]
 
 
 class PartitionKeys(Keys):
-    """The hosts that a ``partition`` separates."""
+    """Key of a ``partition``: the groups of hosts to separate."""
 
     groups: Annotated[Groups, example('[["client", "h1"], ["h2"]]')]
 
 
 class ChurnKeys(Keys):
-    """Who leaves and returns in a ``churn``, and after what times on average."""
+    """Keys of a ``churn``: hosts that leave and return, and the mean times up and away."""
 
     mean_up: Annotated[Span, example('"10min"')]
     mean_down: Annotated[Span, example('"30s"')]
@@ -178,7 +178,7 @@ class ChurnKeys(Keys):
 
 
 class HostKeys(Keys):
-    """The hosts of an event: those that lose their ``carrier``, or whose processes a ``crash`` and the like befalls."""
+    """Key of an event of hosts: hosts that lose the ``carrier``, or that have a process event such as ``crash``."""
 
     host: Annotated[Texts, example('"h3"')]
 
@@ -195,7 +195,7 @@ _KINDS: Mapping[str, tuple[type[Keys], ...]] = {
 
 
 class Wan(NamedTuple):
-    """What events are held to: the hosts, what networks cost, and all links."""
+    """Network to which events refer: the hosts, the tariffs of networks, and all links."""
 
     hosts: Mapping[str, HostSpec]
     networks: Mapping[str, Tariff]
@@ -203,7 +203,7 @@ class Wan(NamedTuple):
 
 
 def read_events(root: Spot, wan: Wan, duration_s: float) -> tuple[Event, ...]:
-    """The events in the file's order. ``duration_s``: when those that repeat end at the latest."""
+    """Return the events in the order of the file. ``duration_s``: latest end of repeated spans."""
     events = []
     for spot in root.inner_all("event", "[[event]]"):
         events.append(_event(spot, wan))
@@ -225,16 +225,16 @@ def _event(spot: Spot, wan: Wan) -> Event:
     over = "" if vias == (NET,) or "network" not in spot.value else f" over {spot.value['network']}"
 
     def there(name: Callable[[str], Iterable[Link]]) -> tuple[Link, ...]:
-        """Those that there are of the links that ``name`` finds in each network."""
-        found = tuple(link for via in vias for link in name(via) if link in wan.links)
-        if not found:
+        """Return the existing links among the links that ``name`` finds in each network."""
+        existing = tuple(link for via in vias for link in name(via) if link in wan.links)
+        if not existing:
             raise spot.error(f"there is no such link over {' or '.join(vias)}; it befalls nothing", "network")
-        return found
+        return existing
 
     if kind == "partition":
-        group_of, who = _between(spot, spot.read(PartitionKeys).groups, hosts)
-        links = there(lambda via: (one for one in links_between(group_of, via) if _apart(group_of, one)))
-        return event(links=links, who=who + over, what="no traffic between the groups")
+        group_of, groups = _between(spot, spot.read(PartitionKeys).groups, hosts)
+        links = there(lambda via: (link for link in links_between(group_of, via) if _apart(group_of, link)))
+        return event(links=links, who=groups + over, what="no traffic between the groups")
     if kind in DEEDS:
         away = _hosts_of_deed(spot, kind, hosts)
         return event(links=(), who=_listed(away), what=f"its process: {kind}", away=away)
@@ -255,16 +255,16 @@ def _event(spot: Spot, wan: Wan) -> Event:
     event = partial(event, links=links, who=_who(spot.read(Ends), hosts) + over)
     if kind == "flap":
         flap = spot.read(FlapKeys)
-        what = f"down {format_time(flap.down)}, up {format_time(flap.up)}, in turn"
-        return event(what=what, down_s=flap.down, up_s=flap.up)
+        effects = f"down {format_time(flap.down)}, up {format_time(flap.up)}, in turn"
+        return event(what=effects, down_s=flap.down, up_s=flap.up)
     if kind == "change":
-        effect, what = _effect(spot)
-        return event(effect=effect, what=what)
+        effect, effects = _effect(spot)
+        return event(effect=effect, what=effects)
     return event(what="nothing passes")
 
 
 def _kind(spot: Spot) -> str:
-    """Return the kind of an event."""
+    """Return the kind of an event. Raises UsageError for an unknown kind."""
     kind = spot.value.get("kind")
     if kind is None:
         raise spot.error(f"an [[event]] needs a kind: {', '.join(_KINDS)}")
@@ -274,7 +274,7 @@ def _kind(spot: Spot) -> str:
 
 
 def _hosts_of_deed(spot: Spot, kind: str, hosts: Mapping[str, HostSpec]) -> tuple[str, ...]:
-    """Return the hosts whose processes an event befalls."""
+    """Return the hosts of a process event. Raises UsageError for the client."""
     if "network" in spot.value:
         raise spot.error(f"a {kind} befalls a host's process, whatever its networks; leave network out", "network")
     away = hosts_named(spot, "host", spot.read(HostKeys).host, hosts)
@@ -304,7 +304,7 @@ def _who(ends: Ends, hosts: Mapping[str, HostSpec]) -> str:
 
 
 def _between(spot: Spot, groups: Sequence[Sequence[str]], hosts: Mapping[str, HostSpec]) -> tuple[dict[str, int], str]:
-    """The group of each host that is in one, and all of it for people."""
+    """Return the group's number of every host in a group, and a text with all groups."""
     group_of: dict[str, int] = {}
     for number, group in enumerate(groups):
         for place, host in enumerate(group):
@@ -329,26 +329,26 @@ def _effect(spot: Spot) -> tuple[Effect, str]:
         raise spot.error(f"this event changes nothing; give one of factor, {known}")
     if "rate" in values and "factor" in values:
         raise spot.error("rate replaces the link's rate and factor multiplies it; leave one of them out", "factor")
-    said = []
+    parts = []
     for key, value in values.items():
         if key == "factor":
-            said.append(f"rate × {value:g}")
+            parts.append(f"rate × {value:g}")
         elif key == "rate":
-            said.append(f"rate {format_rate(value)}")
+            parts.append(f"rate {format_rate(value)}")
         elif key in ("delay", "jitter"):
-            said.append(f"{key} {format_time(value)}")
+            parts.append(f"{key} {format_time(value)}")
         elif key in ("queue", "mtu"):
-            said.append(f"{key} {value}")
+            parts.append(f"{key} {value}")
         elif isinstance(value, Loss):
-            said.append(f"loss {100 * value.share:.3g} %" + (f" in bursts of {value.burst:.3g}" * (value.burst > 0)))
+            parts.append(f"loss {100 * value.share:.3g} %" + (f" in bursts of {value.burst:.3g}" * (value.burst > 0)))
         elif isinstance(value, float):
-            said.append(f"{key} {100 * value:.3g} %")
+            parts.append(f"{key} {100 * value:.3g} %")
         else:
-            said.append(f"{key} {value}" + (" bytes" if key == "burst" else ""))
+            parts.append(f"{key} {value}" + (" bytes" if key == "burst" else ""))
     changed: dict[str, Any] = {}
     for key, value in values.items():
         changed |= fields(key, value)
-    return Effect(**changed), ", ".join(said)
+    return Effect(**changed), ", ".join(parts)
 
 
 def _listed(hosts: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Scenario files: an emulated WAN, and what befalls it, in TOML; the same for every testbed.
+"""Scenario files in TOML: an emulated WAN and its events, the same for every testbed.
 
-``read_scenario(path)`` checks everything that can be known without a testbed. Rates and times are emulated.
-Every error is one line that names file and line. ``timeline`` compiles what was read into the network over time.
+``read_scenario(path)`` checks everything that needs no testbed. Rates and times are emulated. Every error is one line
+with file and line number. ``timeline`` compiles a scenario into the network over time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Duration(float, metaclass=Written):
 
     @staticmethod
     def read(value: Any) -> float:
-        found = seconds(value)
-        if found <= 0:
+        duration_s = seconds(value)
+        if duration_s <= 0:
             raise UsageError("a scenario lasts longer than 0 s")
-        return found
+        return duration_s
 
 
 class Layer(int, metaclass=Written):
-    """What rates count."""
+    """Layer at which rates are counted: 3 (IP packets) or 2 (Ethernet frames)."""
 
     @staticmethod
     def read(value: Any) -> int:
@@ -58,7 +58,7 @@ class Layer(int, metaclass=Written):
 
 
 class Folders(tuple[str, ...], metaclass=Written):
-    """Folders that a host can have of its own."""
+    """Folders of which every host has its own."""
 
     @staticmethod
     def read(value: Any) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Folders(tuple[str, ...], metaclass=Written):
 
 
 class Top(Keys):
-    """What stands above the first table, limits of hosts apart; tables are read by those who know how."""
+    """Keys above the first table, without limits of hosts. Other readers check the tables, which are ``Any`` here."""
 
     name: Text | None = None
     hosts: Any = None
@@ -85,16 +85,15 @@ class Top(Keys):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """An emulated WAN as a file describes it; seconds and bit/s are emulated.
+    """Emulated WAN as described by a file. Seconds and bit/s are emulated.
 
-    ``hosts`` in the file's order. ``networks``: what those cost that the file describes; ``links``: every directed
-    pair over the one that all share, and those of the others, with their shapes at the start, before any event;
-    ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how
-    long events and courses that repeat go on. ``missing``: what operators do about a source of a host that is lost.
-    ``ipv6``: hosts of a testbed have addresses of IPv6 as well. ``control_band``: what is marked for expedited
-    forwarding waits behind nothing else of its link; None where the file does not say it. ``private``: folders of
-    which each host of a testbed has its own.
-    ``notes``: what may not be meant as it is written.
+    ``hosts``: in the order of the file. ``networks``: tariffs of the networks in the file. ``links``: shapes at the
+    start, before any event. They have every directed pair over the network ``net``, and the links of further networks.
+    ``traces``: of links whose rate follows a trace. ``courses``: of links whose delay or loss follows a trace.
+    ``duration_s``: end of repeated events and courses. ``missing``: behaviour of operators if the host of a source is
+    lost. ``ipv6``: hosts of a testbed have IPv6 addresses too. ``control_band``: packets marked for expedited
+    forwarding overtake the queue of a link. None: the file does not say. ``private``: folders of which every host of a
+    testbed has its own. ``notes``: possible mistakes in the file.
     """
 
     name: str
@@ -116,26 +115,26 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_netem(self) -> bool:
-        """Whether a link has, at any time, what a kernel without netem cannot give it."""
+        """Return whether a link needs, at any time, a kernel with netem."""
         shaped = any(shape.needs_netem for shape in self.links.values())
-        courses = {id(one): one for some in self.courses.values() for one in some}.values()
-        varied = any(effect.needs_netem for one in courses for effect in one.effects)
+        courses = {id(course): course for some in self.courses.values() for course in some}.values()
+        varied = any(effect.needs_netem for course in courses for effect in course.effects)
         return shaped or varied or any(event.effect.needs_netem for event in self.events)
 
     def rates_only(self) -> Scenario:
-        """The same without what takes netem: rates and cuts are left."""
+        """Return the scenario without figures that need netem. Rates and cuts stay."""
         plain = {link: shape.rates_only() for link, shape in self.links.items()}
         events = tuple(msgspec.structs.replace(event, effect=event.effect.rates_only()) for event in self.events)
-        courses = {link: tuple(one.rates_only() for one in some) for link, some in self.courses.items()}
+        courses = {link: tuple(course.rates_only() for course in some) for link, some in self.courses.items()}
         return msgspec.structs.replace(self, links=plain, courses=courses, events=events)
 
 
 def read_scenario(
     path: str | os.PathLike[str], *, time_scale: float | None = None, seed: int | None = None
 ) -> Scenario:
-    """The scenario in a file; ``time_scale`` and ``seed`` take the place of the file's.
+    """Return the scenario in a file. ``time_scale`` and ``seed`` replace the values in the file.
 
-    Raises UsageError: one line with file and line, what is wrong, and what to do.
+    Raises UsageError, one line: file and line number, the error, and what to do.
     """
     root = read_toml(path, "a scenario file", Top, Limits)
     top = root.given(root.read(Top))

@@ -1,4 +1,4 @@
-"""The hosts of a scenario file: their names, sites and limits, and the sites that are drawn for those without one."""
+"""Hosts of a scenario file: names, sites and limits, and drawn sites for hosts without one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
 class HostSpec(msgspec.Struct, frozen=True):
-    """A host: where it stands, and its limits; None where there is none.
+    """Host with its site and limits. None: no site, or no limit.
 
-    ``interface_bps``: emulated bit/s for all that it sends, and the same for all that it receives. ``cpus`` and
-    ``memory_bytes`` are kept by containers only. ``speed`` and ``cores``: what planners are told of its processor, and
-    in virtual time what it has. ``drawn``: the site was drawn, the file names none.
-    ``cables_bps``: likewise what it sends, and receives, in each further network, left out where none is limited.
-    ``up_bps``, ``down_bps``: emulated bit/s for all that it sends, or receives, by network; left out where there are
-    none. ``preset``: its access line; ``up_queue``: what waits before ``up_bps`` in the network that all share.
+    ``interface_bps``: emulated bit/s for all sending, and the same for all receiving. Only containers keep ``cpus`` and
+    ``memory_bytes``. ``speed`` and ``cores``: the processor as planners see it, and in virtual time the processor
+    itself. ``drawn``: the site was drawn, because the file has none. ``cables_bps``: like ``interface_bps``, by further
+    network. ``up_bps``, ``down_bps``: emulated bit/s for all sending, or all receiving, by network. Mappings without
+    limits are left out. ``preset``: access line of the host. ``up_queue``: queue before ``up_bps`` in the network
+    ``net``.
     """
 
     name: str
@@ -61,21 +61,21 @@ class HostSpec(msgspec.Struct, frozen=True):
 
     @property
     def interfaces_bps(self) -> dict[str, float]:
-        """The limits of its interfaces, by network."""
+        """Limits of the host's interfaces, by network."""
         own = {} if self.interface_bps is None else {NET: self.interface_bps}
         return own if self.cables_bps is msgspec.UNSET else own | self.cables_bps
 
 
 class InterfaceRate(dict[str, float], metaclass=Written):
-    """Bits per second by network; a rate alone is of the network that all share."""
+    """Bits per second by network. A rate alone is for the network ``net``."""
 
     @staticmethod
     def read(value: Any) -> dict[str, float]:
-        return {via: rate_bps(one) for via, one in (value if isinstance(value, dict) else {NET: value}).items()}
+        return {via: rate_bps(rate) for via, rate in (value if isinstance(value, dict) else {NET: value}).items()}
 
 
 class Speed(float, metaclass=Written):
-    """How many times as fast as a usual host's a processor is."""
+    """Speed of a processor, as a multiple of a usual host's speed."""
 
     @staticmethod
     def read(value: Any) -> float:
@@ -83,7 +83,7 @@ class Speed(float, metaclass=Written):
 
 
 class Cores(int, metaclass=Written):
-    """How many calls a host makes at once."""
+    """Number of calls that a host makes at once."""
 
     @staticmethod
     def read(value: Any) -> int:
@@ -91,7 +91,7 @@ class Cores(int, metaclass=Written):
 
 
 class Limits(Keys):
-    """What a host may use; at the top of a file, every host that does not say it."""
+    """Keys for limits of a host, or at the top of a file, of every host without own limits."""
 
     interface_rate: InterfaceRate | None = None
     up_rate: InterfaceRate | None = None
@@ -104,17 +104,17 @@ class Limits(Keys):
 
 
 class HostKeys(Limits):
-    """One of ``[[hosts]]``."""
+    """Keys of one of ``[[hosts]]``."""
 
     name: Text | None = None
     site: Text | None = None
 
 
-_FIGURES = {"cpus": "cpus", "memory_bytes": "memory", "speed": "speed", "cores": "cores"}  # and the keys that say them
+_FIGURES = {"cpus": "cpus", "memory_bytes": "memory", "speed": "speed", "cores": "cores"}  # fields, and their keys
 
 
 class Ends(Keys):
-    """Which links it is: ``from`` and ``to`` (all hosts where one of them is left out), or all of ``host``."""
+    """Keys that name links: ``from`` and ``to`` (if absent: all hosts), or ``host`` for all links of hosts."""
 
     from_: Texts | None = None
     to: Texts | None = None
@@ -123,21 +123,21 @@ class Ends(Keys):
 
 
 def read_hosts(root: Spot, networks: Collection[str] = ()) -> dict[str, HostSpec]:
-    """Hosts by name, in the file's order. ``networks``: those that they are in besides the one that all share."""
-    given, common = root.value.get("hosts"), root.given(root.read(Limits))
+    """Return the hosts by name, in the order of the file. ``networks``: networks of the hosts besides ``net``."""
+    entries, common = root.value.get("hosts"), root.given(root.read(Limits))
     lines = [*filter(None, [common_line(root)]), *lines_of_links(root)]
-    if isinstance(given, int) and not isinstance(given, bool):
-        if not 1 <= given <= MAX_HOSTS:
-            raise root.error(f"hosts is {given}; a testbed has 1 to {MAX_HOSTS}", "hosts")
-        given = ["client", *(f"h{i}" for i in range(1, given))]
-    if not isinstance(given, list) or not given:
+    if isinstance(entries, int) and not isinstance(entries, bool):
+        if not 1 <= entries <= MAX_HOSTS:
+            raise root.error(f"hosts is {entries}; a testbed has 1 to {MAX_HOSTS}", "hosts")
+        entries = ["client", *(f"h{i}" for i in range(1, entries))]
+    if not isinstance(entries, list) or not entries:
         raise root.error("a scenario needs hosts: a number of them, a list such as [\"client\", \"h1\"], or [[hosts]]",
                          "hosts")  # fmt: skip
-    if len(given) > MAX_HOSTS:
-        raise root.error(f"{len(given)} hosts; a testbed has at most {MAX_HOSTS}", "hosts")
+    if len(entries) > MAX_HOSTS:
+        raise root.error(f"{len(entries)} hosts; a testbed has at most {MAX_HOSTS}", "hosts")
     hosts: dict[str, HostSpec] = {}
-    for number, one in enumerate(given):
-        spot = Spot(root.file, "a host", one, ("hosts", number))
+    for number, entry in enumerate(entries):
+        spot = Spot(root.file, "a host", entry, ("hosts", number))
         host = _host(spot, common, networks, lines)
         if host.name in hosts:
             way = f'"other@{host.site}"' if host.site else "each its own"
@@ -160,32 +160,32 @@ def _host(spot: Spot, common: Mapping[str, Any], networks: Collection[str], line
     if given_line is not None:
         (own if EVERY not in given_line.hosts else shared)["preset"] = given_line.preset
     values = with_rates(shared) | with_rates(own)
-    found = {field: values.get(key) for field, key in _FIGURES.items()}
+    figures = {field: values.get(key) for field, key in _FIGURES.items()}
     for key in RATE_KEYS:
         limits = dict(values.get(key) or {})
         if unknown := next((via for via in limits if via not in (NET, *networks)), None):
             known = near_miss(unknown, [NET, *networks])
             raise spot.error(f"{key}: there is no network {unknown!r}; {known}", key)
         if key == "interface_rate":
-            found["interface_bps"] = limits.pop(NET, None)
-        found[RATE_KEYS[key]] = limits or msgspec.UNSET
+            figures["interface_bps"] = limits.pop(NET, None)
+        figures[RATE_KEYS[key]] = limits or msgspec.UNSET
     queue = given_line.queue if given_line is not None and given_line.preset == values["preset"] else None
-    return with_preset(msgspec.structs.replace(HostSpec(name, site or None), **found), values.get("preset"), queue)
+    return with_preset(msgspec.structs.replace(HostSpec(name, site or None), **figures), values.get("preset"), queue)
 
 
 def _name_and_site(spot: Spot, own: Mapping[str, Any]) -> tuple[str, str | None]:
     """Return the name and the site of a host, from its table or from a text such as ``h1@aws:eu-west-1``."""
-    given = spot.value
-    if isinstance(given, dict):
+    entry = spot.value
+    if isinstance(entry, dict):
         name, site = own.get("name"), own.get("site")
-    elif isinstance(given, str) and given:
-        name, at, site = given.partition("@")
-        if not at and ":" in given:  # a site alone; plain names have no colon
-            name, site = "", given
+    elif isinstance(entry, str) and entry:
+        name, at, site = entry.partition("@")
+        if not at and ":" in entry:  # a site without a name: names have no colon
+            name, site = "", entry
         if at and not site:
-            raise spot.error(f"host {given!r} has no site after the @; write name@site")
+            raise spot.error(f"host {entry!r} has no site after the @; write name@site")
     else:
-        raise spot.error(f'{given!r} is not a host; write its name in quotes, as in "h1" or "h1@aws:eu-west-1"')
+        raise spot.error(f'{entry!r} is not a host; write its name in quotes, as in "h1" or "h1@aws:eu-west-1"')
     if not name and site:
         name = _UNFIT.sub("-", place(site)[0]).strip("-")
     if not name:
@@ -199,19 +199,19 @@ def _name_and_site(spot: Spot, own: Mapping[str, Any]) -> tuple[str, str | None]
 
 
 def with_preset(host: HostSpec, preset: str | None, queue: Queue | None = None) -> HostSpec:
-    """Return the same host with an access line. Its own rates stay. None, or a path's preset: the host as it is.
+    """Return a host with an access line. Its own rates stay. None, or a path's preset: the host as it is.
 
-    ``queue``: what waits before its sending rate, instead of the line's queue.
+    ``queue``: queue before the sending rate, instead of the line's queue.
     """
     if preset is None or not is_line(preset):
         return host
-    found = line(preset)
+    access = line(preset)
     return msgspec.structs.replace(
         host,
         preset=preset,
-        up_queue=queue or found.queue,
-        up_bps={NET: found.up_bps} | (host.up_bps or {}),
-        down_bps={NET: found.down_bps} | (host.down_bps or {}),
+        up_queue=queue or access.queue,
+        up_bps={NET: access.up_bps} | (host.up_bps or {}),
+        down_bps={NET: access.down_bps} | (host.down_bps or {}),
     )
 
 
@@ -219,35 +219,35 @@ RATE_KEYS = {"interface_rate": "cables_bps", "up_rate": "up_bps", "down_rate": "
 
 
 def within_networks(root: Spot, hosts: Mapping[str, HostSpec], links: Collection[Link]) -> dict[str, HostSpec]:
-    """The same hosts, without the file's common limits of networks that they have no link in.
+    """Return the hosts without common limits of the file for networks in which a host has no link.
 
-    Raises UsageError for a host with such a limit of its own.
+    Raises UsageError if a host has such a limit of its own.
     """
     joined = {(host, link.via) for link in links for host in link.hosts}
-    found = {}
+    result = {}
     for number, (name, host) in enumerate(hosts.items()):
         kept_of: dict[str, Any] = {}
         for key, field in RATE_KEYS.items():
             limits = getattr(host, field) or {}
-            kept = {via: rate for via, rate in limits.items() if via == NET or (name, via) in joined}
-            kept_of[field] = kept or msgspec.UNSET
-            given = root.value["hosts"][number] if kept != limits and isinstance(root.value["hosts"], list) else None
-            if isinstance(given, dict) and key in given:
-                via = next(via for via in limits if via not in kept)
-                raise Spot(root.file, "a host", given, ("hosts", number)).error(
+            usable = {via: rate for via, rate in limits.items() if via == NET or (name, via) in joined}
+            kept_of[field] = usable or msgspec.UNSET
+            entry = root.value["hosts"][number] if usable != limits and isinstance(root.value["hosts"], list) else None
+            if isinstance(entry, dict) and key in entry:
+                via = next(via for via in limits if via not in usable)
+                raise Spot(root.file, "a host", entry, ("hosts", number)).error(
                     f"{key}: host {name!r} has no link in network {via!r}; give it a [[link]] there, or leave"
                     f" {via} out",
                     key,
                 )
-        found[name] = msgspec.structs.replace(host, **kept_of)
-    return found
+        result[name] = msgspec.structs.replace(host, **kept_of)
+    return result
 
 
 # --- links by their ends ------------------------------------------------------------------------------
 
 
 def hosts_named(spot: Spot, key: str, names: Sequence[str], hosts: Mapping[str, Any]) -> tuple[str, ...]:
-    """The hosts that a key of a table names, all for ``*``; an error names the nearest."""
+    """Return the hosts that a key of a table names, all for ``*``. An error has the nearest name."""
     for number, name in enumerate(names):
         if name == "*":
             if len(names) > 1:
@@ -259,12 +259,12 @@ def hosts_named(spot: Spot, key: str, names: Sequence[str], hosts: Mapping[str, 
 
 
 def links_of(chosen: Container[str], hosts: Iterable[str], via: str = NET) -> tuple[Link, ...]:
-    """All links of the chosen hosts over a network, both ways."""
+    """Return every link from and to the chosen hosts over a network."""
     return tuple(link for link in links_between(hosts, via) if link.source in chosen or link.target in chosen)
 
 
 def links_named(spot: Spot, hosts: Mapping[str, Any], via: str = NET) -> tuple[Link, ...]:
-    """The links that a table names, over a network; see ``Ends``."""
+    """Return the links over a network that a table names (see ``Ends``)."""
     ends = spot.read(Ends)
     if ends.host is not None:
         if other := next((key for key in ("from", "to", "both") if key in spot.value), None):
@@ -274,53 +274,53 @@ def links_named(spot: Spot, hosts: Mapping[str, Any], via: str = NET) -> tuple[L
         raise spot.error(f'{spot.what} says nothing about which links; give from and to ("*" is all hosts), or host')
     sources = hosts_named(spot, "from", ends.from_ or ("*",), hosts)
     targets = hosts_named(spot, "to", ends.to or ("*",), hosts)
-    found = dict.fromkeys(Link(a, b, via) for a in sources for b in targets if a != b)
+    links = dict.fromkeys(Link(a, b, via) for a in sources for b in targets if a != b)
     if ends.both:
-        found |= dict.fromkeys(link.back for link in list(found))
-    if not found:
+        links |= dict.fromkeys(link.back for link in list(links))
+    if not links:
         raise spot.error("no link has these ends; from and to must be different hosts", "from")
-    return tuple(found)
+    return tuple(links)
 
 
 # --- sites that are drawn -----------------------------------------------------------------------------
 
 
 def draw_sites(hosts: Iterable[HostSpec], grids: Sequence[Grid], seed: int) -> dict[str, HostSpec]:
-    """Every host that has no site gets one that all ``grids`` have, and that nobody else has: the one of its own name,
-    if there is one.
+    """Return the hosts, with a drawn site for each host without one. A site is in all ``grids``, and of one host only.
 
-    Drawn by seed and name, then the next site that was measured with all those before: hosts that are added at the
-    end leave the others' sites alone. Raises UsageError when there are not enough.
+    If a host has the name of a site, it gets this site. Otherwise seed and name draw a place in the list of sites. The
+    next free site from there that was measured with all sites so far is the host's. Hosts added at the end leave the
+    sites of other hosts unchanged. Raises UsageError if there are not enough sites.
     """
-    given = [
+    placed = [
         msgspec.structs.replace(host, site=host.name)
         if host.site is None and all(host.name in grid.sites.names for grid in grids)
         else host
         for host in hosts
     ]
     common = [site for site in grids[0].sites.names if all(grid.sites.find(site) for grid in grids[1:])]
-    taken = [site for host in given if host.site and (site := grids[0].sites.find(host.site))]
-    found: dict[str, HostSpec] = {}
-    for host in given:
+    used = [site for host in placed if host.site and (site := grids[0].sites.find(host.site))]
+    result: dict[str, HostSpec] = {}
+    for host in placed:
         if host.site is None:
             start = choose(len(common), seed, "site", host.name)[0]
             order = common[start:] + common[:start]
-            site = next((one for one in order if one not in taken and _measured(one, taken, grids)), None)
+            site = next((name for name in order if name not in used and _measured(name, used, grids)), None)
             if site is None:
                 sets = " and ".join(repr(grid.name) for grid in grids)
                 why = f"no site of {sets} is left" if common else f"{sets} have no site in common"
                 raise UsageError(f"{why} for host {host.name!r}; have fewer hosts, or give them sites (name@site)")
-            taken.append(site)
+            used.append(site)
             host = msgspec.structs.replace(host, site=site, drawn=True)
-        found[host.name] = host
-    return found
+        result[host.name] = host
+    return result
 
 
 def _measured(site: str, others: Iterable[str], grids: Sequence[Grid]) -> bool:
-    """Whether all grids have values between a site and those others that they know."""
+    """Return whether every grid has values between a site and the known sites of ``others``, both ways."""
     for grid in grids:
-        one = grid.sites.find(site)
-        for other in filter(None, map(grid.sites.find, others)):
-            if one is None or None in (grid.value(one, other), grid.value(other, one)):
+        name = grid.sites.find(site)
+        for known in filter(None, map(grid.sites.find, others)):
+            if name is None or None in (grid.value(name, known), grid.value(known, name)):
                 return False
     return True

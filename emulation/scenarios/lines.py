@@ -1,10 +1,10 @@
-"""Presets in scenario files: access lines of hosts, and paths that links are.
+"""Presets in scenario files: access lines of hosts, and paths for links.
 
-R1. A line belongs to a host. ``preset`` in the file's own keys or in ``[links]`` gives every host that line, and in a
-    host's entry, or in a ``[[link]]`` with ``host``, that host.
-R2. A figure beside a preset, in the same table, wins over the preset's. A host's own line wins over ``[links]``, and a
-    ``[[link]]`` wins over lines.
-R3. Lines are of the network that all hosts share.
+R1. A line belongs to a host. ``preset`` in the file's own keys or in ``[links]`` gives the line to every host. In a
+    host's entry, or in a ``[[link]]`` with ``host``, it gives the line to that host.
+R2. A figure in the same table wins over the preset's. A host's own line wins over ``[links]``, and a ``[[link]]`` wins
+    over lines.
+R3. Lines are in the network ``net``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.emulation.scenarios.toml import Spot, Written
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NET, Link
 
-KEYS = {"rate_bps": "rate", "delay_s": "delay", "jitter_s": "jitter"}  # of figures; others are called as their fields
+KEYS = {"rate_bps": "rate", "delay_s": "delay", "jitter_s": "jitter"}  # of figures; else the same name
 EVERY = "*"
 
 
@@ -41,7 +41,7 @@ class LineName(str, metaclass=Written):
 
 
 class HostsLine(NamedTuple):
-    """A line that a table gives hosts, by their names, and the queue beside it, if any."""
+    """Line that a table gives to hosts, by name, and the queue in the same table, if there is one."""
 
     preset: str
     queue: Queue | None
@@ -54,19 +54,19 @@ def is_line(name: Any) -> bool:
 
 
 def common_line(root: Spot) -> HostsLine | None:
-    """Return the line of hosts that have no own, from ``[links]`` or else from the file's own keys."""
+    """Return the line of hosts without an own line, from ``[links]`` or else from the file's own keys."""
     return _line_of(root.value.get("links")) or _line_of({"preset": root.value.get("preset")})
 
 
 def lines_of_links(root: Spot) -> list[HostsLine]:
     """Return the lines that ``[[link]]`` tables with ``host`` give, in the file's order."""
     tables = root.value.get("link")
-    found = [_line_of(table) for table in (tables if isinstance(tables, list) else [])]
-    return [line for line in found if line is not None and line.hosts != (EVERY,)]
+    lines = [_line_of(table) for table in (tables if isinstance(tables, list) else [])]
+    return [line for line in lines if line is not None and line.hosts != (EVERY,)]
 
 
 def _line_of(table: Any) -> HostsLine | None:
-    """Return the line that a table gives, before its values have been checked."""
+    """Return the line that a table gives, before a check of the table's values."""
     if not isinstance(table, dict) or not is_line(table.get("preset")):
         return None
     queue = None
@@ -80,19 +80,19 @@ def _line_of(table: Any) -> HostsLine | None:
 
 
 def line_of_host(name: str, lines: Iterable[HostsLine]) -> HostsLine | None:
-    """Return the last of these lines that names a host; None without one."""
+    """Return the last of these lines that names a host, or None."""
     named = [line for line in lines if name in line.hosts or EVERY in line.hosts]
     return named[-1] if named else None
 
 
 def with_rates(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a host, with the rates of the line among them, unless they give rates themselves (R2)."""
-    found = dict(keys)
+    """Return the keys of a host, with the rates of its line added. Rates among the keys win (R2)."""
+    result = dict(keys)
     if keys.get("preset") is not None:
         for key in ("up_rate", "down_rate"):
             rate_bps = units.rate_bps(PRESETS[keys["preset"]].figures[key].value)
-            found[key] = {NET: rate_bps} | (keys.get(key) or {})
-    return found
+            result[key] = {NET: rate_bps} | (keys.get(key) or {})
+    return result
 
 
 def check_table(spot: Spot) -> None:
@@ -109,13 +109,13 @@ def check_table(spot: Spot) -> None:
 def figures_of_lines(
     lines: Mapping[str, str | None], common: HostsLine | None, links: Iterable[Link], *, own: bool
 ) -> Iterator[tuple[dict[str, float | Queue], list[Link]]]:
-    """Yield figures by key of a file, and the links that lines give these figures.
+    """Yield figures by key of a file, and the links that get these figures from lines.
 
     Args:
         lines: the hosts' lines.
-        common: the line of hosts that have no own.
+        common: the line of hosts without an own line.
         links: all links.
-        own: yield the links with an own line at an end. Otherwise the other links are meant.
+        own: True for links with an own line at an end, False for the remaining links.
     """
     usual = (None, None if common is None else common.preset)
     for ends, some in by_lines(lines, (link for link in links if link.via == NET)).items():

@@ -1,9 +1,9 @@
-"""The links of a scenario file: constants, traces and data sets by sites become a shape, or a trace, for every link.
+"""Links of a scenario file: constants, traces and data sets by sites become a shape, or a trace, for every link.
 
-Every directed pair of hosts has the figures of ``[links]``, unless a ``[[link]]`` says otherwise; of several that say
-something the last in the file counts, figure by figure. A rate comes from one of ``rate``, ``trace``, ``traces`` and
-``throughput``, a delay from ``delay`` or ``latency``: one of these in a ``[[link]]`` takes the place of any other.
-Which links there are in further networks: see ``networks``.
+Every directed pair of hosts has the figures of ``[links]``. A ``[[link]]`` replaces single figures, and the last in the
+file counts. A rate comes from ``rate``, ``trace``, ``traces`` or ``throughput``, and a delay from ``delay``,
+``latency`` or ``trace``. A source in a ``[[link]]`` replaces every other source of the figure. ``networks`` has the
+rules for links of further networks.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ FILL = "fill"
 
 
 class Delay(float, metaclass=Written):
-    """Seconds; more than a minute must be a mistake."""
+    """Seconds, at most a minute: more must be a mistake."""
 
     @staticmethod
     def read(value: Any) -> float:
-        found = seconds(value)
-        if found > MAX_DELAY_S:
+        delay_s = seconds(value)
+        if delay_s > MAX_DELAY_S:
             raise UsageError(f"{value!r} is more than {MAX_DELAY_S:g} s; is its unit right?")
-        return found
+        return delay_s
 
 
 class QueueLength(metaclass=Written):
-    """What may wait for a link."""
+    """Limit of the queue of a link."""
 
     @staticmethod
     def read(value: Any) -> Queue:
@@ -67,19 +67,19 @@ class QueueLength(metaclass=Written):
 
 
 class Losses(metaclass=Written):
-    """Losses, independent of each other or in bursts."""
+    """Losses, independent or in bursts."""
 
     read = loss
 
 
 class LargestPacket(metaclass=Written):
-    """The MTU of a link."""
+    """MTU of a link."""
 
     read = mtu
 
 
 class Figures(Keys):
-    """Figures of a link's shape."""
+    """Keys for figures of a link's shape."""
 
     rate: Rate | None = None
     delay: Delay | None = None
@@ -95,7 +95,7 @@ class Figures(Keys):
 
 
 class Sets(Keys):
-    """Figures that come from elsewhere: a trace, or data sets."""
+    """Keys for figures from elsewhere: a trace, or data sets."""
 
     trace: Text | None = None
     traces: Text | None = None
@@ -106,7 +106,7 @@ class Sets(Keys):
     missing: Literal["error", "fill"] | None = None
 
 
-FIELDS = {"rate": "rate_bps", "delay": "delay_s", "jitter": "jitter_s", "burst": "burst_bytes"}  # others: as they are
+FIELDS = {"rate": "rate_bps", "delay": "delay_s", "jitter": "jitter_s", "burst": "burst_bytes"}  # else the same name
 
 
 def fields(key: str, value: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ _GRIDS: tuple[Kind, ...] = ("latency", "throughput")
 
 
 class _Said:
-    """What one table says of links, and what it names: a trace, a pool of them, grids."""
+    """Figures of one table for links, with the trace, the pool of traces and the grids of the table."""
 
     def __init__(self, spot: Spot) -> None:
         self.spot, self.sets = spot, spot.read(Sets)
@@ -133,24 +133,24 @@ class _Said:
         self.grids: dict[Kind, Grid] = {}
 
     def groups(self, key: str) -> list[str]:
-        """What a key says of links: a rate, a delay, a loss, or what is called like the key."""
+        """Return the groups of figures that a key sets: rate, delay, loss, or the key itself."""
         if key == "trace" and self.trace is not None:
             return [_GROUP_OF[field] for field in self.trace.figures]
         return ["rate" if key in _RATE else "delay" if key in _DELAY else key]
 
 
 class LinkReader:
-    """Reads ``[links]`` and ``[[link]]`` of a file, and the data sets that they name."""
+    """Reader of ``[links]`` and ``[[link]]`` of a file, and of the data sets in them."""
 
     def __init__(
         self, root: Spot, hosts: Mapping[str, HostSpec], seed: int, networks: Mapping[str, Tariff] = {}
     ) -> None:
-        """Raises UsageError naming the line for keys, links and data sets that are wrong."""
+        """Read the tables. Raises UsageError with the line for a wrong key, link or data set."""
         self._root, self._seed = root, seed
         self._folder = Path(root.file.name).parent
         self._pools: dict[tuple[Path | None, float | None], TraceSet] = {}
         self._grids: dict[tuple[Path, Kind], Grid] = {}
-        public = [NET, *(via for via, one in networks.items() if one.kind == "public" and via != NET)]
+        public = [NET, *(via for via, tariff in networks.items() if tariff.kind == "public" and via != NET)]
         self._says: dict[Link, dict[str, _Said]] = {link: {} for via in public for link in links_between(hosts, via)}
         common = root.inner("links", "[links]")
         common.only(Figures, Sets)
@@ -163,7 +163,7 @@ class LinkReader:
             via = via_of(spot, networks)
             named = links_named(spot, hosts, via)
             self._take(spot, named if via in public else self._rented(spot, named))
-        rented = {via for via, one in networks.items() if one.kind == "dedicated"}
+        rented = {via for via, tariff in networks.items() if tariff.kind == "dedicated"}
         if idle := sorted(rented - {link.via for link in self._says}):
             tables = root.inner("networks", "[networks]")
             raise tables.error(f"network {idle[0]!r} has no links; give it a [[link]], or leave it out", idle[0])
@@ -175,7 +175,10 @@ class LinkReader:
         self.hosts = self._sited(hosts)
 
     def _rented(self, spot: Spot, links: Sequence[Link]) -> Sequence[Link]:
-        """The links of a dedicated network that a table gives it; UsageError for one that it has, or without a rate."""
+        """Add the links that a table gives to a dedicated network, and return them.
+
+        Raises UsageError for a link that is given twice, or has no rate.
+        """
         if twice := next((link for link in links if link in self._says), None):
             raise spot.error(f"link {twice.text} stands there twice; a dedicated link is given once")
         if not spot.value.keys() & {*_RATE, "trace", "preset"}:
@@ -184,15 +187,15 @@ class LinkReader:
         return links
 
     def _take(self, spot: Spot, links: Iterable[Link]) -> None:
-        said = _Said(spot)
-        sets = said.sets
+        table = _Said(spot)
+        sets = table.sets
         if sets.trace is not None:
             with spot.reading("trace"):
-                said.trace = read_link_trace(self._folder / sets.trace)
-                said.rate = said.trace.rate
-        groups = {group: said for key in said.keys for group in said.groups(key)}
+                table.trace = read_link_trace(self._folder / sets.trace)
+                table.rate = table.trace.rate
+        groups = {group: table for key in table.keys for group in table.groups(key)}
         for group in groups:
-            chosen = [key for key in said.keys if group in said.groups(key)]
+            chosen = [key for key in table.keys if group in table.groups(key)]
             if len(chosen) > 1:
                 raise spot.error(f"{chosen[0]} and {chosen[1]} both say it; leave one of them out", chosen[1])
         if sets.link_mean is not None and sets.traces is None and sets.throughput is None:
@@ -200,25 +203,25 @@ class LinkReader:
                              "link_mean")  # fmt: skip
         if sets.traces is not None:
             with spot.reading("traces"):
-                said.pool = self._pool(sets.traces, sets.link_mean)
+                table.pool = self._pool(sets.traces, sets.link_mean)
         for kind in _GRIDS:
             if (name := getattr(sets, kind)) is not None:
                 with spot.reading(kind):
-                    said.grids[kind] = self._grid(name, kind)
+                    table.grids[kind] = self._grid(name, kind)
         for key, figure in figures_of_path(sets.preset).items():
             if key not in groups:
-                said.figures[key], groups[key] = figure, said
+                table.figures[key], groups[key] = figure, table
         for link in links:
             self._says[link].update(groups)
 
     def _take_lines(self, hosts: Mapping[str, HostSpec], *, own: bool) -> None:
-        """Give links the figures of their hosts' lines: of lines that hosts have of their own, or of common ones."""
+        """Give links the figures of the hosts' lines. ``own``: for links with an own line, or else for the rest."""
         lines = {name: host.preset or None for name, host in hosts.items()}
         for figures, links in figures_of_lines(lines, common_line(self._root), self._says, own=own):
-            said = _Said(Spot(self._root.file, "a preset", {}, ("hosts",)))
-            said.figures = {**figures}
+            table = _Said(Spot(self._root.file, "a preset", {}, ("hosts",)))
+            table.figures = {**figures}
             for link in links:
-                self._says[link].update(dict.fromkeys(figures, said))
+                self._says[link].update(dict.fromkeys(figures, table))
 
     def _pool(self, name: str, mean_bps: float | None) -> TraceSet:
         path = None if name == GENERATED else find_set(name, "bandwidth", self._folder)
@@ -233,13 +236,13 @@ class LinkReader:
         return self._grids[path, kind]
 
     def _sited(self, hosts: Mapping[str, HostSpec]) -> dict[str, HostSpec]:
-        """The hosts, with sites drawn where grids need them; those given must be known to one of the sets."""
+        """Return the hosts, with drawn sites if grids need sites. Raises UsageError for a site that no set knows."""
         grids, pools = list(self._grids.values()), [pool for pool in self._pools.values() if pool.pairs]
         sets: list[Grid | TraceSet] = [*grids, *pools]
-        known = [one.sites for one in sets]
+        known = [data_set.sites for data_set in sets]
         for number, host in enumerate(hosts.values()):
             if host.site and known and not any(sites.find(host.site) for sites in known):
-                names = " or ".join(repr(one.name) for one in sets)
+                names = " or ".join(repr(data_set.name) for data_set in sets)
                 near = near_miss(host.site, [name for sites in known for name in sites.names])
                 raise self._root.error(
                     f"host {host.name!r}: there is no site {host.site!r} in {names}; {near}", "hosts", number
@@ -252,33 +255,33 @@ class LinkReader:
             raise self._root.error(str(error), "hosts") from None
 
     def courses(self, gap_s: float) -> dict[Link, tuple[Course, ...]]:
-        """What traces of delays and losses make of the links that follow some; ``gap_s``: as for ``LinkTrace.course``.
+        """Return the courses of links whose delay or loss follows a trace. ``gap_s``: as for ``LinkTrace.course``.
 
-        Links that follow the same share them.
+        Links with the same trace and figures share a course.
         """
-        made: dict[tuple[int, tuple[str, ...]], Course] = {}
-        found: dict[Link, tuple[Course, ...]] = {}
+        shared: dict[tuple[int, tuple[str, ...]], Course] = {}
+        by_link: dict[Link, tuple[Course, ...]] = {}
         for link, says in self._says.items():
             followed: dict[int, tuple[LinkTrace, list[str]]] = {}
             for field in (DELAY, LOSS):
-                said = says.get(_GROUP_OF[field])
-                if said is not None and said.trace is not None and field in said.trace.figures:
-                    followed.setdefault(id(said.trace), (said.trace, []))[1].append(field)
+                table = says.get(_GROUP_OF[field])
+                if table is not None and table.trace is not None and field in table.trace.figures:
+                    followed.setdefault(id(table.trace), (table.trace, []))[1].append(field)
             for trace, fields in followed.values():
                 key = (id(trace), tuple(fields))
-                if key not in made:
-                    made[key] = trace.course(fields, gap_s)
-                found[link] = (*found.get(link, ()), made[key])
-        return found
+                if key not in shared:
+                    shared[key] = trace.course(fields, gap_s)
+                by_link[link] = (*by_link.get(link, ()), shared[key])
+        return by_link
 
     def links(self) -> tuple[dict[Link, LinkShape], dict[Link, BandwidthTrace]]:
-        """Every link's shape at the start, emulated, and the traces of those whose rate follows one."""
+        """Return every link's shape at the start (emulated), and the traces of links whose rate follows one."""
         shapes: dict[Link, LinkShape] = {}
         traces: dict[Link, BandwidthTrace] = {}
         for link, says in self._says.items():
             figures: dict[str, Any] = {}
-            for key, said in says.items():
-                figures |= fields(key, _figure(key, said)) if key in _PLAIN else {}
+            for key, table in says.items():
+                figures |= fields(key, _figure(key, table)) if key in _PLAIN else {}
             rate = self._rate(link, says.get("rate"))
             if isinstance(rate, BandwidthTrace):
                 traces[link] = rate
@@ -301,24 +304,27 @@ class LinkReader:
             return said.rate
         if said.pool is not None:
             return self._trace(link, said, said.pool)
-        found, mean_bps = self._measured(link, said, "throughput"), said.sets.link_mean
-        return found if mean_bps is None else found * mean_bps / said.grids["throughput"].mean
+        rate_bps, mean_bps = self._measured(link, said, "throughput"), said.sets.link_mean
+        return rate_bps if mean_bps is None else rate_bps * mean_bps / said.grids["throughput"].mean
 
     def _trace(self, link: Link, said: _Said, pool: TraceSet) -> BandwidthTrace:
-        """The pair's own series where the set and the file name sites, else one drawn from the whole set."""
+        """Return the pair's own series if set and file name the sites, or else a trace drawn from the whole set."""
         ends = [self.hosts[host] for host in link[:2]]
         sites = [host.site for host in ends if host.site is not None and not host.drawn]
         if pool.pairs and len(sites) == 2:
             names = [pool.sites.find(site) for site in sites]
-            found = pool.pairs.get((names[0] or "", names[1] or ""))
-            if found is not None:
-                return self._own_series(pool, found)
+            series = pool.pairs.get((names[0] or "", names[1] or ""))
+            if series is not None:
+                return self._own_series(pool, series)
             if said.sets.missing != FILL:
                 raise self._missing(link, said, "traces", names)
         return draw(pool.pool, self._seed, *link).cut()
 
     def _own_series(self, pool: TraceSet, found: Mapping[str, BandwidthTrace]) -> BandwidthTrace:
-        """All links follow one batch of measurements where that has them, from one moment on: it varied together."""
+        """Return a pair's series from a drawn batch of measurements, from a drawn moment on.
+
+        Batch and moment are the same for all pairs of the batch: their rates varied together.
+        """
         order = sorted(pool.batches, key=lambda batch: two_draws(self._seed, "batch", batch))
         trace = next(found[batch] for batch in order if batch in found)
         return trace.offset(two_draws(self._seed, "start")[0] / 2**64 * trace.duration_s)
@@ -343,7 +349,7 @@ class LinkReader:
     def _missing(
         self, link: Link, said: _Said, key: str, names: Sequence[str | None], measured: float | None = None
     ) -> UsageError:
-        """A set has nothing for a link, or ``measured`` nothing; ``names``: what it calls the sites of the ends."""
+        """Return the error for a link without a value, or with ``measured`` 0. ``names``: the ends in the set."""
         sites = [self.hosts[host].site or "" for host in link[:2]]
         unknown = next((site for site, name in zip(sites, names, strict=True) if name is None), None)
         why = f"; it has no site {unknown!r}" if unknown else "; both are at one site" if names[0] == names[1] else ""
@@ -360,7 +366,7 @@ class LinkReader:
 
 
 def _figure(key: str, said: _Said) -> Any:
-    """What a table says; of a trace's loss the first, which is not a shape's where it is all (its course cuts)."""
+    """Return a figure of a table. For a trace's loss, it is the first one, or 0 if the course cuts the link then."""
     if key in said.figures or said.trace is None:
         return said.figures[key]
     first = float(said.trace.figures[LOSS][0])

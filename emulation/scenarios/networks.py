@@ -1,8 +1,9 @@
-"""The networks of a scenario file, which join its hosts: what each costs, and which links there are in it.
+"""Networks of a scenario file, which join the hosts, with prices and links.
 
-R1. The network that all hosts share has a link for every directed pair. It is public, and need not be described.
-R2. A further public network has all of these too: ``[links]`` is for them as well.
-R3. A dedicated network has the links that a ``[[link]]`` gives it, each with a rate and a way back, and no others.
+R1. The network ``net``, which all hosts share, has a link for every directed pair. It is public, and need not be
+    described.
+R2. A further public network has a link for every directed pair too, and ``[links]`` applies to it.
+R3. A dedicated network has only the links of its ``[[link]]`` tables, each with a rate and a reverse link.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thalweg.middleware.network.tariffs import TARIFFS, Kind, Tariff
 from thalweg.middleware.network.view import NET
 
 EVERY = "*"
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,30}[A-Za-z0-9])?")  # it stands behind a host's name and a dot
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,30}[A-Za-z0-9])?")  # it follows a host's name and a dot
 
 
 class Price(float, metaclass=Written):
@@ -34,7 +35,7 @@ class Price(float, metaclass=Written):
 
 
 class NetworkKeys(Keys):
-    """What ``[networks.NAME]`` says: prices in dollars, of 10^9 bytes, a link's hour, and that of a port's Gbit/s."""
+    """Keys of ``[networks.NAME]``: dollars for 10^9 bytes, an hour of a link, and an hour of a Gbit/s of a port."""
 
     kind: Kind | None = None
     price_per_gb: Price | None = None
@@ -44,7 +45,7 @@ class NetworkKeys(Keys):
 
 
 class Within(Keys):
-    """Of which network the links are that a table names."""
+    """Key that names the network of a table's links."""
 
     network: Text | None = None
 
@@ -53,27 +54,27 @@ _PRICES = {"price_per_gb": "per_gb", "price_per_hour": "per_hour", "price_per_po
 
 
 def read_networks(root: Spot) -> dict[str, Tariff]:
-    """What the networks cost that the file describes, by name."""
+    """Return the tariffs of the networks in the file, by name."""
     tables = root.inner("networks", "[networks]")
-    found: dict[str, Tariff] = {}
+    tariffs: dict[str, Tariff] = {}
     for name in tables.value:
         spot = tables.inner(name, f"[networks.{name}]")
         if not _NAME.fullmatch(name):
             raise tables.error(f"network name {name!r} must be letters, digits and - _ between them, at most 32", name)
         spot.only(NetworkKeys)
-        given = spot.given(spot.read(NetworkKeys))
-        kind = given.get("kind", "public" if name == NET else "dedicated")
+        values = spot.given(spot.read(NetworkKeys))
+        kind = values.get("kind", "public" if name == NET else "dedicated")
         if name == NET and kind != "public":
             raise spot.error(f"{NET!r} joins all hosts, so it is public; give links that are rented a network of their"
                              " own", "kind")  # fmt: skip
-        found[name] = _tariff(spot, kind, given)
-    if len(found.keys() - {NET}) > MAX_NETWORKS:
-        raise tables.error(f"{len(found)} networks; a testbed has at most {MAX_NETWORKS} besides {NET!r}")
-    return found
+        tariffs[name] = _tariff(spot, kind, values)
+    if len(tariffs.keys() - {NET}) > MAX_NETWORKS:
+        raise tables.error(f"{len(tariffs)} networks; a testbed has at most {MAX_NETWORKS} besides {NET!r}")
+    return tariffs
 
 
 def _tariff(spot: Spot, kind: Kind, given: Mapping[str, Any]) -> Tariff:
-    """The prices given, the kind's own where none is."""
+    """Return the tariff with the given prices, or without prices, the tariff of the kind."""
     priced = [key for key in _PRICES if key in given]
     if kind == "public" and (rent := next((key for key in priced[::-1] if key != "price_per_gb"), None)):
         raise spot.error(f"{rent}: in a public network no link is rented; leave it out", rent)
@@ -85,7 +86,7 @@ def _tariff(spot: Spot, kind: Kind, given: Mapping[str, Any]) -> Tariff:
 
 
 def via_of(spot: Spot, networks: Mapping[str, Tariff]) -> str:
-    """The network that a table names; the one that all hosts share where it names none."""
+    """Return the network that a table names, or without a name ``net``."""
     via = spot.read(Within).network or NET
     if via not in (NET, *networks):
         raise spot.error(f"network: there is no {via!r}; {near_miss(via, [NET, *networks])}", "network")
@@ -93,6 +94,6 @@ def via_of(spot: Spot, networks: Mapping[str, Tariff]) -> str:
 
 
 def vias_of(spot: Spot, networks: Mapping[str, Tariff], default: str = NET) -> tuple[str, ...]:
-    """Those that an event befalls: the one that it names, or for ``*`` all."""
+    """Return the networks of an event: the named network, or all for ``*``. ``default``: if it names none."""
     named = spot.value.get("network", default)
     return (NET, *(via for via in networks if via != NET)) if named == EVERY else (via_of(spot, networks),)

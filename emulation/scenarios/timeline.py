@@ -1,12 +1,12 @@
-"""A network over time: its links at the start, the traces that their rates follow, and what befalls them.
+"""Network over time: links at the start, traces of rates, and changes of links and hosts.
 
-``Timeline`` is the form in which testbeds, plans and the virtual shell all take a network; ``compile_timeline`` makes
-one of a scenario. Its events become changes of links: from when on, which link, and the total effect that holds then.
+``Timeline`` is the form of a network for testbeds, plans and the virtual shell. ``compile_timeline`` makes one from a
+scenario. The scenario's events become changes of links: a time, a link, and the total effect from then on.
 
-R1. Where events overlap, a later one in the file wins over an earlier one, figure by figure (a rate, a delay, …).
-R2. Factors multiply each other and whatever rate there is, given by an event or by the link.
+R1. If events overlap, a later event in the file wins over an earlier one, figure by figure (a rate, a delay, …).
+R2. Factors multiply each other and the rate, whether the rate is of an event or of the link.
 R3. A cut wins over everything.
-R4. When the last event ends, the link is as the file describes it, its trace where it would be by then.
+R4. After the last event, the link is as the file describes it, and its trace is where it would be by then.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from thalweg.middleware.network.view import NET, Cable, Link, as_link, cable_of
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A network over time. Seconds and bit/s are emulated, but for what ``wall_…`` gives.
+    """Network over time. Seconds and bit/s are emulated, except in ``wall_…``.
 
-    ``hosts``: by name. ``networks``: what those cost that have been described. ``links``: every directed pair over
-    the network that all hosts share, and those of the others, with their shapes at the start. ``traces``: of those
-    links whose rate follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them
-    is missing in ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2). ``deeds``:
-    what befalls the hosts' processes, by time. ``carriers``: when hosts lose their carrier and get it back; their links
-    are cut meanwhile. ``ipv6``, ``control_band``, ``private``: of a scenario.
+    ``hosts``: by name. ``networks``: tariffs of described networks. ``links``: shapes at the start. They have every
+    directed pair over the network ``net``, and the links of further networks. ``traces``: of links whose rate follows a
+    trace. ``changes``: sorted by time. A change replaces the link's change before, and its link is in ``links``.
+    ``layer``: rates count IP packets (3) or Ethernet frames (2). ``deeds``: events of hosts' processes, by time.
+    ``carriers``: losses and returns of hosts' carriers. The hosts' links are cut meanwhile. ``ipv6``, ``control_band``,
+    ``private``: of a scenario.
     """
 
     hosts: Mapping[str, HostSpec]
@@ -63,74 +63,76 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of_traces(cls, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> Timeline:
-        """Links that follow traces, and that nothing befalls; their ends are the hosts."""
+        """Return a network of links that follow traces, without events. The hosts are the links' ends."""
         hosts = {host: HostSpec(host) for link in traces for host in link[:2]}
         links = {link: LinkShape(trace.rate_at(0.0)) for link, trace in traces.items()}
         return cls(hosts=hosts, links=links, traces=traces, time_scale=time_scale)
 
     @property
     def capacities(self) -> dict[str, HostFigures]:
-        """The hosts that say something of their processors."""
+        """Figures of processors, by host. A host without figures is left out."""
         hosts = self.hosts.values()
-        return {one.name: HostFigures(one.speed or 1.0, one.cores or 1) for one in hosts if one.speed or one.cores}
+        return {
+            host.name: HostFigures(host.speed or 1.0, host.cores or 1) for host in hosts if host.speed or host.cores
+        }
 
     @property
     def sites(self) -> dict[str, str]:
-        """Where the hosts are of which the file says so: what is at one site fails together."""
-        return {one.name: one.site for one in self.hosts.values() if one.site}
+        """Sites by host. Hosts at one site fail together. A host without a site is left out."""
+        return {host.name: host.site for host in self.hosts.values() if host.site}
 
     def delayed(self, delays_s: Mapping[Link, float]) -> Timeline:
-        """The same where links have these delays."""
+        """Return the network with these delays of links."""
         links = {link: shape._replace(delay_s=delays_s[link]) for link, shape in self.links.items()}
         return msgspec.structs.replace(self, links=links)
 
     @cached_property
     def by_link(self) -> Mapping[Link, Sequence[tuple[float, Effect]]]:
-        """The changes of every link that has any: (seconds, effect)."""
-        found: dict[Link, list[tuple[float, Effect]]] = {}
-        for one in self.changes:
-            found.setdefault(one.link, []).append((one.at_s, one.effect))
-        return found
+        """Changes of every changed link: (seconds, effect)."""
+        changes: dict[Link, list[tuple[float, Effect]]] = {}
+        for change in self.changes:
+            changes.setdefault(change.link, []).append((change.at_s, change.effect))
+        return changes
 
     @property
     def delays(self) -> bool:
-        """Whether a link has a delay at any time."""
+        """Return whether a link has a delay at any time."""
         return any(shape.delay_s for shape in self.links.values()) or any(
             change.effect.delay_s for change in self.changes
         )
 
     @property
     def further(self) -> list[str]:
-        """The networks besides the one that all share."""
+        """Networks besides ``net``."""
         return [via for via in self.networks if via != NET]
 
     @property
     def interfaces_bps(self) -> dict[Cable, float]:
-        """The cables that are limited."""
+        """Limits of interfaces, by cable."""
         hosts = self.hosts.values()
-        return {cable_of(one.name, via): bps for one in hosts for via, bps in one.interfaces_bps.items()}
+        return {cable_of(host.name, via): bps for host in hosts for via, bps in host.interfaces_bps.items()}
 
     @property
     def up_bps(self) -> dict[Cable, float]:
-        """The total sending rates of hosts (``up_rate``), by cable. The limits of interfaces are not among them."""
+        """Total sending rates of hosts (``up_rate``), by cable, without the limits of interfaces."""
         hosts = self.hosts.values()
-        return {cable_of(one.name, via): bps for one in hosts for via, bps in (one.up_bps or {}).items()}
+        return {cable_of(host.name, via): bps for host in hosts for via, bps in (host.up_bps or {}).items()}
 
     @property
     def down_bps(self) -> dict[Cable, float]:
-        """The total receiving rates of hosts (``down_rate``), by cable, likewise."""
+        """Total receiving rates of hosts (``down_rate``), by cable, without the limits of interfaces."""
         hosts = self.hosts.values()
-        return {cable_of(one.name, via): bps for one in hosts for via, bps in (one.down_bps or {}).items()}
+        return {cable_of(host.name, via): bps for host in hosts for via, bps in (host.down_bps or {}).items()}
 
     @property
     def wall_interfaces_bps(self) -> dict[Cable, float]:
-        """The limits of interfaces in wall-clock bit/s."""
+        """Limits of interfaces in wall-clock bit/s, by cable."""
         return {cable: bps * self.time_scale for cable, bps in self.interfaces_bps.items()}
 
     def shape_testbed(self, testbed: Testbed, tell: Callable[[int], None] | None = None) -> None:
-        """Make a testbed's links and interfaces what they are at the start.
+        """Set a testbed's links and interfaces as they are at the start.
 
-        Links come first: if the kernel refuses one of them, nothing has been set.
+        Links come first: if the kernel refuses a link, nothing has been set.
         """
         testbed.shape(self.wall_shapes(), tell)
         interfaces, ways = self.interfaces_bps, (self.up_bps, self.down_bps)
@@ -140,13 +142,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 both = {host: min(interfaces.get(end, math.inf), own.get(end, math.inf)) * self.time_scale
                         for host in self.hosts for end in [cable_of(host, via)]}  # fmt: skip
                 limits.append({host: bps if bps < math.inf else None for host, bps in both.items()})
-            if any(bps is not None for one in limits for bps in one.values()) or testbed.limited:
+            if any(bps is not None for direction in limits for bps in direction.values()) or testbed.limited:
                 if via == NET:
                     self._set_lines(testbed)
                 testbed.limit_hosts(limits[0], limits[1], via)
 
     def _set_lines(self, testbed: Testbed) -> None:
-        """Note the access lines of hosts, if there are any, or were any before."""
+        """Set the access lines of a testbed's hosts, if there are lines now, or were lines before."""
         lines = {
             host.name: HostLine(host.preset, (host.up_queue or QUEUE).dilated(self.time_scale)) if host.preset else None
             for host in self.hosts.values()
@@ -156,47 +158,47 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def rented(self) -> dict[Link, float]:
-        """The links of dedicated networks, and the most that each carries at any time, in bit/s."""
-        found = {}
+        """Links of dedicated networks, with the highest rate of each in bit/s."""
+        rates_bps = {}
         for link, shape in self.links.items():
             if link.via != NET and self.networks[link.via].kind == "dedicated":
                 trace = self.traces.get(link)
-                found[link] = shape.rate_bps if trace is None else float(trace.rates_bps.max())
-        return found
+                rates_bps[link] = shape.rate_bps if trace is None else float(trace.rates_bps.max())
+        return rates_bps
 
     @property
     def agreed_bps(self) -> dict[Link, float]:
-        """What planners are told that each of them carries: its mean."""
+        """Mean rate of every rented link in bit/s, as planners see it."""
         return {link: self.trace(link).mean_bps for link in self.rented}
 
     def over(self, networks: Collection[str]) -> Timeline:
-        """The same with these networks alone, and the one that all share."""
-        kept = {NET, *networks}
+        """Return the timeline with only these networks and ``net``."""
+        chosen = {NET, *networks}
         return msgspec.structs.replace(
             self,
-            networks={via: tariff for via, tariff in self.networks.items() if via in kept},
-            links={link: shape for link, shape in self.links.items() if link.via in kept},
-            traces={link: trace for link, trace in self.traces.items() if link.via in kept},
-            changes=[one for one in self.changes if one.link.via in kept],
-            carriers=[one for one in self.carriers if one.via in kept],
+            networks={via: tariff for via, tariff in self.networks.items() if via in chosen},
+            links={link: shape for link, shape in self.links.items() if link.via in chosen},
+            traces={link: trace for link, trace in self.traces.items() if link.via in chosen},
+            changes=[change for change in self.changes if change.link.via in chosen],
+            carriers=[change for change in self.carriers if change.via in chosen],
         )
 
     def wall_shapes(self) -> dict[Link, LinkShape]:
-        """Every link's shape at the start as a testbed takes it: rates times the time scale, delays divided by it."""
+        """Return the shapes of links at the start in wall time: rates times the time scale, delays divided by it."""
         return {link: shape.dilated(self.time_scale) for link, shape in self.links.items()}
 
     def trace(self, link: Link) -> BandwidthTrace:
-        """What a link's rate follows before any change; of a constant rate a trace of one row."""
-        found = self.traces.get(link)
-        return BandwidthTrace.constant(as_link(link).text, self.links[link].rate_bps) if found is None else found
+        """Return the trace of a link's rate, before changes. A constant rate is a trace of one row."""
+        trace = self.traces.get(link)
+        return BandwidthTrace.constant(as_link(link).text, self.links[link].rate_bps) if trace is None else trace
 
     def rates(
         self, *, floor_bps: float | None = None, emulated: Mapping[Link, BandwidthTrace] | None = None
     ) -> dict[Link, BandwidthTrace | ChangedRates]:
-        """What every link's rate really is over time, changes and all.
+        """Return the real rate of every link over time, with all changes.
 
-        ``floor_bps``: the least that a link is set to unless it is cut; default what testbeds can set. ``emulated``:
-        what a replay has made of the traces (``ReplayHandle.emulated``), default the traces themselves.
+        ``floor_bps``: least rate of a link without a cut, by default the least that testbeds can set. ``emulated``:
+        traces as a replay has made them (``ReplayHandle.emulated``), by default the traces themselves.
         """
         least_bps = RATE_FLOOR_BPS / self.time_scale if floor_bps is None else floor_bps
         known = emulated or {}
@@ -206,16 +208,16 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def shapes(self, link: Link) -> list[tuple[float, LinkShape]]:
-        """A link's whole shape, each from its time on until the next; the first from 0 on.
+        """Return the shapes of a link over time, each with its begin. The first begins at 0.
 
-        Of a link that follows a trace the rate is that of the moment: ``rates`` has what comes between.
+        If the link follows a trace, a shape has the rate at its begin. ``rates`` has the rates in between.
         """
         base, trace = self.links[link], self.trace(link)
         events = self.by_link.get(link, ())
         return [(0.0, base), *((at_s, effect.shape(base, trace.rate_at(at_s))) for at_s, effect in events)]
 
     def renamed(self, names: Mapping[str, str]) -> Timeline:
-        """The same with other names of hosts, each under its present one."""
+        """Return the timeline with new names of hosts. ``names``: new names by present name."""
 
         def ends(link: Link) -> Link:
             source, target, via = *link[:2], as_link(link).via
@@ -223,27 +225,27 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         return msgspec.structs.replace(
             self,
-            hosts={names[host]: msgspec.structs.replace(one, name=names[host]) for host, one in self.hosts.items()},
+            hosts={names[host]: msgspec.structs.replace(entry, name=names[host]) for host, entry in self.hosts.items()},
             links={ends(link): shape for link, shape in self.links.items()},
             traces={ends(link): trace for link, trace in self.traces.items()},
-            changes=[msgspec.structs.replace(one, link=ends(one.link)) for one in self.changes],
-            deeds=[msgspec.structs.replace(one, host=names[one.host]) for one in self.deeds],
-            carriers=[msgspec.structs.replace(one, host=names[one.host]) for one in self.carriers],
+            changes=[msgspec.structs.replace(entry, link=ends(entry.link)) for entry in self.changes],
+            deeds=[msgspec.structs.replace(entry, host=names[entry.host]) for entry in self.deeds],
+            carriers=[msgspec.structs.replace(entry, host=names[entry.host]) for entry in self.carriers],
         )
 
 
 def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Timeline:
-    """The network of a scenario over time.
+    """Return the network of a scenario over time.
 
-    Flaps, churn and courses go on until ``duration_s`` (default: the scenario's own). The same file and seed
-    give the same changes; a longer duration only adds to them. Raises UsageError for more than can be kept.
+    Flaps, churn and courses go on until ``duration_s`` (default: the scenario's own). The same file and seed give the
+    same changes. A longer duration only adds changes. Raises UsageError for too many changes.
     """
     horizon_s = scenario.duration_s if duration_s is None else duration_s
-    turns: dict[Link, list[tuple[float, int, int]]] = {}  # (when, event, 1 begins or -1 ends)
+    turns: dict[Link, list[tuple[float, int, int]]] = {}  # (seconds, event, 1 for begin or -1 for end)
     count = 0
     for number, event in enumerate(scenario.events):
         for start_s, stop_s, links in event.spans(horizon_s, scenario.seed, number):
-            if stop_s <= start_s:  # shorter than such times can tell
+            if stop_s <= start_s:  # too short for the precision of the times
                 continue
             count += 2 * len(links)
             if count > MAX_CHANGES:
@@ -252,14 +254,14 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
                     " times, or the scenario a shorter duration"
                 )
             for link in links:
-                found = turns.setdefault(link, [])
-                found.append((start_s, number, 1))
+                link_turns = turns.setdefault(link, [])
+                link_turns.append((start_s, number, 1))
                 if stop_s < math.inf:
-                    found.append((stop_s, number, -1))
+                    link_turns.append((stop_s, number, -1))
     known: dict[tuple[int, ...], Effect] = {(): NEUTRAL}
     changes: list[LinkChange] = []
-    for link, found in turns.items():
-        changes += _link_changes(link, sorted(found), scenario, known)
+    for link, link_turns in turns.items():
+        changes += _link_changes(link, sorted(link_turns), scenario, known)
     changes = following(scenario.courses, horizon_s, changes)
     return Timeline(
         hosts=scenario.hosts, links=scenario.links, traces=scenario.traces, changes=changes,
@@ -272,7 +274,7 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
 
 
 def _carriers(events: Iterable[Event]) -> list[CarrierChange]:
-    """Return the changes of carriers by time. Of losses that overlap, the last one to end gives the carrier back."""
+    """Return the changes of carriers by time. If losses overlap, the end of the last one gives the carrier back."""
     turns = sorted((change for event in events for change in event.carriers()), key=lambda one: (one.at_s, one.up))
     lost, changes = Counter[tuple[str, str]](), []
     for change in turns:
@@ -287,10 +289,10 @@ def _carriers(events: Iterable[Event]) -> list[CarrierChange]:
 def _link_changes(
     link: Link, turns: Sequence[tuple[float, int, int]], scenario: Scenario, known: dict[tuple[int, ...], Effect]
 ) -> list[LinkChange]:
-    """One link's changes, of the beginnings and ends of what befalls it."""
+    """Return the changes of one link. ``turns``: begins and ends of its events. ``known``: effects by events."""
     changes: list[LinkChange] = []
-    spans = [0] * len(scenario.events)  # that hold now, of every event
-    holding: list[int] = []  # the events that do, in order
+    spans = [0] * len(scenario.events)  # number of active spans, by event
+    holding: list[int] = []  # active events, in the order of the file
     last = NEUTRAL
     for i, (at_s, number, by) in enumerate(turns):
         spans[number] += by
@@ -302,31 +304,31 @@ def _link_changes(
             continue
         key = tuple(holding)
         if key not in known:
-            known[key] = combined(scenario.events[one].effect for one in holding)
+            known[key] = combined(scenario.events[event].effect for event in holding)
         if known[key] != last:
             last = known[key]
             changes.append(LinkChange(at_s, link, last))
     return changes
 
 
-FOLLOWED_CHANGES = 500_000  # of links that follow traces of delays and losses: each may differ from all others
+FOLLOWED_CHANGES = 500_000  # of links that follow traces of delays and losses: all may differ
 
 
 def _many(courses: Mapping[Link, Sequence[Course]], horizon_s: float) -> float:
-    return sum(one.many(horizon_s) for some in courses.values() for one in some)
+    return sum(course.many(horizon_s) for some in courses.values() for course in some)
 
 
 def longest_s(courses: Mapping[Link, Sequence[Course]]) -> float:
-    """How long courses can be followed, a scenario's default duration at most."""
+    """Return how long courses can be followed in seconds, at most the default duration of a scenario."""
     return math.floor(DURATION_S * min(1.0, FOLLOWED_CHANGES / max(1.0, _many(courses, DURATION_S))))
 
 
 def following(
     courses: Mapping[Link, Sequence[Course]], horizon_s: float, changes: Sequence[LinkChange] = ()
 ) -> list[LinkChange]:
-    """``changes``, sorted, on links whose delays and losses follow courses until ``horizon_s``; changes win (R1).
+    """Return the changes of links, sorted, with the courses of delays and losses until ``horizon_s``.
 
-    Raises UsageError for more than can be kept.
+    ``changes``: by events, sorted. They win over courses (R1). Raises UsageError for too many changes.
     """
     count = _many(courses, horizon_s)
     if count > FOLLOWED_CHANGES:
@@ -335,44 +337,44 @@ def following(
             f"traces of delays and losses are {count:,.0f} changes of links in {format_time(horizon_s)}, more than"
             f" {FOLLOWED_CHANGES:,}; let fewer links follow them, or give the scenario a duration (of {longest})"
         )
-    given: dict[Link, list[LinkChange]] = {}
+    by_link: dict[Link, list[LinkChange]] = {}
     for change in changes:
-        given.setdefault(change.link, []).append(change)
-    found = [change for change in changes if change.link not in courses]
+        by_link.setdefault(change.link, []).append(change)
+    result = [change for change in changes if change.link not in courses]
     for link, some in courses.items():
-        rows = [(at_s, i, effect) for i, one in enumerate(some) for at_s, effect in one.until(horizon_s)]
-        rows += [(change.at_s, len(some), change.effect) for change in given.get(link, ())]
+        rows = [(at_s, i, effect) for i, course in enumerate(some) for at_s, effect in course.until(horizon_s)]
+        rows += [(change.at_s, len(some), change.effect) for change in by_link.get(link, ())]
         rows.sort(key=itemgetter(0))
         holding, known = [NEUTRAL] * (len(some) + 1), dict[tuple[int, ...], Effect]()
-        for i, (at_s, which, effect) in enumerate(rows):
-            holding[which] = effect
+        for i, (at_s, source, effect) in enumerate(rows):
+            holding[source] = effect
             if i + 1 < len(rows) and rows[i + 1][0] == at_s:
                 continue
             key = tuple(map(id, holding))
             if key not in known:
                 known[key] = combined(holding)
-            found.append(LinkChange(at_s, link, known[key]))
-    found.sort(key=lambda change: change.at_s)
-    return found
+            result.append(LinkChange(at_s, link, known[key]))
+    result.sort(key=lambda change: change.at_s)
+    return result
 
 
 def combined(effects: Iterable[Effect]) -> Effect:
-    """What several effects at once come to, in the order of the file."""
+    """Return the total of several effects at once, which are in the order of the file."""
     total = NEUTRAL
-    for one in effects:
+    for effect in effects:
         # R1: later events win
-        later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(one, name)) is not None}
+        later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(effect, name)) is not None}
         # R2, R3: factors multiply, and a cut wins
-        total = total._replace(factor=total.factor * one.factor, cut=total.cut or one.cut, **later)
+        total = total._replace(factor=total.factor * effect.factor, cut=total.cut or effect.cut, **later)
     return total
 
 
 def apply(timeline: Timeline, testbed: Testbed, tell: Callable[[int], None] | None = None) -> ReplayHandle | None:
-    """Shape a testbed's links and interfaces as they are at the start, and load what is to come.
+    """Set a testbed's links and interfaces as they are at the start, and load the later changes.
 
-    The testbed must be up, with the timeline's hosts. ``start()`` of what is returned begins the traces and changes;
-    None: the links follow none and nothing befalls them. Raises UsageError for what the testbed cannot do, before
-    anything is set for changes that ask of a link what none can be; CapabilityError where its kernel cannot.
+    The testbed must be up, with the timeline's hosts. ``start()`` of the result begins the traces and changes. None:
+    there are no traces and no changes. Raises UsageError for a change that the testbed cannot make. If no link can be
+    as a change asks, nothing has been set. Raises CapabilityError if the kernel cannot make a change.
     """
     changes, shapes = timeline.changes, timeline.wall_shapes()
     check_changes(changes, shapes, timeline.traces, timeline.time_scale)

@@ -1,7 +1,7 @@
-"""Tables of a TOML file as structs, whose every error is one line: file and line, what is wrong, what to write instead.
+"""Tables of a TOML file as structs, with errors of one line: file and line number, the error, what to write instead.
 
-``msgspec`` makes structs of tables, and says by a path what is wrong: the path becomes a line, and the type that was
-expected becomes advice. What no type can know is checked by those who read, and goes wrong at a ``Spot``.
+``msgspec`` makes structs of tables. The path in its error becomes a line number, and the expected type becomes advice.
+Readers check what no type can express, and raise the errors of a ``Spot``.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files.reading import decode_toml, read_bounded
 
 Path = tuple[str | int, ...]
-MOST_OPEN = 5  # brackets and braces at the end of a line
+MOST_OPEN = 5  # fewer brackets and braces may be open at the end of a line
 
-# --- what stands in tables ----------------------------------------------------------------------------
+# --- keys and values of tables ------------------------------------------------------------------------
 
 
 class Keys(msgspec.Struct, rename=lambda key: key.rstrip("_")):
-    """Keys of a table that belong together, and their values; of some tables there are several such structs.
+    """Related keys of a table, with values. A table may be read as several such structs.
 
-    What a file does not say is None. A key that is a word of Python has ``_`` behind it here.
+    A key that the file leaves out is None. The field of a key that is a keyword of Python ends with ``_``.
     """
 
 
 class Written(type):
-    """The type of a field that the class's ``read`` makes a plain value of; ``read`` raises UsageError with advice."""
+    """Type of a field whose value is made by the class's ``read``, which raises UsageError with advice."""
 
     read: Callable[[Any], Any]
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return True  # whatever has been read
+        return True  # ``read`` has checked the value
 
 
 class Rate(float, metaclass=Written):
@@ -64,17 +64,17 @@ class Size(int, metaclass=Written):
 
 
 class Texts(tuple[str, ...], metaclass=Written):
-    """A text, or a list of them."""
+    """Text, or a list of texts."""
 
     @staticmethod
     def read(value: Any) -> tuple[str, ...]:
-        found = value if isinstance(value, list) else [value]
-        if not found:
+        texts = value if isinstance(value, list) else [value]
+        if not texts:
             raise UsageError("the list is empty; name at least one")
-        for one in found:
-            if not isinstance(one, str) or not one:
-                raise UsageError(_SAYS[inspect.StrType].format(units.shown(one)))
-        return tuple(found)
+        for text in texts:
+            if not isinstance(text, str) or not text:
+                raise UsageError(_SAYS[inspect.StrType].format(units.shown(text)))
+        return tuple(texts)
 
 
 RATES = ("rate", "link_mean", "interface_rate", "up_rate", "down_rate")  # keys that are a Rate
@@ -89,7 +89,7 @@ _SAYS: Mapping[type, str] = {
 
 
 def example(text: str) -> Meta:
-    """What an error says to write where a field is missing."""
+    """Return the annotation of a required field: the text that the error shows if the field is missing."""
     return Meta(extra={"example": text})
 
 
@@ -99,7 +99,7 @@ _Keys = TypeVar("_Keys", bound=Keys)
 
 
 class File(NamedTuple):
-    """A file's text, and the keys that may stand above its first table."""
+    """Name and text of a file, and the keys that may stand above its first table."""
 
     name: str
     text: str
@@ -107,7 +107,7 @@ class File(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A table or another value of a file, and where it stands. Errors call a table ``what``."""
+    """Table or value of a file, with its path. ``what``: name of the table in errors."""
 
     file: File
     what: str
@@ -115,21 +115,21 @@ class Spot(NamedTuple):
     path: Path = ()
 
     def inner(self, key: str, what: str) -> Spot:
-        """The table under a key; an empty one where there is none."""
-        given = self.value.get(key, {})
-        if not isinstance(given, dict):
+        """Return the table under a key, or an empty table if the key is absent."""
+        table = self.value.get(key, {})
+        if not isinstance(table, dict):
             raise self.error(f"{key} must be a table: write [{key}], and its keys below", key)
-        return Spot(self.file, what, given, (*self.path, key))
+        return Spot(self.file, what, table, (*self.path, key))
 
     def inner_all(self, key: str, what: str) -> list[Spot]:
-        """The tables of an array of tables; none where there is none."""
-        given = self.value.get(key, [])
-        if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        """Return the tables of an array of tables, or an empty list if the key is absent."""
+        tables = self.value.get(key, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise self.error(f"{key} must be an array of tables: write [[{key}]] before each", key)
-        return [Spot(self.file, what, one, (*self.path, key, number)) for number, one in enumerate(given)]
+        return [Spot(self.file, what, table, (*self.path, key, number)) for number, table in enumerate(tables)]
 
     def only(self, *kinds: type[Keys]) -> None:
-        """Raise UsageError for a key that none of ``kinds`` has; the error names the nearest that they have."""
+        """Raise UsageError for a key of the table that no struct in ``kinds`` has. The error has the nearest key."""
         known = [key for kind in kinds for key in kind.__struct_encode_fields__]
         for key in self.value:
             if key not in known:
@@ -139,42 +139,42 @@ class Spot(NamedTuple):
                 raise self.error(f"{self.what} has no key {key!r}; {hint}", key)
 
     def read(self, kind: type[_Keys]) -> _Keys:
-        """Some keys of the table. Raises UsageError for values that they cannot have, and where one is missing."""
+        """Return keys of the table as a struct. Raises UsageError for a wrong value or a missing key."""
         try:
             return msgspec.convert(self.value, kind, dec_hook=_read)
         except msgspec.ValidationError as error:
             raise self._explained(kind, str(error)) from None
 
     def remarks(self) -> Iterator[str]:
-        """What is to be said of rates in this table and those in it (``units.remark``), each with its line."""
+        """Yield the remarks about rates in this table and in inner tables (``units.remark``), each with its line."""
         for key, value in self.value.items():
             if isinstance(value, dict):
                 yield from self.inner(key, "").remarks()
-            elif isinstance(value, list) and all(isinstance(one, dict) for one in value):
+            elif isinstance(value, list) and all(isinstance(table, dict) for table in value):
                 for inner in self.inner_all(key, ""):
                     yield from inner.remarks()
-            elif key in RATES and (said := units.remark(value)):
-                yield str(self.error(f"{key}: {said}", key))
+            elif key in RATES and (remark := units.remark(value)):
+                yield str(self.error(f"{key}: {remark}", key))
 
     def given(self, keys: Keys) -> dict[str, Any]:
-        """What the table says of ``keys``, which have been read of it, in the file's order."""
+        """Return the values of ``keys`` (read from this table) without absent keys, in the file's order."""
         fields = dict(zip(keys.__struct_encode_fields__, keys.__struct_fields__, strict=True))
         return {key: getattr(keys, fields[key]) for key in self.value if key in fields}
 
     def error(self, text: str, *keys: str | int) -> UsageError:
-        """An error at the line of a key of this table, or of an element of it; without one, of the table."""
+        """Return an error with the line of a key of this table, or of an element in it. Without keys, of the table."""
         return UsageError(f"{self.file.name}, line {line_of(self.file.text, (*self.path, *keys))}: {text}")
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """Errors meanwhile are errors of the value under a key."""
+        """Turn errors of the ``with`` body into errors of the value under a key."""
         try:
             yield
         except UsageError as error:
             raise self.error(f"{key}: {error}", key) from None
 
     def _explained(self, kind: type[Keys], said: str) -> UsageError:
-        """What ``msgspec`` found wrong, with advice."""
+        """Return the error for an error text of ``msgspec``, with advice."""
         struct = inspect.type_info(kind)
         assert isinstance(struct, inspect.StructType)
         types = {field.encode_name: field.type for field in struct.fields}
@@ -188,13 +188,16 @@ class Spot(NamedTuple):
             message = (
                 f"there is no {units.shown(self.value[key])}; {near_miss(str(self.value[key]), map(str, info.values))}"
             )
-        elif not isinstance(info, inspect.CustomType):  # of these ``_read`` has said enough
+        elif not isinstance(info, inspect.CustomType):  # the error of ``_read`` has advice
             message = _SAYS[type(info)].format(units.shown(self.value[key]))
         return self.error(f"{key}: {message}", key)
 
 
 def read_toml(path: str | os.PathLike[str], what: str, *kinds: type[Keys]) -> Spot:
-    """A file's top table, with the keys of ``kinds``. Raises UsageError for none, for what is not TOML, other keys."""
+    """Return the top table of a file, which has keys of ``kinds``.
+
+    Raises UsageError for a file that cannot be read, is not TOML, or has other keys.
+    """
     name = os.fspath(path)
     try:
         data = read_bounded(name)
@@ -205,10 +208,10 @@ def read_toml(path: str | os.PathLike[str], what: str, *kinds: type[Keys]) -> Sp
     except UnicodeDecodeError as error:
         line, why = data.count(b"\n", 0, error.start) + 1, "this is not UTF-8 text; save the file as UTF-8"
     except ValueError as error:
-        said, _, at = str(error).partition(" (at ")
-        found = re.match(r"line (\d+),", at)
-        line = int(found[1]) if found else max(1, text.rstrip().count("\n") + 1)
-        why = f"not TOML: {said}; texts stand in quotes, lists in brackets, a table's keys below it"
+        problem, _, at = str(error).partition(" (at ")
+        match = re.match(r"line (\d+),", at)
+        line = int(match[1]) if match else max(1, text.rstrip().count("\n") + 1)
+        why = f"not TOML: {problem}; texts stand in quotes, lists in brackets, a table's keys below it"
     else:
         root = Spot(File(name, text, tuple(key for kind in kinds for key in kind.__struct_encode_fields__)), what, tree)
         root.only(*kinds)
@@ -217,10 +220,10 @@ def read_toml(path: str | os.PathLike[str], what: str, *kinds: type[Keys]) -> Sp
 
 
 def line_of(text: str, path: Path) -> int:
-    """The line of valid TOML on which the value at a path begins; of what it stands in, where there is none.
+    """Return the line of valid TOML on which the value at a path begins, or else the table around it.
 
-    TOML's reader tells what, but not where. A value's line is the first with which the text, ended there, has it. Only
-    errors ask; of 5,000 lines half a second.
+    TOML's reader gives no lines. The value's line is the first at which the text may end and still has the value. The
+    search is for errors only. It takes half a second for 5,000 lines.
     """
     lines = text.split("\n")
     while path and not _has(msgspec.toml.decode(text), path):
@@ -229,7 +232,7 @@ def line_of(text: str, path: Path) -> int:
 
 
 def _head(lines: Sequence[str], number: int) -> Any:
-    """What stands on the first lines; on more of them where a text goes on after these."""
+    """Return the content of the first lines, or of more lines if a text goes on after these."""
     while True:
         text = "\n".join(lines[:number]) + "\n"
         for count in range(MOST_OPEN):
@@ -243,7 +246,7 @@ def _has(value: Any, path: Path) -> bool:
     for key in path:
         try:
             value = value[key]
-        except (LookupError, TypeError):  # TypeError: what stands there has no keys, or other ones
+        except (LookupError, TypeError):  # TypeError: a value without keys, or with keys of another type
             return False
     return True
 
@@ -252,17 +255,17 @@ def _read(kind: type[Written], value: Any) -> Any:
     try:
         return kind.read(value)
     except UsageError as error:
-        raise ValueError(str(error)) from None  # of these msgspec says where
+        raise ValueError(str(error)) from None  # msgspec adds the path
     except OverflowError:
         raise ValueError("a number there has hundreds of digits; write one that can be meant") from None
 
 
 def _bare(info: inspect.Type) -> tuple[inspect.Type, Mapping[str, str]]:
-    """The type of what a field holds if not None, and what its annotation adds for errors."""
+    """Return the type of a field without None, and additions of its annotation for errors."""
     more: Mapping[str, str] = {}
     while isinstance(info, inspect.Metadata | inspect.UnionType):
         if isinstance(info, inspect.Metadata):
             more, info = info.extra or {}, info.type
         else:
-            info = next(one for one in info.types if not isinstance(one, inspect.NoneType))
+            info = next(option for option in info.types if not isinstance(option, inspect.NoneType))
     return info, more

@@ -1,9 +1,9 @@
-"""Layout of files that field tools write: encoding, separator, decimal mark, header, and numbers in cells.
+"""Layout of files of field tools: encoding, separator, decimal mark, header, and numbers in cells.
 
-R1. The first lines of a file decide. Lines that begin with ``#`` and blank lines are passed over.
-R2. A first line of numbers, dates and missing cells alone is data; columns are then called 1, 2, 3, …, or as the
-    comment above them says.
-R3. A mark that can only be a decimal comma makes all commas decimal. Where ``;`` separates, an unclear one is decimal.
+R1. The first lines of a file decide. Blank lines and lines that begin with ``#`` are passed over.
+R2. If the first line has only numbers, dates and missing cells, it is data. The columns are then called 1, 2, 3, …, or
+    as the comment above them says.
+R3. A comma that can only be decimal makes all commas decimal. If ``;`` separates, an unclear comma is decimal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thalweg.middleware.platform.files import open_regular
 Note = Callable[[str], None]
 Decimal = Literal["point", "comma"]
 SAMPLED_LINES, HEAD_BYTES = 100, 4096
-BLANKS = " "  # the separator that stands for any blanks and tabs
+BLANKS = " "  # separator: one or more blanks and tabs
 MISSING = frozenset({"", "-", "--", "?", "nan", "na", "n/a", "null", "none", "nil"})
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?", re.ASCII | re.IGNORECASE)
 _UNITED = re.compile(r"([+-]?[\d.,' \u00a0\u202f]*\d\.?(?:e[+-]?\d+)?)\s*([a-z%µμ][a-z%/.]*)", re.IGNORECASE)
@@ -39,7 +39,7 @@ _SHOWN = {",": "commas", ";": "semicolons", "\t": "tabs", BLANKS: "blanks"}
 
 
 class Layout(NamedTuple):
-    """Layout of one file. ``before`` lines stand above its first row of data; ``sample`` has its first rows."""
+    """Layout of one file. ``before``: number of lines above the first row of data. ``sample``: first rows of data."""
 
     separator: str
     decimal: Decimal
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
 
 
 def encoding_of(path: Path, note: Note) -> str:
-    """Return ``utf-8`` or a form of UTF-16, by the first bytes of a file. Raises TraceError if it cannot be read."""
+    """Return ``utf-8`` or a form of UTF-16, by the first bytes of a file. Raises TraceError for an unreadable file."""
     try:
         with open_regular(path) as file:
             head = file.read(HEAD_BYTES) or b""
@@ -60,14 +60,14 @@ def encoding_of(path: Path, note: Note) -> str:
         return "utf-16"
     zeros = head[1:64:2].count(0), head[0:64:2].count(0)
     if max(zeros) and not min(zeros) and max(zeros) >= len(head[:64]) // 2 - 2:
-        found = "utf-16-le" if zeros[0] else "utf-16-be"
-        note(f"{path}: read as {found.upper()}, by its zero bytes")
-        return found
+        encoding = "utf-16-le" if zeros[0] else "utf-16-be"
+        note(f"{path}: read as {encoding.upper()}, by its zero bytes")
+        return encoding
     return "utf-8"
 
 
 def decoded(data: bytes) -> tuple[str, bool]:
-    """Return lines as text, and whether they had to be read as Latin-1 since they are no UTF-8."""
+    """Return lines as text, and whether they were read as Latin-1 because they are not UTF-8."""
     try:
         return data.decode("utf-8"), False
     except UnicodeDecodeError:
@@ -82,15 +82,15 @@ def layout(path: Path, block: bytes, decimal: Decimal | None, note: Note) -> Lay
     separator = _separator([text for _, text in lines])
     rows = [split(text, separator) for _, text in lines]
     first = [printable(cell.strip()) for cell in rows[0] or [lines[0][1]]]
-    named = not (all(map(_is_value, first)) or any(map(is_stamp, first)))  # no names, but data (R2)
+    named = not (all(map(_is_value, first)) or any(map(is_stamp, first)))  # R2: a line of values is data
     sample = [row for row in (rows[1:] if named else rows) if row is not None]
-    found = decimal or _decimal(path, separator, sample, note)
+    mark = decimal or _decimal(path, separator, sample, note)
     if separator != ",":
-        note(f"{path}: {_SHOWN[separator]} separate its columns{', commas are decimal' * (found == 'comma')}")
-    elif found == "comma" and decimal is None:
+        note(f"{path}: {_SHOWN[separator]} separate its columns{', commas are decimal' * (mark == 'comma')}")
+    elif mark == "comma" and decimal is None:
         note(f"{path}: commas in its cells are decimal; else write --decimal point")
     header = first if named else _header_of_data(len(first), comment, separator)
-    return Layout(separator, found, header, named, lines[0][0] + named, sample)
+    return Layout(separator, mark, header, named, lines[0][0] + named, sample)
 
 
 def _first_lines(block: bytes) -> tuple[list[tuple[int, str]], str]:
@@ -109,7 +109,7 @@ def _first_lines(block: bytes) -> tuple[list[tuple[int, str]], str]:
 
 
 def _header_of_data(columns: int, comment: str, separator: str) -> list[str]:
-    """Return the column names of a file whose first line is data: those in the comment above it, or numbers (R2)."""
+    """Return the column names of a file that begins with data: from the comment above it, or numbers (R2)."""
     names = [printable(name.strip()) for name in split(comment.strip().lstrip("#").strip(), separator) or []]
     if comment and len(names) == columns and not any(map(_is_value, names)):
         return names
@@ -123,7 +123,7 @@ def is_passed_over(line: str) -> bool:
 
 
 def split(line: str, separator: str) -> list[str] | None:
-    """Return the cells of a line, or None if its quotes do not close."""
+    """Return the cells of a line, or None if a quote in the line does not close."""
     if separator == BLANKS:
         line = line.strip()
         if '"' not in line:
@@ -138,7 +138,7 @@ def split(line: str, separator: str) -> list[str] | None:
 
 
 def number(text: str, decimal: Decimal) -> float | None:
-    """Return the number in a cell, or None if it is none. Marks between thousands are left out."""
+    """Return the number in a cell, or None for other text. Marks between thousands are left out."""
     if (match := _GROUPS[decimal].fullmatch(text)) is not None:
         text = text.replace(match[1], "")
     if decimal == "comma":
@@ -152,7 +152,7 @@ def has_groups(text: str, decimal: Decimal) -> bool:
 
 
 def parted(text: str) -> tuple[str, str] | None:
-    """Return number and unit of a cell such as ``8.2 Mbps``, or None if it has no such form."""
+    """Return number and unit of a cell such as ``8.2 Mbps``, or None for a cell of another form."""
     match = _UNITED.fullmatch(text)
     return (match[1].strip(), match[2]) if match else None
 
@@ -175,17 +175,17 @@ def _is_value(text: str) -> bool:
 
 
 def _separator(lines: Sequence[str]) -> str:
-    """Return the separator that parts most lines into as many cells as the first one, of which ``;`` and tabs lead."""
+    """Return the separator that splits most lines into as many cells as the first line. ``;`` and tabs come first."""
     counts: dict[str, list[int]] = {}
     for separator in (";", "\t", ",", BLANKS):
         counts[separator] = [len(split(line, separator) or ()) for line in lines]
     if all(" " in line.strip() and ";" not in line and "\t" not in line for line in lines):
         words = [word for line in lines[1:] or lines for word in line.split()]
         if all(is_plain_number(_COMMA_INSIDE.sub(".", word, count=1)) for word in words) and len(words) > 1:
-            return BLANKS  # also where commas are decimal
-    for separator, found in counts.items():
-        alike = sum(count == found[0] for count in found)
-        if found[0] > 1 and 2 * alike > len(found):
+            return BLANKS  # even if commas are decimal
+    for separator, numbers in counts.items():
+        alike = sum(count == numbers[0] for count in numbers)
+        if numbers[0] > 1 and 2 * alike > len(numbers):
             return separator
     return next((separator for separator in (",", ";", "\t") if separator in lines[0]), ",")
 
@@ -193,7 +193,7 @@ def _separator(lines: Sequence[str]) -> str:
 def _decimal(path: Path, separator: str, rows: Sequence[Sequence[str]], note: Note) -> Decimal:
     cells = [cell.strip() for row in rows for cell in row]
     texts = [parts[0] if (parts := parted(cell)) else cell for cell in cells if "," in cell or "." in cell]
-    if any(_COMMA.fullmatch(text) and not _UNCLEAR.fullmatch(text) for text in texts):  # unlike 1,500 (R3)
+    if any(_COMMA.fullmatch(text) and not _UNCLEAR.fullmatch(text) for text in texts):  # R3: unlike 1,500
         return "comma"
     unclear = next((text for text in texts if _UNCLEAR.fullmatch(text)), None)
     if unclear is None:

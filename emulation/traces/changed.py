@@ -1,4 +1,4 @@
-"""A link's rate over time where events change it: a trace in pieces, each under the effect that holds then."""
+"""Rate of a link over time with events: a trace in pieces, each under the effect that holds then."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from thalweg.middleware.errors import TraceError
 
 
 class ChangedRates:
-    """From ``starts_s[k]`` on the rate is that of ``pieces[k]``, all read by one clock; emulated seconds and bit/s.
+    """Rate of a link in pieces: ``pieces[k]`` holds from ``starts_s[k]`` on. Seconds and bit/s are emulated.
 
-    ``starts_s`` begins with 0; before 0 the first piece holds, as a trace repeats there.
+    All pieces have one clock. ``starts_s`` begins with 0. Before 0 the first piece holds, as a trace repeats there.
     """
 
     def __init__(self, starts_s: Iterable[float], pieces: Iterable[BandwidthTrace]) -> None:
@@ -33,7 +33,7 @@ class ChangedRates:
         return self.pieces[self._piece(t_s)].rate_at(t_s)
 
     def until_s(self, t_s: float) -> float:
-        """Until when at least the rate at ``t_s`` holds."""
+        """Return a time until which the rate at ``t_s`` holds at least."""
         k = self._piece(t_s)
         return min([self.pieces[k].until_s(t_s), *self.starts_s[k + 1 : k + 2]])
 
@@ -46,21 +46,21 @@ class ChangedRates:
         return head + between + self.pieces[last].bits_between(self.starts_s[last], stop_s)
 
     def bits_until(self, times_s: FloatArray) -> FloatArray:
-        """Bits the link can carry from 0 until each of many times (at least 0), shape (times,)."""
-        which = np.searchsorted(self.starts_s, times_s, side="right") - 1
-        starts = np.array(self.starts_s)[which]
-        found = np.array(self._bits)[which]
-        held = np.array([id(piece) for piece in self.pieces])[which]
-        for piece in {id(piece): piece for piece in self.pieces}.values():  # few, however many changes
+        """Return the bits that the link can carry from 0 until each time (at least 0), shape (times,)."""
+        numbers = np.searchsorted(self.starts_s, times_s, side="right") - 1
+        starts = np.array(self.starts_s)[numbers]
+        bits = np.array(self._bits)[numbers]
+        held = np.array([id(piece) for piece in self.pieces])[numbers]
+        for piece in {id(piece): piece for piece in self.pieces}.values():  # few, even with many changes
             now = held == id(piece)
-            found[now] += piece.bits_until(times_s[now]) - piece.bits_until(starts[now])
-        return found
+            bits[now] += piece.bits_until(times_s[now]) - piece.bits_until(starts[now])
+        return bits
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on.
+        """Return the seconds that ``size_bytes`` take alone on the link, from ``start_s`` on.
 
-        Raises TraceError when the last piece is zero everywhere and they have not passed before it, UsageError for a
-        negative size.
+        Raises TraceError if the last piece is zero everywhere and the bytes have not passed before. Raises UsageError
+        for a negative size.
         """
         left = size_bits(size_bytes)
         if left == 0.0:
@@ -83,16 +83,16 @@ class ChangedRates:
 def changed(
     trace: BandwidthTrace, effects: Iterable[tuple[float, Effect]], floor_bps: float = 0.0
 ) -> BandwidthTrace | ChangedRates:
-    """What becomes of ``trace`` under effects, each from its time (sorted, at least 0) until the next one.
+    """Return the rate of ``trace`` under effects. Each effect holds from its time (sorted, at least 0) until the next.
 
-    ``floor_bps``: the least that a testbed sets; only a cut is below it, and a trace's outage.
+    ``floor_bps``: least rate that a testbed sets. Only cuts and the trace's outages are below.
     """
-    made: dict[Effect, BandwidthTrace] = {}
+    known: dict[Effect, BandwidthTrace] = {}
 
     def under(effect: Effect) -> BandwidthTrace:
-        if effect not in made:
-            made[effect] = _under(trace, effect, floor_bps)
-        return made[effect]
+        if effect not in known:
+            known[effect] = _under(trace, effect, floor_bps)
+        return known[effect]
 
     starts_s, pieces = [0.0], [under(NEUTRAL)]
     for at_s, effect in effects:
@@ -105,7 +105,7 @@ def changed(
 
 
 def _under(trace: BandwidthTrace, effect: Effect, floor_bps: float) -> BandwidthTrace:
-    """A whole trace under one effect."""
+    """Return the whole trace under one effect."""
     if effect.cut:
         return BandwidthTrace.constant(trace.name, 0.0)
     if effect.rate_bps is not None:

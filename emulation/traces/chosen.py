@@ -1,11 +1,11 @@
 """Columns of a file as people name them: ``timestamp``, ``rtt:ms``, ``3:mbit``, ``Date+Time``.
 
 R1. The word behind the last colon is a unit of ``emulation.links.units``. A file's columns may have colons.
-R2. Without a unit, the end of the column's name is the unit where it is known (``rtt_ms``, ``Mbps``, ``MB/s``). Data
-    sets mean bits by ``bps``.
-R3. Without both, times are read in the unit in which they are dates, else in seconds. Other columns have bit/s,
+R2. Without a unit, the end of the column's name is the unit, if the unit is known (``rtt_ms``, ``Mbps``, ``MB/s``).
+    Data sets mean bits by ``bps``.
+R3. Without both, times are read in the unit in which they are dates, or else in seconds. Further columns have bit/s,
     seconds, shares and bytes. Cells may have units of their own.
-R4. Each guess is told, unless the column has the name of ours.
+R4. Every guess is reported, unless the column has a name of our own format.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEANT: Mapping[str, tuple[str, Kind, float]] = {
     "--bytes": (BYTES, "size", 1.0),
     "--per": (INTERVAL, "time", 1.0),
     "--delay": (DELAY, "time", 1.0),
-    "--rtt": (DELAY, "time", 0.5),  # both ways are taken to be alike
+    "--rtt": (DELAY, "time", 0.5),  # both directions count as equal
     "--loss": (LOSS, "share", 1.0),
 }
 """By option: the field of the column, its kind, and the factor for its values."""
@@ -59,8 +59,8 @@ _WHOLE = re.compile(r"[+-]?\d+(?:\.\d*)?(?:e[+-]?\d+)?", re.ASCII | re.IGNORECAS
 def chosen(words: Mapping[str, str], tell: Callable[[str], None]) -> Choose:
     """Return the function that finds the columns named by option (``--rate``: ``mbps``, …), times first.
 
-    ``tell`` gets a line for each unit that is guessed. Raises UsageError if no figure is named, if one is named twice,
-    and for an unknown unit. The function raises TraceError if there is no such column.
+    ``tell`` gets a line for each unit that is guessed. Raises UsageError if no figure is named, or if one is named
+    twice. The function raises TraceError for an absent column, and UsageError for an unknown unit.
     """
     asked = {"--time": words.get("--time", TIME), **words}
     if not asked.keys() - {"--time", "--per"}:
@@ -75,16 +75,16 @@ def chosen(words: Mapping[str, str], tell: Callable[[str], None]) -> Choose:
         raise UsageError("--bytes needs --per, the interval in which they came, and --per needs --bytes")
 
     def choose(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
-        found = {option: _column(path, header, rows, option, word, tell) for option, word in asked.items()
+        columns = {option: _column(path, header, rows, option, word, tell) for option, word in asked.items()
                  if option != "--per"}  # fmt: skip
         if "--per" in asked:
             if (interval_s := _constant(header, asked["--per"])) is not None:
-                size = found["--bytes"]
-                found["--bytes"] = size._replace(field=RATE, unit=8 * size.unit / interval_s)
+                size = columns["--bytes"]
+                columns["--bytes"] = size._replace(field=RATE, unit=8 * size.unit / interval_s)
             else:
-                found["--per"] = _column(path, header, rows, "--per", asked["--per"], tell)
-                tell(f"{path}: the interval {found['--per'].name!r} of a row is taken to end at its time")
-        return list(found.values())
+                columns["--per"] = _column(path, header, rows, "--per", asked["--per"], tell)
+                tell(f"{path}: the interval {columns['--per'].name!r} of a row is taken to end at its time")
+        return list(columns.values())
 
     return choose
 
@@ -126,12 +126,12 @@ def _constant(header: Sequence[str], word: str) -> float | None:
     if word in header or word.rpartition(":")[0] in header or word.isdigit():
         return None
     try:
-        found = units.seconds(word)
+        interval_s = units.seconds(word)
     except UsageError:
         return None
-    if found <= 0:
+    if interval_s <= 0:
         raise UsageError(f"--per is {word}; an interval must be longer than 0")
-    return found
+    return interval_s
 
 
 def _column(
@@ -173,23 +173,23 @@ def _column(
 def _guess(
     path: Path, option: str, kind: Kind, name: str, texts: Sequence[str], *, ours: bool
 ) -> tuple[str, str]:  # fmt: skip
-    """Return the unit of a column that is given without one, and the line that tells it (R2, R3, R4)."""
+    """Return the guessed unit of a column without a unit, and the line that reports the guess (R2, R3, R4)."""
     first = next((text for text in texts if _WHOLE.fullmatch(text)), "") if option == "--time" else ""
     dated = times.epoch_unit(float(first)) if first else ""
-    found = "" if ours else unit_at_end(name, kind)
-    if found:
-        if dated and dated != found:
+    unit = "" if ours else unit_at_end(name, kind)
+    if unit:
+        if dated and dated != unit:
             date = times.date_of(float(first), dated)
-            return found, (
-                f"{path}: column {name!r} is read in {found} by its name, but {first} is a date in {dated}: {date};"
+            return unit, (
+                f"{path}: column {name!r} is read in {unit} by its name, but {first} is a date in {dated}: {date};"
                 f" else write {option} {name}:{dated}"
             )
         if kind == "rate":
-            other = f"bits write {option} {name}:{found[:-3]}bit"
-            if not found.endswith("bps"):
-                other = f"bytes write {option} {name}:{found.removesuffix('bit')}bps"
-            return found, f"{path}: column {name!r} is read in {found}; for {other}"
-        return found, f"{path}: column {name!r} is read in {found}"
+            other = f"bits write {option} {name}:{unit[:-3]}bit"
+            if not unit.endswith("bps"):
+                other = f"bytes write {option} {name}:{unit.removesuffix('bit')}bps"
+            return unit, f"{path}: column {name!r} is read in {unit}; for {other}"
+        return unit, f"{path}: column {name!r} is read in {unit}"
     if ours:
         if dated in ("", "s"):
             return "", ""
@@ -199,7 +199,7 @@ def _guess(
         return dated, (f"{path}: column {name!r} is read in {dated}, as {first} is then"
                        f" {times.date_of(float(first), dated)}; else write {option} {name}:UNIT")  # fmt: skip
     if any(cells.parted(text) for text in texts):
-        return "", ""  # the reader of the cells tells their units
+        return "", ""  # the reader of the cells reports the units
     return "", f"{path}: column {name!r} is read in {_DEFAULT[kind]}; else write {option} {name}:UNIT"
 
 

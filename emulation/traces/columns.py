@@ -1,10 +1,10 @@
-"""Columns of numbers over time in CSV files, which are read some lines at a time.
+"""Columns of numbers over time in CSV files, which are read block by block.
 
-Many lines are parsed at once, and single ones looked at only when that fails, to name the line.
+The lines of a block are parsed at once. If that fails, they are parsed line by line, to name the wrong line.
 
-R1. A file of ours has the header ``time_s`` and then one or more of ``FIGURES``; times start at 0.
+R1. A file of ours has the header ``time_s``, then one or more of ``FIGURES``. Times start at 0.
 R2. The files of other tools are read by ``foreign``, which parses plain lines with ``parse_plain`` too.
-R3. Times rise strictly; figures are at least 0, a loss at most 1 and a delay at most a minute.
+R3. Times rise strictly. Figures are at least 0, a loss at most 1 and a delay at most a minute.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from thalweg.middleware.platform.files import open_regular
 FloatArray = npt.NDArray[np.float64]
 TIME, RATE, DELAY, LOSS = "time_s", "bandwidth_bps", "delay_s", "loss"
 FIGURES = (RATE, DELAY, LOSS)
-BYTES, INTERVAL = "bytes", "interval_s"  # of other tools' files, which become a rate
+BYTES, INTERVAL = "bytes", "interval_s"  # in other tools' files: they become a rate
 _MOST = {DELAY: MAX_DELAY_S, LOSS: 1.0}
 _BEYOND = {DELAY: f"more than {MAX_DELAY_S:g} s", LOSS: "more than all"}
 MAX_BYTES, MAX_LINES = 1 << 30, 20_000_000
-BLOCK_BYTES = 1 << 20  # that are read at a time
+BLOCK_BYTES = 1 << 20  # in one read
 Tell = Callable[[int, int], None]
 Kind = Literal["time", "rate", "share", "size"]
 
 
 class Column(NamedTuple):
-    """Column to be read. ``field`` says what it is to us, ``place`` is its position in the file, from 0.
+    """Column to be read. ``field``: meaning of the column. ``place``: position in the file, from 0.
 
-    ``unit`` is the factor that makes SI units of its values, and ``worth`` the value of the unit that they are in, of
-    its ``kind``. ``more`` has the places of further cells that belong to it, as a date and a time of day. ``stamps``
-    reads times that are no plain numbers.
+    ``unit``: factor that converts the values to SI units. ``worth``: value of the values' unit, which is of ``kind``.
+    ``more``: places of further cells of the column, as a date and a time of day. ``stamps``: reader of times that are
+    not plain numbers.
     """
 
     field: str
@@ -62,7 +62,7 @@ Choose = Callable[[Path, Sequence[str], Sequence[Sequence[str]]], list[Column]]
 
 
 def own(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> list[Column]:
-    """Return the columns of a file of ours. Raises TraceError for another one."""
+    """Return the columns of a file of ours (R1). Raises TraceError for other files."""
     if header[:1] != [TIME] or not set(FIGURES).issuperset(header[1:]) or not 1 < len(header) == len(set(header)):
         raise TraceError(
             f"{path}:1: the header is {shown(','.join(header))}, not '{TIME},{RATE}' (or {DELAY}, {LOSS}); is this a"
@@ -74,10 +74,10 @@ def own(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]] = ()) -
 def read(
     path: Path, choose: Choose, *, rebase: bool = False, tell: Tell | None = None
 ) -> tuple[FloatArray, list[FloatArray]]:
-    """Return the times and the other chosen columns of a file of ours. Times begin with 0.
+    """Return the times and the further chosen columns of a file of ours. Times begin with 0.
 
-    ``rebase``: shift times that do not start at 0 so that they do. ``tell``: told how many bytes of how many have been
-    read. Raises TraceError naming file and line.
+    ``rebase``: shift times to start at 0. ``tell``: called with the bytes read so far and the total. Raises TraceError
+    with file and line.
     """
     lines = blocks(path, "a trace")
     most, total_bytes = next(lines)
@@ -85,24 +85,24 @@ def read(
     head, _, rest = first.partition(b"\n")
     header = [name.strip() for name in _cells(path, 1, decoded(path, 1, head).removeprefix("\ufeff").strip())]
     table = _Table(path, choose(path, header, ()), len(header), rebase)
-    kept = [np.empty(most) for _ in table.columns]
+    filled = [np.empty(most) for _ in table.columns]
     rows, done = 0, len(first) - len(rest)
-    for block in (one for part in ((rest,), lines) for one in part if one):
-        found = table.parsed(rows + 2, block)
-        end = rows + len(found[0])
-        for column, values in zip(kept, found, strict=True):
+    for block in (piece for part in ((rest,), lines) for piece in part if piece):
+        parsed = table.parsed(rows + 2, block)
+        end = rows + len(parsed[0])
+        for column, values in zip(filled, parsed, strict=True):
             column[rows:end] = values
         rows, done = end, done + len(block)
         if tell is not None:
             tell(done, total_bytes)
     if not rows:
         raise TraceError(f"{path}: no rows after the header; a trace needs at least one")
-    for column in kept:
+    for column in filled:
         column.resize(rows, refcheck=False)
-    kept[0] -= kept[0][0]
-    for column in kept:
+    filled[0] -= filled[0][0]
+    for column in filled:
         column.flags.writeable = False  # so that a trace need not copy it
-    return kept[0], kept[1:]
+    return filled[0], filled[1:]
 
 
 def in_unit(values: FloatArray, unit: float) -> None:
@@ -115,7 +115,7 @@ def in_unit(values: FloatArray, unit: float) -> None:
 
 
 class _Table:
-    """Parses the lines of one file, block by block."""
+    """Parser of the lines of one file, block by block."""
 
     def __init__(self, path: Path, columns: list[Column], width: int, rebase: bool) -> None:
         self.path, self.columns, self.width, self.rebase = path, columns, width, rebase
@@ -123,12 +123,12 @@ class _Table:
         self.last: float | None = None  # the time of the row before
 
     def parsed(self, first: int, block: bytes) -> Sequence[FloatArray]:
-        """The chosen columns, as they are written; ``first``: the number of the block's first line."""
-        found = parse_plain(block, self.width, self.places)
-        if found is None or not self._sound(found):
-            found = self._careful(first, block)
-        self.last = float(found[0][-1])
-        return found
+        """Return the chosen columns in the units of the file. ``first``: number of the block's first line."""
+        values = parse_plain(block, self.width, self.places)
+        if values is None or not self._sound(values):
+            values = self._careful(first, block)
+        self.last = float(values[0][-1])
+        return values
 
     def _sound(self, found: Sequence[FloatArray]) -> bool:
         times = found[0]
@@ -138,8 +138,8 @@ class _Table:
         return all(in_bounds(column, values) for column, values in zip(self.columns[1:], found[1:], strict=True))
 
     def _careful(self, first: int, block: bytes) -> list[FloatArray]:
-        """The rows one by one: spaces around numbers are fine, anything else is a TraceError naming the line."""
-        last, found = self.last, [list[float]() for _ in self.columns]
+        """Return the rows, parsed one by one. Spaces around numbers are fine. Raises TraceError with the line."""
+        last, table = self.last, [list[float]() for _ in self.columns]
         for number, line in enumerate(decoded(self.path, first, block).split("\n"), first):
             at = f"{self.path}:{number}"
             cells = _cells(self.path, number, line)
@@ -155,14 +155,14 @@ class _Table:
                     " `thalweg traces import` shifts such files to start at 0"
                 )
             if last is not None and values[0] <= last:
-                what = "repeats" if values[0] == last else "is earlier than"
+                problem = "repeats" if values[0] == last else "is earlier than"
                 raise TraceError(
-                    f"{at}: {self.columns[0].name} {texts[0]} {what} the row before's; sort rows, one a time"
+                    f"{at}: {self.columns[0].name} {texts[0]} {problem} the row before's; sort rows, one a time"
                 )
             last = values[0]
-            for column_values, value in zip(found, values, strict=True):
+            for column_values, value in zip(table, values, strict=True):
                 column_values.append(value)
-        return [np.array(values) for values in found]
+        return [np.array(values) for values in table]
 
 
 def parse_plain(block: bytes, width: int, places: Sequence[int]) -> Sequence[FloatArray] | None:
@@ -170,7 +170,7 @@ def parse_plain(block: bytes, width: int, places: Sequence[int]) -> Sequence[Flo
     rows = block.count(b"\n") + 1
     commas = b"," * (width - 1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # both warn of what is no number at all, and say so by what they return
+        warnings.simplefilter("ignore")  # of text, which both parsers also report by their result
         if block.translate(None, b"0123456789.+-eE") == (commas + b"\n") * (rows - 1) + commas:  # no nan, no inf
             try:
                 values = np.fromstring(block.replace(b"\n", b",").decode("ascii"), sep=",")
@@ -179,14 +179,14 @@ def parse_plain(block: bytes, width: int, places: Sequence[int]) -> Sequence[Flo
             if len(values) == width * rows:
                 table = values.reshape(rows, width)
                 return [table[:, place] for place in places]
-        elif b'"' not in block:  # others' files may have text beside
+        elif b'"' not in block:  # files of other tools may have columns of text
             try:
                 lines = block.decode("ascii").split("\n")
                 table = np.loadtxt(lines, delimiter=",", usecols=places, comments=None, ndmin=2)
             except ValueError:
                 return None
             even = all(line.count(",") == width - 1 for line in lines)
-            if even and len(table) == rows:  # it passes over empty lines
+            if even and len(table) == rows:  # loadtxt skips empty lines
                 return [*table.T]
     return None
 
@@ -210,9 +210,12 @@ def judge(at: str, column: Column, value: float, text: str) -> None:
 
 
 def blocks(path: Path, what: str, encoding: str = "utf-8") -> Iterator[Any]:
-    """First how many lines the file has at most, and its bytes; then whole lines, some at a time, the last of them
-    without its end and without blank lines after it. ``what``: the file should be. ``encoding``: text in another one
-    becomes UTF-8. Raises TraceError for a file that cannot be read, or is too large."""
+    """Yield the most lines that the file can have, and its bytes. Then yield blocks of whole lines.
+
+    A block ends without a line end, and the last block without blank lines. ``what``: the expected content, for errors.
+    ``encoding``: text of another encoding becomes UTF-8. Raises TraceError for a file that cannot be read, or is too
+    large.
+    """
     try:
         with open_regular(path) as file:
             if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
@@ -224,22 +227,22 @@ def blocks(path: Path, what: str, encoding: str = "utf-8") -> Iterator[Any]:
                     raise TraceError(f"{path} has more than {MAX_LINES} lines or {MAX_BYTES} bytes; divide it")
             yield count + 1, size
             file.seek(0)
-            kept = b""
+            rest = b""
             for piece in _pieces(path, file, encoding):
-                text = (kept + piece).replace(b"\r\n", b"\n")
+                text = (rest + piece).replace(b"\r\n", b"\n")
                 cut = text.rstrip().rfind(b"\n") + 1
                 if len(text) - cut > 2 * BLOCK_BYTES:
                     raise TraceError(f"{path} has a line of more than {BLOCK_BYTES} bytes; is this {what}?")
                 if cut:
                     yield text[: cut - 1]
-                kept = text[cut:]
-            yield kept.rstrip()
+                rest = text[cut:]
+            yield rest.rstrip()
     except OSError as error:
         raise TraceError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _pieces(path: Path, file: BinaryIO, encoding: str) -> Iterator[bytes]:
-    """Yield the rest of a file as UTF-8, or as it is for the encoding ``utf-8``."""
+    """Yield the rest of a file as UTF-8, or unchanged for the encoding ``utf-8``."""
     decoder = codecs.getincrementaldecoder(encoding)()
     while piece := file.read(BLOCK_BYTES):
         try:
@@ -258,8 +261,7 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
 
 
 def decoded(path: Path, first: int, data: bytes) -> str:
-    """Lines as text, of which the ``first`` has this number. Raises TraceError, which names the line, where they are
-    not UTF-8."""
+    """Return lines as text. ``first``: number of the first line. Raises TraceError with the line if not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -284,5 +286,5 @@ def _number(at: str, column: str, text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """The beginning of what stands in a file, for an error."""
+    """Return the beginning of a text in a file, for an error."""
     return repr(text if len(text) <= 40 else text[:40] + "…")

@@ -1,5 +1,6 @@
-"""Traces in files: CSV with the header ``time_s,bandwidth_bps``, which may have delays and losses too, and Mahimahi's
-packet-delivery schedules. ``import_trace`` reads those of other tools.
+"""Traces in files: CSV with the header ``time_s,bandwidth_bps``, and Mahimahi's packet-delivery schedules.
+
+CSV files may have delays and losses too. ``import_trace`` reads the files of other tools.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from thalweg.middleware.platform.files import open_regular
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets
 HEADER = "time_s,bandwidth_bps"
 CSV_SUFFIX = ".csv"
-NAMELESS_SUFFIXES = frozenset({CSV_SUFFIX, ".tsv", ".json"})  # that are no part of a trace's name
+NAMELESS_SUFFIXES = frozenset({CSV_SUFFIX, ".tsv", ".json"})  # which a trace's name leaves out
 MAHIMAHI_SUFFIXES = frozenset({".mahi", ".up", ".down", ".trace"})
 MAHIMAHI_PACKET_BYTES = 1500  # mahimahi's mm-link(1): each line is an opportunity to deliver one MTU
 MAHIMAHI_STEP_S = 1.0
 MAX_STAMP_MS = 1e15
 MAX_BYTES, MAX_LINES = 64 * 1024 * 1024, 4_000_000  # of a grid, which is read whole
-ROWS = 50_000  # that are written at a time
+ROWS = 50_000  # in one write
 MAX_BINS = 10_000_000  # a mistaken time stamp must not fill the memory
 Format = Literal["csv", "mahimahi", "pensieve", "iperf3"]
 
@@ -41,12 +42,12 @@ Format = Literal["csv", "mahimahi", "pensieve", "iperf3"]
 def read_csv(
     path: str | Path, *, name: str | None = None, rebase: bool = False, tell: columns.Tell | None = None
 ) -> BandwidthTrace:
-    """The rates in a CSV file; the trace lasts its last time plus the median step. Delays and losses are left out.
+    """Return the rates in a CSV file, without delays and losses. The trace lasts its last time plus the median step.
 
-    ``name``: default the file's name without ``.csv``. ``rebase``: shift times that do not start at 0 so that they do.
-    ``tell``: told how many bytes of how many have been read. A row takes 16 bytes of memory, and 16 more meanwhile.
-    Raises TraceError naming file and line: text in a number column, negative, nan or infinite values, times
-    unsorted or repeated, no rows, another header, not UTF-8.
+    ``name``: by default the file's name without ``.csv``. ``rebase``: shift times to start at 0. ``tell``: called with
+    the bytes read so far and the total. A row takes 16 bytes of memory, and 16 more meanwhile. Raises TraceError with
+    file and line. Causes are text in a number column, negative, nan or infinite values, times unsorted or repeated, no
+    rows, another header, or text that is not UTF-8.
     """
     path = Path(path)
     times, (rates,) = columns.read(path, _rates_alone, rebase=rebase, tell=tell)
@@ -62,10 +63,11 @@ def read_link_trace(
     step_s: float = MAHIMAHI_STEP_S,
     tell: columns.Tell | None = None,
 ) -> LinkTrace:
-    """Return all that a file says of a link over time.
+    """Return the rates, delays and losses of a link over time in a file.
 
-    ``choose`` finds the columns of a file of another tool (see ``foreign``), for which ``reading`` and ``note`` are.
-    Without it the file has our own header or is a Mahimahi schedule. Otherwise as ``read_csv`` and ``read_mahimahi``.
+    ``choose``: finds the columns of a file of another tool (see ``foreign``). ``reading`` and ``note``: for such a
+    file. Without ``choose`` the file has our own header or is a Mahimahi schedule, as for ``read_csv`` and
+    ``read_mahimahi``.
     """
     path = Path(path)
     if choose is not None:
@@ -75,9 +77,9 @@ def read_link_trace(
     fields: list[str] = []
 
     def remembered(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[columns.Column]:
-        found = columns.own(path, header)
-        fields.extend(column.field for column in found[1:])
-        return found
+        own = columns.own(path, header)
+        fields.extend(column.field for column in own[1:])
+        return own
 
     times, values = columns.read(path, remembered, tell=tell)
     return LinkTrace(_name(path), times, dict(zip(fields, values, strict=True)))
@@ -93,10 +95,10 @@ def import_trace(
     step_s: float = MAHIMAHI_STEP_S,
     tell: columns.Tell | None = None,
 ) -> LinkTrace:
-    """Return the trace in a file of any format that is known.
+    """Return the trace in a file of a known format.
 
-    ``format``: None guesses it, and notes the guess. ``words``: the columns of a CSV file by option, as ``chosen``
-    takes them, else those of our own header. Raises TraceError and UsageError as the readers do.
+    ``format``: None guesses it. ``words``: the columns of a CSV file by option, as for ``chosen``. Without words the
+    file has our own header. Raises TraceError and UsageError as the readers do.
     """
     path = Path(path)
     form = format or ("csv" if words else sniff_import(path))
@@ -115,11 +117,11 @@ def import_trace(
 
 
 def _rates_alone(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[columns.Column]:
-    found = [one for one in columns.own(path, header) if one.field in (columns.TIME, columns.RATE)]
-    if len(found) == 1:
+    rates = [column for column in columns.own(path, header) if column.field in (columns.TIME, columns.RATE)]
+    if len(rates) == 1:
         raise TraceError(f"{path}:1: {','.join(header)!r} has no rates, which are needed here; as a scenario's trace,"
                          " and to `testbed play`, it gives delays and losses")  # fmt: skip
-    return found
+    return rates
 
 
 def read_mahimahi(
@@ -129,13 +131,12 @@ def read_mahimahi(
     step_s: float = MAHIMAHI_STEP_S,
     tell: columns.Tell | None = None,
 ) -> BandwidthTrace:
-    """The mean rate, every ``step_s``, of a Mahimahi schedule: one whole millisecond a line, at each of which
-    one packet of 1500 bytes may leave; it starts over at its last time stamp, which is the trace's duration.
+    """Return the mean rates of a Mahimahi schedule in steps of ``step_s``.
 
-    A remainder shorter than ``step_s`` at the end joins the last step, so that no byte is lost. Memory is taken by
-    steps, not by lines.
-    ``name``: default the file's name. ``tell``: as for ``read_csv``. Raises TraceError naming file and line; UsageError
-    for a bad step.
+    A line is a whole millisecond, at which one packet of 1500 bytes may leave. The schedule starts over at its last
+    time stamp, which is the trace's duration. A remainder shorter than ``step_s`` at the end joins the last step, so no
+    byte is lost. Memory grows with steps, not with lines. ``name``: by default the file's name. ``tell``: as for
+    ``read_csv``. Raises TraceError with file and line, and UsageError for a bad step.
     """
     if not 0.0 < step_s < math.inf:
         raise UsageError(f"step_s is {step_s}; it must be finite and above 0")
@@ -170,19 +171,19 @@ def read_mahimahi(
     bins = max(1, math.floor(duration_s / step_s + 1e-9))
     edges = np.append(np.arange(bins) * step_s, duration_s)
     packets = np.append(packets, np.zeros(max(0, bins - len(packets))))
-    packets[bins - 1] += packets[bins:].sum()  # also the last stamp of all, which closes the schedule
+    packets[bins - 1] += packets[bins:].sum()  # also the last stamp, which closes the schedule
     rates = packets[:bins] * (MAHIMAHI_PACKET_BYTES * 8) / np.diff(edges)
     return BandwidthTrace(path.name if name is None else name, edges[:-1], rates, duration_s)
 
 
 def _stamps(path: Path, before: int, block: bytes, last_ms: float) -> FloatArray:
-    """The time stamps of some lines, ``before`` them so many, the last of which was ``last_ms``."""
+    """Return the time stamps of a block of lines, after ``before`` lines with the last stamp ``last_ms``."""
     if not block.translate(None, b"0123456789\n"):
         stamps = np.fromstring(block.decode("ascii"), sep="\n")
         sound = len(stamps) == block.count(b"\n") + 1 and stamps[0] >= last_ms and stamps[-1] < MAX_STAMP_MS
         if sound and (stamps[1:] >= stamps[:-1]).all():
             return stamps
-    found = list[int]()
+    values = list[int]()
     text = columns.decoded(path, before + 1, block)
     for number, line in enumerate(text.split("\n") if text or before else (), before + 1):
         stamp = line.strip()
@@ -193,12 +194,12 @@ def _stamps(path: Path, before: int, block: bytes, last_ms: float) -> FloatArray
                 f"{path}:{number}: time stamp {stamp} is earlier than the one before, {last_ms:.0f}; sort them"
             )
         last_ms = float(stamp)
-        found.append(int(stamp))
-    return np.array(found, dtype=np.float64)
+        values.append(int(stamp))
+    return np.array(values, dtype=np.float64)
 
 
 def sniff_format(path: str | Path) -> Literal["csv", "mahimahi"]:
-    """The format of a file: ``*.csv`` is CSV; others are CSV if their first line has a comma, else Mahimahi."""
+    """Return the format of a file: CSV for ``*.csv`` and for a comma in the first line, or else Mahimahi."""
     path = Path(path)
     if path.suffix.lower() == CSV_SUFFIX:
         return "csv"
@@ -210,7 +211,7 @@ def sniff_format(path: str | Path) -> Literal["csv", "mahimahi"]:
 
 
 def sniff_import(path: str | Path) -> Format:
-    """Return the format of a file to import, by its first line that is no comment.
+    """Return the format of a file to import, by the first line that is no comment.
 
     JSON is iperf3's. Two numbers between blanks are Pensieve's. Files ``*.csv``, and lines with separators, are CSV.
     """
@@ -231,21 +232,21 @@ def sniff_import(path: str | Path) -> Format:
 
 
 def read_trace(path: str | Path, *, name: str | None = None, step_s: float = MAHIMAHI_STEP_S) -> BandwidthTrace:
-    """The trace in a file of either format; see sniff_format, read_csv and read_mahimahi."""
+    """Return the trace in a file of either format (see ``sniff_format``, ``read_csv`` and ``read_mahimahi``)."""
     if sniff_format(path) == "csv":
         return read_csv(path, name=name)
     return read_mahimahi(path, name=name, step_s=step_s)
 
 
 def pool_files(path: str | Path) -> dict[str, Path]:
-    """Name and path of every trace under ``path``, sorted by name (relative to it, CSV without ``.csv``).
+    """Return name and path of every trace under ``path``, sorted by name (relative to ``path``, CSV without ``.csv``).
 
-    A file stands for itself; a folder for all ``*.csv``, ``*.mahi``, ``*.up``, ``*.down`` and ``*.trace`` in it and
-    the folders in it; a folder that has a folder ``bandwidth`` for that one. Raises TraceError when there are none.
+    A file stands for itself. A folder stands for all ``*.csv``, ``*.mahi``, ``*.up``, ``*.down`` and ``*.trace`` in it
+    and in its subfolders, or in its folder ``bandwidth`` if there is one. Raises TraceError if there are no traces.
     """
     root = Path(path)
     if os.path.exists(root) and not os.path.isdir(root):
-        return {_name(root): root}  # its reader refuses what is no regular file
+        return {_name(root): root}  # the reader refuses a file that is not regular
     if not os.path.isdir(root):
         raise TraceError(f"no trace file or folder {str(path)!r}; `thalweg traces generate` makes traces")
     if os.path.isdir(root / "bandwidth"):
@@ -266,21 +267,22 @@ def pool_files(path: str | Path) -> dict[str, Path]:
 
 
 def load_pool(path: str | Path, *, step_s: float = MAHIMAHI_STEP_S) -> list[BandwidthTrace]:
-    """Every trace of ``pool_files(path)``, sorted by name. ``step_s``: for Mahimahi files."""
+    """Return every trace of ``pool_files(path)``, sorted by name. ``step_s``: for Mahimahi files."""
     return [read_trace(file, name=name, step_s=step_s) for name, file in pool_files(path).items()]
 
 
 def write_csv(trace: BandwidthTrace | LinkTrace, path: str | Path) -> None:
-    """Write ``trace`` so that it reads back with the same figures over the same duration; replaces the file at once.
+    """Write a trace so that it reads back with the same figures and duration. An existing file is replaced at once.
 
-    The format has no place for a duration (it is the last time plus the median step), so a last row that
-    holds for another time is divided into rows of the same figures. Raises UsageError when the file cannot be written.
+    The format has no place for a duration, which is the last time plus the median step. A last row of another length is
+    divided into rows of the same figures. Raises UsageError if the file cannot be written, and TraceError if the last
+    row is too short.
     """
     path = Path(path)
     link = LinkTrace.of_rates(trace) if isinstance(trace, BandwidthTrace) else trace
     times = _with_closing_rows(link)
     more = len(times) - len(link.times_s)
-    figures = [np.append(one, np.full(more, one[-1])) if more else one for one in link.figures.values()]
+    figures = [np.append(values, np.full(more, values[-1])) if more else values for values in link.figures.values()]
     with whole(path, "choose another --out", error=UsageError) as part:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w", encoding="utf-8", newline="\n") as file:
@@ -291,7 +293,7 @@ def write_csv(trace: BandwidthTrace | LinkTrace, path: str | Path) -> None:
 
 
 def _with_closing_rows(trace: LinkTrace) -> FloatArray:
-    """The times of its rows, and of more where last time + median step is not its duration."""
+    """Return the times of the rows, and of more rows if last time + median step is not the duration."""
     times, rows = trace.times_s, len(trace.times_s)
     last = float(times[-1])
 
@@ -299,15 +301,15 @@ def _with_closing_rows(trace: LinkTrace) -> FloatArray:
         yield times
         if rows > 1:
             yield np.append(times, trace.duration_s - float(np.median(np.diff(times))))
-        # Equal parts of the last row outnumber all other rows, so theirs is the median step.
+        # Equal parts of the last row outnumber the rows before, so the median step is the length of a part.
         yield np.append(times, np.linspace(last, trace.duration_s, rows + 2)[1:-1])
 
-    for found in candidates():
-        steps = np.diff(found)
+    for candidate in candidates():
+        steps = np.diff(candidate)
         if steps.size and (steps > 0).all():
-            duration_s = found[-1] + np.median(steps)
+            duration_s = candidate[-1] + np.median(steps)
             if math.isclose(duration_s, trace.duration_s, rel_tol=1e-12):
-                return found
+                return candidate
     raise TraceError(f"trace {trace.name!r}: its last row is too short ({trace.duration_s - last} s) to be written")
 
 
@@ -316,9 +318,9 @@ def _cannot_read(error: OSError) -> NoReturn:
 
 
 def text_lines(path: Path) -> list[str]:
-    """The file's lines without line ends and without blank lines at the end; at least one, if only ''.
+    """Return the lines of a file without line ends and without blank lines at the end. An empty file has one line.
 
-    Raises TraceError for a file that cannot be read or is not text.
+    Raises TraceError for a file that cannot be read, has too many lines, or is not text.
     """
     try:
         data = read_bounded(path, MAX_BYTES)
@@ -335,5 +337,5 @@ def _name(path: Path) -> str:
 
 
 def _text(value: float) -> str:
-    """The shortest text that reads back as the same number."""
+    """Return the shortest text that reads back as the same number."""
     return str(int(value)) if value.is_integer() and value < 2**53 else repr(value)

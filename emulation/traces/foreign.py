@@ -1,8 +1,8 @@
-"""Reader of CSV files of other tools, which may be in any order and have gaps, units in cells, and dates.
+"""Reader of CSV files of other tools, which may have unsorted rows, gaps, units in cells, and dates.
 
 R1. Blocks of plain lines are parsed at once. The lines of a block that is not plain are read one by one.
-R2. A cell without a value is refused unless ``Reading.missing`` says what becomes of it.
-R3. Rows are taken in the order of the file unless ``Reading.sort`` is set. Sorted rows of one time become their mean.
+R2. A cell without a value is refused, unless ``Reading.missing`` replaces the cell or drops the row.
+R3. Rows stay in the order of the file unless ``Reading.sort`` is set. Sorted rows of one time become their mean.
 R4. Bytes and their interval become a rate that holds from the interval's start. Intervals do not overlap.
 R5. The last line may be cut short, and is then left out.
 """
@@ -24,12 +24,12 @@ from thalweg.emulation.traces.trace import default_duration_s
 from thalweg.middleware.errors import TraceError, UsageError, counted
 
 Missing = Literal["drop", "hold", "zero"]
-TOO_LONG = 2.0  # times the span of the rows: intervals that add up to more have another unit
-EPOCH_S = 1e8  # from here on a float keeps microseconds, and no more
+TOO_LONG = 2.0  # times the span of the rows: a longer sum of intervals has a wrong unit
+EPOCH_S = 1e8  # from here on a float keeps microseconds only
 
 
 class Reading(NamedTuple):
-    """Choices for what a file may have in several forms. None refuses missing cells, and guesses the decimal mark."""
+    """Options of a reading. None refuses missing cells, and guesses the decimal mark."""
 
     missing: Missing | None = None
     sort: bool = False
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 def quiet(note: str) -> None:
-    """Drop a note."""
+    """Ignore a note: the default of readers."""
 
 
 def read(
@@ -58,25 +58,26 @@ def read(
     note: Note = quiet,
     tell: columns.Tell | None = None,
 ) -> Rows:
-    """Return the chosen columns of a file. ``note`` gets each guess, ``tell`` the bytes that are read, of how many.
+    """Return the chosen columns of a file.
 
-    Raises TraceError that names file and line, and UsageError for units that are unknown.
+    ``note``: called with each guess. ``tell``: called with the bytes read so far and the total. Raises TraceError with
+    file and line, and UsageError for an unknown unit.
     """
     encoding = cells.encoding_of(path, note)
     blocks = columns.blocks(path, "a trace", encoding)
     most, total_bytes = next(blocks)
     first: bytes = next(blocks)
     if len(first) < cells.HEAD_BYTES and (second := next(blocks, b"")):
-        first += b"\n" + second  # the last line of a short file
+        first += b"\n" + second  # a short file: the last line is a block of its own
     layout = cells.layout(path, first, reading.decimal, note)
     table = _Table(path, layout, choose(path, layout.header, layout.sample), reading, note)
     rest = first.split(b"\n", layout.before)[layout.before :]
-    kept = [np.empty(most) for _ in table.columns]
+    filled = [np.empty(most) for _ in table.columns]
     rows, line, done = 0, layout.before + 1, 0
     for block in itertools.chain(rest, blocks):
-        found = table.parsed(line, block) if block else ()
-        end = rows + (len(found[0]) if found else 0)
-        for column, values in zip(kept, found, strict=bool(found)):
+        parsed = table.parsed(line, block) if block else ()
+        end = rows + (len(parsed[0]) if parsed else 0)
+        for column, values in zip(filled, parsed, strict=bool(parsed)):
             column[rows:end] = values
         rows, line, done = end, line + block.count(b"\n") + 1, done + len(block)
         if tell is not None:
@@ -84,9 +85,9 @@ def read(
     table.tell_counts()
     if not rows:
         raise TraceError(f"{path}: no rows after the header; a trace needs at least one")
-    for column in kept:
+    for column in filled:
         column.resize(rows, refcheck=False)
-    return _finished(path, table.columns, kept, reading, note)
+    return _finished(path, table.columns, filled, reading, note)
 
 
 class _Table:
@@ -97,21 +98,21 @@ class _Table:
         self.width = len(layout.header)
         self.places = [column.place for column in columns_read]
         self.by_number = all(column.stamps is None for column in columns_read)
-        self.last: float | None = None  # the time of the row before, as it is written
-        self.broken: TraceError | None = None  # of a line that is good only as the last one (R5)
+        self.last: float | None = None  # time of the row before, in the unit of the file
+        self.broken: TraceError | None = None  # R5: of a line that is good only as the last one
         self.noted: set[str] = set()
         self.missing = self.repeated = 0
 
     def parsed(self, first: int, block: bytes) -> Sequence[FloatArray]:
-        """Return the chosen columns of a block, as they are written. ``first`` is the number of its first line."""
-        found = None
+        """Return the chosen columns of a block in the units of the file. ``first``: number of the first line."""
+        values = None
         if self.by_number and self.broken is None and (plain := self._plain(block)) is not None:
-            found = columns.parse_plain(plain, self.width, self.places)
-        if found is None or not self._sound(found):
-            found = self._careful(first, block)
-        if len(found[0]):
-            self.last = float(found[0][-1])
-        return found
+            values = columns.parse_plain(plain, self.width, self.places)
+        if values is None or not self._sound(values):
+            values = self._careful(first, block)
+        if len(values[0]):
+            self.last = float(values[0][-1])
+        return values
 
     def _plain(self, block: bytes) -> bytes | None:
         """Return the block with commas between cells and decimal points, or None if it has other marks too."""
@@ -142,8 +143,8 @@ class _Table:
         )
 
     def _careful(self, first: int, block: bytes) -> list[FloatArray]:
-        """Return the rows of a block, read line by line. Raises TraceError that names the line."""
-        found = [list[float]() for _ in self.columns]
+        """Return the rows of a block, read line by line. Raises TraceError with the line."""
+        table = [list[float]() for _ in self.columns]
         text, latin = cells.decoded(block)
         if latin:
             self._note_once("latin", f"{self.path}: not UTF-8 from line {first} on; read as Latin-1")
@@ -161,18 +162,18 @@ class _Table:
             if values is None:
                 continue
             if last is not None and values[0] <= last and not self.reading.sort:
-                what = "repeats" if values[0] == last else "is earlier than"
+                flaw = "repeats" if values[0] == last else "is earlier than"
                 raise TraceError(
-                    f"{at}: {self.columns[0].name} {self._text(row, self.columns[0])} {what} the row before's; `--sort`"
+                    f"{at}: {self.columns[0].name} {self._text(row, self.columns[0])} {flaw} the row before's; `--sort`"
                     " sorts rows, and takes the mean of rows of one time"
                 )
             last = values[0]
-            for column_values, value in zip(found, values, strict=True):
+            for column_values, value in zip(table, values, strict=True):
                 column_values.append(value)
-        return [np.array(values) for values in found]
+        return [np.array(values) for values in table]
 
     def _cells(self, at: str, line: str) -> list[str] | None:
-        """Return the cells of a line; None for one that repeats the header, or that is good as the last one only."""
+        """Return the cells of a line. None: it repeats the header, or is good only as the last line (R5)."""
         row = cells.split(line, self.layout.separator)
         if row is None:
             self.broken = TraceError(f"{at}: {shown(line)} is not a line of a CSV file; close its quotes")
@@ -194,7 +195,7 @@ class _Table:
         return row
 
     def _values(self, at: str, row: Sequence[str]) -> list[float] | None:
-        """Return the values of a row, NaN for a missing one; None if the row is left out."""
+        """Return the values of a row, NaN for a missing value. None: the row is left out."""
         values = []
         for column in self.columns:
             text = self._text(row, column)
@@ -213,11 +214,11 @@ class _Table:
 
     def _check_missing(self, at: str, column: Column, text: str) -> None:
         """Raise TraceError if a cell may not be missing (R2)."""
-        what = f"{at}: {column.name} is {shown(text)}, not a number"
+        problem = f"{at}: {column.name} is {shown(text)}, not a number"
         if column.field == TIME or (column.field == INTERVAL and self.reading.missing == "zero"):
-            raise TraceError(f"{what}; `--missing drop` leaves the row out")
+            raise TraceError(f"{problem}; `--missing drop` leaves the row out")
         if self.reading.missing is None:
-            raise TraceError(f"{what}; where values are missing, write --missing drop, hold or zero")
+            raise TraceError(f"{problem}; where values are missing, write --missing drop, hold or zero")
 
     def _text(self, row: Sequence[str], column: Column) -> str:
         return " ".join(row[place].strip() for place in (column.place, *column.more))
@@ -267,7 +268,7 @@ class _Table:
             self.note(text)
 
     def tell_counts(self) -> None:
-        """Note what was left out or filled in. Raise the error of a short line if the file has no other row."""
+        """Note lines and cells that were left out or filled in. If a short line is the only row, raise its error."""
         if self.broken is not None:
             if self.last is None:
                 raise self.broken
@@ -283,26 +284,26 @@ class _Table:
 
 
 def _scaled(value: float, factor: float) -> float:
-    """Multiply, or divide by the whole number that the factor is the inverse of, which is exact more often."""
+    """Return value times factor. If 1 / factor is whole, divide by it instead, which is exact more often."""
     inverse = round(1 / factor) if factor else 0
     return value / inverse if factor < 1 and abs(inverse * factor - 1) < 1e-12 else value * factor
 
 
 def _finished(path: Path, found: Sequence[Column], kept: list[FloatArray], reading: Reading, note: Note) -> Rows:
-    """Sort, fill in and convert the columns as they are written."""
+    """Return the rows, with columns sorted, filled in and converted to SI units."""
     if reading.sort:
         kept = _sorted(path, kept, reading, note)
     kept = _filled(path, kept, reading)
-    times, *others = kept
+    times, *figures = kept
     base = float(times[0])
     times -= base
     for column, values in zip(found, kept, strict=True):
         columns.in_unit(values, column.unit)
     if abs(base) >= EPOCH_S and found[0].unit == 1.0 and found[0].stamps is None:
-        tidy = np.round(times, 6)  # the rest is noise of a large number
+        tidy = np.round(times, 6)  # further digits are noise of a large number
         if (tidy[1:] > tidy[:-1]).all():
             times = tidy
-    fields = dict(zip((column.field for column in found[1:]), others, strict=True))
+    fields = dict(zip((column.field for column in found[1:]), figures, strict=True))
     duration_s = None
     if BYTES in fields:
         times, fields, duration_s = _rates(path, times, fields, note)
@@ -312,7 +313,7 @@ def _finished(path: Path, found: Sequence[Column], kept: list[FloatArray], readi
 
 
 def _sorted(path: Path, kept: list[FloatArray], reading: Reading, note: Note) -> list[FloatArray]:
-    """Return the rows in the order of their times, and one for each time (R3)."""
+    """Return the rows sorted by time, with one row for each time (R3)."""
     times = kept[0]
     if (times[1:] > times[:-1]).all():
         return kept
@@ -334,7 +335,7 @@ def _sorted(path: Path, kept: list[FloatArray], reading: Reading, note: Note) ->
         sums = np.add.reduceat(np.where(known, values, 0.0), starts)
         counts = np.add.reduceat(known.astype(np.float64), starts)
         with np.errstate(invalid="ignore"):
-            means.append(sums / counts)  # NaN where none is known
+            means.append(sums / counts)  # NaN without a known value
     return means
 
 

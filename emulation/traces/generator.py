@@ -1,9 +1,9 @@
-"""Made-up bandwidth traces whose statistics are those published for the Internet of 1998.
+"""Generated bandwidth traces with the statistics published for the Internet of 1998.
 
-The log of a link's rate is the sum of a level drawn from its class, big jumps, small jumps and jitter. Published
-by Ranganathan, Acharya, Saltz (1998), section 4: hosts in the USA, Europe and Brazil, and about two minutes expected
-between changes of at least 10 %, which the jumps' defaults reproduce. The paper prints no levels: those of the
-classes, their shares and the mean of 1/bandwidth are assumptions, and like everything else parameters.
+The log of a link's rate is the sum of a level drawn from its class, big jumps, small jumps and jitter. The source is
+Ranganathan, Acharya, Saltz (1998), section 4, with hosts in the USA, Europe and Brazil. The expected time between
+changes of at least 10 % is about two minutes there, and the jumps' defaults reproduce it. The paper prints no levels.
+The levels and shares of the classes and the mean of 1/bandwidth are assumptions, and parameters like the rest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import UsageError
 
 KB_BITS = 8 * 1024  # the paper's KB, in bits
-DEFAULT_TRACES, DEFAULT_S = 64, 6 * 3600.0  # where nothing else is said: longer than any run of the papers
-MAX_SAMPLES = 100_000_000  # 1.6 GB of rows; more is a slip of the keyboard
+DEFAULT_TRACES, DEFAULT_S = 64, 6 * 3600.0  # defaults: longer than any run of the papers
+MAX_SAMPLES = 100_000_000  # 1.6 GB of rows; more must be a mistake
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
 class LinkClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Links alike: levels log-uniform between two rates, and their share of all links (any positive weights)."""
+    """Class of links: levels log-uniform between two rates, and the share of all links (any positive weights)."""
 
     name: str
     low_bps: float
@@ -35,13 +35,13 @@ class LinkClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TraceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How traces are made; each trace is exp(level + big jumps + small jumps + jitter) on a grid of ``step_s``.
+    """Parameters of traces. A trace is exp(level + big jumps + small jumps + jitter) on a grid of ``step_s``.
 
-    ``classes``: the link classes. ``stretch``: log-levels are stretched by it about ``pivot_bps``, which sets the
-    spread between links. ``big_sigma`` and ``small_sigma``: standard deviations of the log of the factors held for
-    exponential times of mean ``big_hold_s`` and ``small_hold_s``. ``jitter``: that of each sample's own factor.
-    ``mean_s_per_kb``: the whole pool is scaled by one constant such that the mean of 1/bandwidth is this many
-    seconds per KB (1024 bytes); None leaves the classes' own levels.
+    ``classes``: the link classes. ``stretch``: factor of log-levels about ``pivot_bps``, which sets the spread between
+    links. ``big_sigma`` and ``small_sigma``: standard deviations of the log of the factors, which hold for exponential
+    times of mean ``big_hold_s`` and ``small_hold_s``. ``jitter``: standard deviation of the log of each sample's own
+    factor. ``mean_s_per_kb``: one constant scales the whole pool so that the mean of 1/bandwidth is this many seconds
+    per KB (1024 bytes). None: the classes' levels stay.
     """
 
     classes: tuple[LinkClass, ...] = (
@@ -60,7 +60,7 @@ class TraceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean_s_per_kb: float | None = 0.1235
 
     def check(self) -> TraceModel:
-        """Return self, or raise UsageError naming the parameter that is out of range."""
+        """Return the model itself. Raises UsageError with the parameter that is out of range."""
         if not self.classes:
             raise UsageError("a trace model needs at least one link class: NAME:LOW:HIGH:SHARE")
         if len({kind.name for kind in self.classes}) != len(self.classes):
@@ -72,22 +72,22 @@ class TraceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(f"link class {kind.name!r} needs 0 < low <= high, not {kind.low_bps}, {kind.high_bps}")
             if not 0.0 < kind.share < math.inf:
                 raise UsageError(f"link class {kind.name!r} has the share {kind.share}; it must be above 0")
-        for what in ("stretch", "big_sigma", "small_sigma", "jitter"):
-            if not 0.0 <= getattr(self, what) <= 10.0:
-                raise UsageError(f"{what} is {getattr(self, what)}; it must be from 0 to 10")
-        for what in ("pivot_bps", "big_hold_s", "small_hold_s", "step_s", "mean_s_per_kb"):
-            value = getattr(self, what)
+        for field in ("stretch", "big_sigma", "small_sigma", "jitter"):
+            if not 0.0 <= getattr(self, field) <= 10.0:
+                raise UsageError(f"{field} is {getattr(self, field)}; it must be from 0 to 10")
+        for field in ("pivot_bps", "big_hold_s", "small_hold_s", "step_s", "mean_s_per_kb"):
+            value = getattr(self, field)
             if value is not None and not 0.0 < value < math.inf:
-                raise UsageError(f"{what} is {value}; it must be finite and above 0")
+                raise UsageError(f"{field} is {value}; it must be finite and above 0")
         return self
 
 
 def generate_pool(model: TraceModel, count: int, seed: int, duration_s: float) -> list[BandwidthTrace]:
-    """``count`` traces of ``duration_s`` seconds (rounded up to whole steps); the same arguments give the same bytes.
+    """Return ``count`` traces of ``duration_s`` seconds (rounded up to whole steps). Equal arguments give equal bytes.
 
-    Traces are named ``0000_us``: their number and class; classes alternate so that every beginning of the
-    pool has their shares. Up to the pool's one scale constant, a trace depends only on model, seed and number, and a
-    longer one begins with the shorter. Raises UsageError.
+    The name ``0000_us`` has number and class. Classes alternate, so every beginning of the pool has their shares.
+    Except for the pool's scale constant, a trace depends only on model, seed and number. A longer trace begins with the
+    shorter one. Raises UsageError.
     """
     model.check()
     if count < 1:
@@ -114,20 +114,20 @@ def generate_pool(model: TraceModel, count: int, seed: int, duration_s: float) -
 
 
 def _alternate(classes: tuple[LinkClass, ...], count: int) -> list[LinkClass]:
-    """``count`` classes in which each is, at every length, within one of its share."""
+    """Return ``count`` classes. At every length, the number of a class is within one of its share."""
     total = plain_sum(kind.share for kind in classes)
-    given = [0] * len(classes)
+    counts = [0] * len(classes)
     order: list[LinkClass] = []
     for length in range(1, count + 1):
-        behind = [kind.share / total * length - done for kind, done in zip(classes, given, strict=True)]
+        behind = [kind.share / total * length - done for kind, done in zip(classes, counts, strict=True)]
         chosen = behind.index(max(behind))
-        given[chosen] += 1
+        counts[chosen] += 1
         order.append(classes[chosen])
     return order
 
 
 def _rates(model: TraceModel, kind: LinkClass, seed: int, number: int, samples: int) -> FloatArray:
-    """Unscaled rates of one trace, shape (samples,); every component has its own stream of random numbers."""
+    """Return unscaled rates of one trace, shape (samples,). Every component has its own stream of random numbers."""
 
     def stream(component: int) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64([seed, number, component]))

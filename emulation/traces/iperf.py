@@ -1,7 +1,7 @@
-"""Rates and losses that iperf3 reports with ``--json`` or ``--json-stream``, an interval a row.
+"""Rates and losses in reports of iperf3 (``--json`` or ``--json-stream``), with a row for every interval.
 
-R1. The rate is that of all streams together (``sum``). Intervals that iperf3 omitted are left out.
-R2. Losses are taken if each interval has them, as the receiver's of UDP do.
+R1. The rate is of all streams together (``sum``). Intervals that iperf3 omitted are left out.
+R2. Losses are read if each interval has them, as in a report of a receiver of UDP.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ ROUNDED_S = 2e-3  # iperf3 reports the times of intervals that are a little late
 
 
 def read(path: Path, note: Note) -> Rows:
-    """Return the intervals of a report. Raises TraceError that names file and line, or the interval."""
+    """Return the intervals of a report as rows. Raises TraceError with file and line, or with the interval."""
     try:
         text = decoded(read_bounded(path, MAX_JSON_BYTES))[0].removeprefix("\ufeff")
     except OSError as error:
         raise TraceError(f"cannot read {error.filename}: {error.strerror}") from error
     intervals = _intervals(path, text)
     sums = [_sum(path, number, interval) for number, interval in enumerate(intervals, 1)]
-    kept = [total for total in sums if total.get("omitted") is not True]
-    if len(kept) < len(sums):
-        note(f"{path}: {counted(len(sums) - len(kept), 'interval')} omitted by iperf3 left out")
+    totals = [total for total in sums if total.get("omitted") is not True]
+    if len(totals) < len(sums):
+        note(f"{path}: {counted(len(sums) - len(totals), 'interval')} omitted by iperf3 left out")
     if any("sum_bidir_reverse" in interval for interval in intervals):
         note(f"{path}: the reverse direction of --bidir is left out; measure it by itself with --reverse")
-    if not kept:
+    if not totals:
         raise TraceError(f"{path}: no intervals; run iperf3 with --json and without --interval 0")
-    starts = np.array([_number(path, number, total, "start") for number, total in enumerate(kept, 1)])
-    ends = np.array([_number(path, number, total, "end") for number, total in enumerate(kept, 1)])
-    rates = np.array([_number(path, number, total, "bits_per_second") for number, total in enumerate(kept, 1)])
+    starts = np.array([_number(path, number, total, "start") for number, total in enumerate(totals, 1)])
+    ends = np.array([_number(path, number, total, "end") for number, total in enumerate(totals, 1)])
+    rates = np.array([_number(path, number, total, "bits_per_second") for number, total in enumerate(totals, 1)])
     starts[1:] = np.where(np.abs(ends[:-1] - starts[1:]) < ROUNDED_S, ends[:-1], starts[1:])
     wrong = np.flatnonzero((starts[1:] < ends[:-1]) | (ends[1:] <= starts[1:]))
     if len(wrong) or ends[0] <= starts[0]:
@@ -51,9 +51,9 @@ def read(path: Path, note: Note) -> Rows:
         )
     begin = float(starts[0])
     figures = {RATE: rates}
-    if all("lost_percent" in total for total in kept):  # TCP reports none (R2)
+    if all("lost_percent" in total for total in totals):  # R2: TCP reports no losses
         figures[LOSS] = (
-            np.array([_number(path, number, total, "lost_percent") for number, total in enumerate(kept, 1)]) / 100
+            np.array([_number(path, number, total, "lost_percent") for number, total in enumerate(totals, 1)]) / 100
         )
         if figures[LOSS].max() > 1:
             raise TraceError(
@@ -65,11 +65,11 @@ def read(path: Path, note: Note) -> Rows:
 
 
 def _intervals(path: Path, text: str) -> Sequence[Any]:
-    """Return the intervals of one JSON object, or of a stream of one event a line."""
+    """Return the intervals of one JSON object, or of a stream with one event a line."""
     lines = text.strip().split("\n")
     streamed = len(lines) > 1 and '"event"' in lines[0] and lines[0].rstrip().endswith("}")
     documents = [(number, line) for number, line in enumerate(lines, 1) if line.strip()] if streamed else [(1, text)]
-    found: list[Any] = []
+    result: list[Any] = []
     for number, document in documents:
         try:
             content = json.loads(document)
@@ -85,16 +85,16 @@ def _intervals(path: Path, text: str) -> Sequence[Any]:
         if isinstance(failed := content.get("error"), str):
             raise TraceError(f"{path}: iperf3 failed: {one_line(failed)[:SHOWN]}; measure again")
         if streamed:
-            found += [content.get("data")] if content.get("event") == "interval" else []
+            result += [content.get("data")] if content.get("event") == "interval" else []
         elif isinstance(intervals := content.get("intervals"), list):
-            found = intervals
+            result = intervals
         else:
             raise TraceError(f"{path}: it has no list 'intervals'; is this a report of iperf3 --json?")
-    return found
+    return result
 
 
 def _sum(path: Path, number: int, interval: Any) -> dict[str, Any]:
-    """Return the figures of all streams in an interval."""
+    """Return the figures of all streams together in an interval."""
     total = interval.get("sum") if isinstance(interval, dict) else None
     if not isinstance(total, dict):
         raise TraceError(f"{path}: interval {number} has no 'sum'; is this a report of iperf3 --json?")

@@ -1,4 +1,4 @@
-"""Round trips between hosts over time, as data sets have them: a row a slice, a column ``A-B`` a pair, milliseconds."""
+"""Round trips between hosts over time, in files with a row for a slice and a column ``A-B`` (ms) for a pair."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ Floats = npt.NDArray[np.float64]
 
 
 class LatencySeries(msgspec.Struct, frozen=True):
-    """``round_trip_s``: (slices, n, n), seconds, the same both ways, 0 from a host to itself."""
+    """Round trips between hosts over time.
+
+    ``round_trip_s``: (slices, n, n), seconds, the same both ways, 0 from a host to itself.
+    """
 
     hosts: tuple[str, ...]
     round_trip_s: Floats
 
 
 def read_series(path: Path) -> LatencySeries:
-    """Read such a file. Where a slice says nothing of a pair, what was last said counts, before that what was first.
+    """Return the round trips in a file. A slice without a value has the last value before, or else the first value.
 
-    Raises TraceError with file and line, or column, for what is no number above 0, or a pair that is never measured.
+    Raises TraceError with file and line, or column, for a value that is no number above 0, or a pair that is never
+    measured.
     """
     try:
         text = read_bounded(path, MAX_BYTES).decode()
@@ -42,23 +46,23 @@ def read_series(path: Path) -> LatencySeries:
     hosts = tuple(sorted({host for pair in pairs for host in pair}))
     if {*map(frozenset, pairs)} != {*map(frozenset, combinations(hosts, 2))}:
         raise TraceError(f"{path} has not every pair of its hosts; name columns n1-n2, n1-n3 and so on")
-    found = np.full((len(cells), len(columns)), np.nan)
+    measured = np.full((len(cells), len(columns)), np.nan)
     for number, (_, *row) in enumerate(cells):
         if len(row) != len(columns):
             raise TraceError(f"{path}, line {number + 2}: it has {len(row)} round trips, the first line {len(columns)}")
         for column, cell in enumerate(row):
             try:
-                found[number, column] = float(cell or "nan") / 1000
+                measured[number, column] = float(cell or "nan") / 1000
             except ValueError:
-                found[number, column] = -1.0
-            if not (found[number, column] > 0 or np.isnan(found[number, column])):
+                measured[number, column] = -1.0
+            if not (measured[number, column] > 0 or np.isnan(measured[number, column])):
                 raise TraceError(f"{path}, line {number + 2}: {columns[column]} is {cell!r}; give milliseconds above 0")
-    made = np.zeros((len(cells), len(hosts), len(hosts)))
-    for column, (one, other) in enumerate(pairs):
-        known = np.flatnonzero(~np.isnan(found[:, column]))
+    round_trip_s = np.zeros((len(cells), len(hosts), len(hosts)))
+    for column, (first, second) in enumerate(pairs):
+        known = np.flatnonzero(~np.isnan(measured[:, column]))
         if not len(known):
             raise TraceError(f"{path}: {columns[column]} is never measured; leave out one of the two hosts")
         last = known[np.maximum(np.searchsorted(known, np.arange(len(cells)), side="right") - 1, 0)]
-        a, b = hosts.index(one), hosts.index(other)
-        made[:, a, b] = made[:, b, a] = found[last, column]
-    return LatencySeries(hosts, made)
+        a, b = hosts.index(first), hosts.index(second)
+        round_trip_s[:, a, b] = round_trip_s[:, b, a] = measured[last, column]
+    return LatencySeries(hosts, round_trip_s)

@@ -1,6 +1,6 @@
-"""What was measured of a link over time besides its rate: delays and losses, which become effects on the link.
+"""Trace of a link: rates, delays and losses over time. Delays and losses become effects on the link.
 
-R1. All figures of a trace hold from a row until the next, and start over together when it ends.
+R1. All figures of a trace hold from a row until the next, and start over together when the trace ends.
 R2. A loss of 1 is an outage: the link is cut.
 """
 
@@ -18,7 +18,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, default_d
 
 
 class Course(NamedTuple):
-    """Effects on a link over one period, each from its time on, the first from 0; then over again. Emulated."""
+    """Effects on a link in a repeated period. Each holds from its time on, the first from 0. Seconds are emulated."""
 
     name: str
     times_s: tuple[float, ...]
@@ -26,7 +26,7 @@ class Course(NamedTuple):
     period_s: float
 
     def until(self, horizon_s: float) -> Iterator[tuple[float, Effect]]:
-        """Each effect and from when on it holds; a course of one effect has it once."""
+        """Yield begin and effect until ``horizon_s``. A single effect is yielded once."""
         lap = 0
         while (start_s := lap * self.period_s) < horizon_s or lap == 0:
             for time_s, effect in zip(self.times_s, self.effects, strict=True):
@@ -37,19 +37,20 @@ class Course(NamedTuple):
             lap += 1
 
     def many(self, horizon_s: float) -> float:
-        """About how many of these there are."""
+        """Return about how many effects ``until`` yields."""
         return len(self.effects) * max(1.0, horizon_s / self.period_s) if len(self.effects) > 1 else 1.0
 
     def rates_only(self) -> Course:
-        """The same without what takes netem: outages are left."""
+        """Return the course without figures that need netem. Outages stay."""
         return self._replace(effects=tuple(effect.rates_only() for effect in self.effects))
 
 
 @dataclass(frozen=True, eq=False)
 class LinkTrace:
-    """One link over time: ``figures`` by the names of ``columns.FIGURES``, each of shape (rows,), in SI units.
+    """Trace of one link. ``figures``: by names of ``columns.FIGURES``, each of shape (rows,), in SI units.
 
-    ``times_s`` start at 0 and rise strictly; ``duration_s``: the period, None for the last time plus the median step.
+    ``times_s``: start at 0 and rise strictly. ``duration_s``: the period, by default the last time plus the median
+    step.
     """
 
     name: str
@@ -67,16 +68,16 @@ class LinkTrace:
 
     @property
     def rate(self) -> BandwidthTrace | None:
-        """Its rate, if it has one."""
+        """Rates of the trace. None: it has no rates."""
         rates = self.figures.get(RATE)
         return None if rates is None else BandwidthTrace(self.name, self.times_s, rates, self.duration_s)
 
     def mean(self, field: str) -> float:
-        """A figure's time-weighted mean."""
+        """Return the time-weighted mean of a figure."""
         return float(np.average(self.figures[field], weights=np.diff(self.times_s, append=self.duration_s)))
 
     def course(self, fields: Collection[str], gap_s: float) -> Course:
-        """What it makes of a link's delay and loss, those of them that are in ``fields``.
+        """Return the course of delays and losses on a link. ``fields``: figures to be included.
 
         Rows closer than ``gap_s`` become one, with their means over time.
         """
@@ -101,6 +102,6 @@ class LinkTrace:
 
 def _effect(row: Mapping[str, float]) -> Effect:
     loss = row.get(LOSS)
-    if loss == 1.0:  # R2: an outage
+    if loss == 1.0:  # R2: an outage cuts the link
         return Effect(cut=True, delay_s=row.get(DELAY))
     return Effect(delay_s=row.get(DELAY), loss=loss)

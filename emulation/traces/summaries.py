@@ -1,4 +1,4 @@
-"""Figures of several traces together, as lists and descriptions show them."""
+"""Figures of several traces together, for lists and descriptions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, TraceSumm
 
 
 def quantiles(values: FloatArray) -> dict[str, float]:
-    """Return mean and quantiles of the rows, which lie equally far apart as a rule."""
+    """Return mean and quantiles of rows, which are usually at equal distances."""
     p5, middle, p95 = np.percentile(values, [5, 50, 95]).tolist()
     return {"mean": float(values.mean()), "median": middle, "p5": p5, "p95": p95}
 
 
 def pooled_means(members: Sequence[TraceSummary]) -> dict[str, Any]:
     """Return the figures of several traces that follow from their summaries."""
-    changes = sum(one.changes for one in members)
-    total_s = sum(one.duration_s for one in members)
+    changes = sum(member.changes for member in members)
+    total_s = sum(member.duration_s for member in members)
     return {
         "traces": len(members),
-        "median_duration_s": median(one.duration_s for one in members),
-        "mean_bps": fmean(one.mean_bps for one in members),
+        "median_duration_s": median(member.duration_s for member in members),
+        "mean_bps": fmean(member.mean_bps for member in members),
         "changes": changes,
-        "mean_change_s": sum((one.mean_change_s or 0.0) * one.changes for one in members) / changes
+        "mean_change_s": sum((member.mean_change_s or 0.0) * member.changes for member in members) / changes
         if changes
         else None,
-        "zero_share": sum(one.zero_share * one.duration_s for one in members) / total_s,
+        "zero_share": sum(member.zero_share * member.duration_s for member in members) / total_s,
     }
 
 

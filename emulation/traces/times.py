@@ -1,7 +1,7 @@
-"""Time stamps as field tools write them: numbers of any epoch, dates in several orders, ctime and clock times.
+"""Time stamps of field tools: numbers of any epoch, dates in several orders, ctime and clock times.
 
-R1. The first stamps of a column decide how all of its stamps are read: in the form that fits most of them.
-R2. A date without an offset is taken as UTC, so that no clock change falls into a trace.
+R1. The first stamps of a column decide how the whole column is read: in the form that fits most of them.
+R2. A date without an offset is UTC, so that no clock change falls into a trace.
 R3. A clock time that is more than half a day earlier than the row before's belongs to the next day.
 """
 
@@ -56,23 +56,23 @@ class Stamps:
 
     @property
     def reading(self) -> str:
-        """How the stamps are read, for a note."""
+        """Form in which the stamps are read, for a note."""
         return _SAID[self.order]
 
     def seconds(self, text: str) -> float | None:
-        """Return a stamp in seconds since the first one, or None if the text has another form."""
-        found = _microseconds(text, self.order)
-        if found is None:
+        """Return a stamp in seconds since the first stamp, or None if the text has another form."""
+        stamp_us = _microseconds(text, self.order)
+        if stamp_us is None:
             return None
         if self.order == "clock":  # a clock that goes back has passed midnight (R3)
-            if self._base_us is not None and found < self._clock_us - HALF_DAY_US:
+            if self._base_us is not None and stamp_us < self._clock_us - HALF_DAY_US:
                 self.midnights += 1
                 self._days_us += DAY_US
-            self._clock_us = found
-            found += self._days_us
+            self._clock_us = stamp_us
+            stamp_us += self._days_us
         if self._base_us is None:
-            self._base_us = found
-        return (found - self._base_us) / 1e6
+            self._base_us = stamp_us
+        return (stamp_us - self._base_us) / 1e6
 
 
 def guessed(texts: Sequence[str]) -> Stamps | None:
@@ -83,7 +83,7 @@ def guessed(texts: Sequence[str]) -> Stamps | None:
     fitting = [order for order in orders if _microseconds(texts[0], order) is not None]
     if not fitting:
         return None
-    # a first stamp may fit several orders, such as 03/04/2024: the others decide (R1)
+    # a first stamp may fit several orders, such as 03/04/2024: the next ones decide (R1)
     return Stamps(max(fitting, key=lambda order: sum(_microseconds(text, order) is not None for text in texts)))
 
 
@@ -106,7 +106,7 @@ def date_of(number: float, unit: str) -> str:
 
 
 def _day_orders(texts: Sequence[str]) -> list[Order]:
-    """The orders of day and month to try: a number above 12 decides, else a slash means that the month is first."""
+    """Return the orders of day and month to try, the likelier first. If slashes separate, the month is first."""
     matches = [match for text in texts if (match := _NUMBERS.fullmatch(text))]
     day_first: list[Order] = ["dmy", "mdy"]
     return day_first[::-1] if matches and matches[0][2] == "/" else day_first
@@ -169,5 +169,5 @@ def _clock_us(parts: Sequence[str | None]) -> int:
 
 
 def _since_1970(moment: datetime) -> int:
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)  # no local time, which has gaps (R2)
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)  # R2: local time has gaps
     return (aware - _EPOCH) // _MICROSECOND

@@ -1,8 +1,8 @@
-"""A bandwidth trace: a link's rate as a step function of time that starts over when it ends.
+"""Bandwidth trace: a link's rate as a step function of time that starts over when it ends.
 
-Rules: times start at 0 and rise strictly; a rate holds until the next row, the last one until
-``duration_s``; then the trace starts again from its first row. Rates are in bits per second and at least 0
-(0 is an outage). Nothing in a trace can be changed; every method that alters something returns another trace.
+Rules: times start at 0 and rise strictly. A rate holds until the next row, the last one until ``duration_s``. Then the
+trace starts again from its first row. Rates are in bits per second and at least 0 (0 is an outage). A trace cannot be
+changed, so a method that alters something returns a new trace.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ FloatArray = npt.NDArray[np.float64]
 CHANGE_WINDOW_S = 10.0  # changes are counted on 10-s averages, as in the data sets' published summaries
 CHANGE_SHARE = 0.10  # "significant changes in the bandwidth (>= 10%)", Ranganathan et al., section 4
 SINGLE_ROW_DURATION_S = 1.0  # a trace of one row is a constant; its period is without effect
-MAX_WINDOWS = 10_000_000  # three years of 10-s windows: longer is a mistaken unit, and would eat the memory
+MAX_WINDOWS = 10_000_000  # three years of 10-s windows: longer is a mistaken unit, and would fill the memory
 
 
 class Rates(Protocol):
-    """A link's rate over time: at a moment, and until when at least it holds; the bits that the link can carry between
-    two moments, and how long bytes take alone.
+    """Rate of a link over time: the rate at a moment, and a time until which it holds at least.
+
+    It also gives the bits that the link can carry between two moments, and the time of bytes alone on the link.
     """
 
     def rate_at(self, t_s: float, /) -> float: ...
@@ -43,11 +44,11 @@ class Rates(Protocol):
 
 
 class TraceSummary(msgspec.Struct, frozen=True):
-    """What a trace is like. Quantiles and changes are those of its 10-s averages; the mean is exact.
+    """Figures of a trace. Quantiles and changes are of its 10-s averages. The mean is exact.
 
-    ``changes`` counts how often the 10-s average has moved by at least 10 % from its value at the change
-    before; ``mean_change_s`` and ``median_change_s`` are the seconds between them, None without any.
-    ``zero_share`` is the share of the time at rate 0.
+    ``changes``: how often the 10-s average has moved by at least 10 % from its value at the change before.
+    ``mean_change_s`` and ``median_change_s``: seconds between changes, None without changes. ``zero_share``: share of
+    the time at rate 0.
     """
 
     name: str
@@ -65,10 +66,10 @@ class TraceSummary(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class BandwidthTrace:
-    """One link's rate over time, in wrap-around.
+    """Rate of one link over time, in wrap-around.
 
-    ``times_s`` and ``rates_bps``: shape (rows,), made read-only float64. ``duration_s``: the period; None
-    takes the last time plus the median step. Raises TraceError naming the trace when the rules above are broken.
+    ``times_s`` and ``rates_bps``: shape (rows,), made read-only float64. ``duration_s``: the period, by default the
+    last time plus the median step. Raises TraceError with the trace's name if the rules above are broken.
     """
 
     name: str
@@ -96,7 +97,7 @@ class BandwidthTrace:
 
     @classmethod
     def constant(cls, name: str, rate_bps: float) -> BandwidthTrace:
-        """One rate for ever."""
+        """Return a trace with one rate for ever."""
         return cls(name, np.zeros(1), np.array([rate_bps]))
 
     def __len__(self) -> int:
@@ -121,7 +122,7 @@ class BandwidthTrace:
 
     @cached_property
     def _edges(self) -> array[float]:
-        """Every row's time, and the duration: shape (rows + 1,). Arrays box one element at a time, fast."""
+        """Time of every row, and the duration: shape (rows + 1,). Arrays box one element at a time, fast."""
         edges = array("d")
         edges.frombytes(self.times_s.data.cast("B"))
         edges.append(self.duration_s)
@@ -156,18 +157,18 @@ class BandwidthTrace:
         return self._bits[-1] / self.duration_s
 
     def rate_at(self, t_s: float) -> float:
-        """Rate in bits per second at any time (before 0 and after the end the trace repeats)."""
+        """Return the rate in bits per second at a time. Before 0 and after the end the trace repeats."""
         return self._rates[bisect_right(self._edges, self._position(t_s)) - 1]
 
     def until_s(self, t_s: float) -> float:
-        """Until when at least the rate at ``t_s`` holds."""
+        """Return a time until which the rate at ``t_s`` holds at least."""
         if len(self) == 1:
             return math.inf
         position = self._position(t_s)
         return t_s + (self._edges[bisect_right(self._edges, position)] - position)
 
     def bits_between(self, start_s: float, stop_s: float) -> float:
-        """Bits the link can carry between two times, ``start_s <= stop_s``; exact over wrap-arounds."""
+        """Return the bits that the link can carry between two times, ``start_s <= stop_s``, exact over wrap-arounds."""
         return self._bits_until(stop_s) - self._bits_until(start_s)
 
     def _bits_until(self, t_s: float) -> float:
@@ -177,16 +178,16 @@ class BandwidthTrace:
         return laps * self._bits[-1] + self._bits[row] + self._rates[row] * (position - self._edges[row])
 
     def bits_until(self, times_s: FloatArray) -> FloatArray:
-        """Bits the link can carry from 0 until each of many times, shape (times,): for pictures of many links."""
+        """Return the bits that a link can carry from 0 until each time, shape (times,): for pictures of many links."""
         laps, position = np.divmod(times_s, self.duration_s)
         carried = np.interp(position, np.frombuffer(self._edges), np.frombuffer(self._bits))
         return np.asarray(laps * self._bits[-1] + carried)
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on.
+        """Return the seconds that ``size_bytes`` take alone on the link, from ``start_s`` on.
 
-        Integrated exactly over the steps, in O(log rows), whatever the number of wrap-arounds and outages. Raises
-        TraceError for a trace that is zero everywhere, UsageError for a negative size.
+        The steps are integrated exactly, in O(log rows), with all wrap-arounds and outages. Raises TraceError for a
+        trace that is zero everywhere, and UsageError for a negative size.
         """
         edges, rates, bits = self._edges, self._rates, self._bits
         per_lap = bits[-1]
@@ -212,13 +213,15 @@ class BandwidthTrace:
         return waited + edges[row] + (rest / rates[row] if rest > 0.0 else 0.0)
 
     def steps(self) -> list[tuple[float, float]]:
-        """(time_s, rate_bps) at 0, and at every change of the rate within one period."""
+        """Return (time_s, rate_bps) at 0, and at every change of the rate within one period."""
         changed = np.diff(self.rates_bps, prepend=math.nan) != 0.0
         return list(zip(self.times_s[changed].tolist(), self.rates_bps[changed].tolist(), strict=True))
 
     def averaged(self) -> FloatArray:
-        """Mean rate of every whole window of 10 s in one period; of the period if it is shorter. Raises TraceError for
-        a trace that is too long."""
+        """Return the mean rate of every whole window of 10 s in one period, or of a shorter period.
+
+        Raises TraceError for a trace that is too long.
+        """
         windows = math.floor(self.duration_s / CHANGE_WINDOW_S)
         if windows > MAX_WINDOWS:
             raise TraceError(
@@ -232,7 +235,7 @@ class BandwidthTrace:
         return cast(FloatArray, np.diff(bits) / np.diff(grid))
 
     def change_intervals_s(self) -> FloatArray:
-        """Seconds between changes: a change is when the window's average has moved by 10 % since the last.
+        """Return the seconds between changes: moves of the window's average by 10 % since the last change.
 
         The first interval starts at 0. Source: Ranganathan et al. (1998), section 4, "the expected time between
         significant changes in the bandwidth (>= 10%)".
@@ -247,7 +250,7 @@ class BandwidthTrace:
         return np.array(intervals, dtype=np.float64) * CHANGE_WINDOW_S
 
     def summary(self) -> TraceSummary:
-        """The trace in figures; see TraceSummary."""
+        """Return the figures of the trace (see ``TraceSummary``)."""
         p5, median, p95 = np.percentile(self.averaged(), [5, 50, 95]).tolist()
         intervals = self.change_intervals_s()
         held = np.diff(np.frombuffer(self._edges))
@@ -268,13 +271,13 @@ class BandwidthTrace:
     # --- altering -------------------------------------------------------------------------------------
 
     def scaled(self, factor: float) -> BandwidthTrace:
-        """Every rate times ``factor`` (above 0). Raises UsageError for any other factor."""
+        """Return the trace with every rate times ``factor`` (above 0). Raises UsageError for another factor."""
         if not 0.0 < factor < math.inf:
             raise UsageError(f"factor is {factor}; it must be finite and above 0")
         return self._with(self.times_s, self.rates_bps * factor, self.duration_s)
 
     def offset(self, by_s: float) -> BandwidthTrace:
-        """The trace that starts ``by_s`` later in this one and wraps: its rate at t is this one's at t + by_s."""
+        """Return the trace that starts ``by_s`` later and wraps: the rate at t is that of this trace at t + by_s."""
         position = self._position(by_s)
         if position == 0.0:
             return self
@@ -283,7 +286,7 @@ class BandwidthTrace:
         before = self.times_s[: row + 1] + (self.duration_s - position)
         times = np.concatenate(([0.0], after, before))
         rates = np.concatenate((self.rates_bps[row:], self.rates_bps[: row + 1]))
-        held = np.append(np.diff(times), self.duration_s - times[-1]) > 0.0  # a cut on a row leaves an empty one
+        held = np.append(np.diff(times), self.duration_s - times[-1]) > 0.0  # a cut on a row leaves an empty row
         return self._with(times[held], rates[held], self.duration_s)
 
     def _with(self, times: FloatArray, rates: FloatArray, duration_s: float) -> BandwidthTrace:
@@ -292,21 +295,21 @@ class BandwidthTrace:
 
 
 def size_bits(size_bytes: float) -> float:
-    """Bits to be transferred. Raises UsageError for a size that is negative or not finite."""
+    """Return the bits of a transfer. Raises UsageError for a size that is negative or not finite."""
     if not 0.0 <= size_bytes < math.inf:
         raise UsageError(f"cannot transfer {size_bytes} bytes; the size must be finite and not negative")
     return size_bytes * 8.0
 
 
 def _frozen(values: npt.ArrayLike) -> FloatArray:
-    """A read-only float64 array; shared when nobody else can write to it, else copied."""
-    given = np.asarray(values, dtype=np.float64)
-    if given.flags.writeable or given.base is not None:
-        given = given.copy()
-        given.flags.writeable = False
-    return given
+    """Return a read-only float64 array. It is shared if no other code can write to it, or else copied."""
+    frozen = np.asarray(values, dtype=np.float64)
+    if frozen.flags.writeable or frozen.base is not None:
+        frozen = frozen.copy()
+        frozen.flags.writeable = False
+    return frozen
 
 
 def default_duration_s(times: FloatArray) -> float:
-    """The period of rows at these times, where nothing says it: the last time plus the median step."""
+    """Return the default period of rows at these times: the last time plus the median step."""
     return float(times[-1] + np.median(np.diff(times))) if times.size > 1 else SINGLE_ROW_DURATION_S
