@@ -1,1 +1,1 @@
-"""Hosts as containers: the image, the engine, and links shaped from outside."""
+"""Hosts as containers: the image, the engine, and links shaped from outside the containers."""

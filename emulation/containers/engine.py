@@ -1,8 +1,8 @@
-"""The Docker engine: reaching it, what of ours it has, and removing that.
+"""Docker engine: connections, and the containers and networks of Thalweg in the engine, with their removal.
 
-Everything made here carries labels: which testbed it belongs to, whose that is, and which process holds it (the
-testbed's supervisor). What has no such label is never touched, nor what a process still holds. A process is named by
-its number, its start time and the kernel's boot, so that a number used again is not taken for it.
+Everything created here carries labels: the testbed, the testbed's user, and the process that holds it (the supervisor).
+Objects without these labels are never touched, and neither are objects that a process still holds. A process is named
+by number, start time and the kernel's boot, so that a reused number is not mistaken.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ RUN, USER, HOST = f"{LABEL}.testbed", f"{LABEL}.user", f"{LABEL}.host"
 HOLDER, LAUNCHER = f"{LABEL}.holder", f"{LABEL}.launcher"
 ENGINE_S = 60
 REMOVAL_S, ROUND_S = 30.0, 0.1
-"""How long removing is tried: a container that was being made while its maker died may appear after the first round,
-and one that another process is removing takes its time."""
+"""How long removal is tried. A container may appear after the first round, if its creator died during the creation. A
+removal by another process also takes time."""
 
 
 def endpoint() -> str:
-    """Where the engine is to be found, as a URL."""
+    """Return the URL of the engine."""
     return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 
 
 def dial(timeout_s: float = ENGINE_S) -> socket.socket:
-    """A connection to the engine, without its SDK. Raises OSError when nobody answers."""
+    """Return a connection to the engine, without the SDK. Raises OSError if no engine answers."""
     url = urlsplit(endpoint())
     if url.scheme != "unix":
         return socket.create_connection((url.hostname or "localhost", url.port or 2375), timeout_s)
@@ -52,16 +52,16 @@ def dial(timeout_s: float = ENGINE_S) -> socket.socket:
 
 
 def sdk() -> tuple[Any, Any]:
-    """The ``docker`` package and a client of the engine; CapabilityError says what is missing."""
+    """Return the ``docker`` package and a client of the engine. Raises CapabilityError, which names a missing part."""
     try:
-        import docker  # a third of a second, which only those pay who use containers
+        import docker  # takes 0.3 s, so only testbeds of containers import it
     except ModuleNotFoundError as error:
         raise CapabilityError(one_line(error)) from None
     return docker, _client()
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What the SDK raises, and the transport below it."""
+    """Return the exception classes of the SDK and of its transport."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -70,7 +70,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def talking(doing: str) -> Iterator[None]:
-    """Errors of the engine and on the way to it become ours, of one line; ``doing`` says at what."""
+    """Convert errors of the engine and its transport in the body to one-line errors. ``doing`` names the action."""
     try:
         yield
     except failures() as error:
@@ -82,7 +82,7 @@ def _client() -> Any:
     import docker
 
     with talking("reaching the engine"):
-        if endpoint().startswith("unix:"):  # the SDK never closes the socket of a connection that fails
+        if endpoint().startswith("unix:"):  # the SDK leaves the socket of a failed connection open
             try:
                 dial().close()
             except OSError as error:
@@ -93,7 +93,7 @@ def _client() -> Any:
 
 
 def explained(error: Exception, doing: str) -> ThalwegError:
-    """What an error of the SDK means to the user."""
+    """Return an error of Thalweg that explains an error of the SDK to the user."""
     text = one_line(getattr(error, "explanation", None) or error)
     where = endpoint()
     if "Permission denied" in text or "PermissionError" in text:
@@ -107,7 +107,7 @@ def explained(error: Exception, doing: str) -> ThalwegError:
 
 
 def not_permitted() -> str:
-    """What an engine that refuses this user comes to, and what to do."""
+    """Return the message for a user without permission to use the engine, with a remedy."""
     return (
         f"no permission to use the Docker engine at {endpoint()}; run as root, join the group docker"
         " (usermod -aG docker USER, then log in again), or use netns instead of docker, which needs neither"
@@ -115,13 +115,13 @@ def not_permitted() -> str:
 
 
 def engine_may_have_ours() -> bool:
-    """Whether there is an engine to be asked for leftovers at all."""
+    """Return whether an engine may be asked for leftovers."""
     where = endpoint()
     return not where.startswith("unix://") or os.access(where.removeprefix("unix://"), os.R_OK | os.W_OK)
 
 
 def labels(run_id: str, holder: int) -> dict[str, str]:
-    """The labels of everything that this process makes for a testbed; ``holder``: its supervisor's number."""
+    """Return the labels for objects of a testbed that this process creates. ``holder``: the supervisor's number."""
     return {
         RUN: run_id,
         USER: str(user()),
@@ -131,9 +131,9 @@ def labels(run_id: str, holder: int) -> dict[str, str]:
 
 
 def is_held(marks: dict[str, str]) -> bool:
-    """Whether something belongs to a testbed that lives: one that was kept, or whose launcher still runs."""
+    """Return whether labels belong to a living testbed, which was detached or whose launcher still runs."""
     if processes.elsewhere(marks.get(HOLDER, "")):
-        return True  # as far as can be told here
+        return True  # its processes cannot be seen from here
     holder = processes.living(marks.get(HOLDER, ""))
     return holder is not None and (
         processes.living(marks.get(LAUNCHER, "")) is not None or processes.name(holder) == KEPT
@@ -141,33 +141,33 @@ def is_held(marks: dict[str, str]) -> bool:
 
 
 def remove(run_id: str) -> bool:
-    """Remove the containers and networks of a testbed, and its devices and rules. Idempotent.
+    """Remove a testbed's containers, networks, devices and rules. Idempotent. Return whether the engine had any.
 
-    Return whether the engine had any. Raises TestbedError when the engine does not let them go.
+    Raises TestbedError if the engine keeps some of them.
     """
-    from thalweg.emulation.containers import machine  # which imports what Linux alone has
+    from thalweg.emulation.containers import machine  # imports modules that only Linux has
 
     machine.remove(run_id)
     _, client = sdk()
     wanted = {"label": [f"{RUN}={run_id}"]}
-    found, stop = False, time.monotonic() + REMOVAL_S
+    had_objects, stop = False, time.monotonic() + REMOVAL_S
     with talking(f"removing testbed {run_id}"):
         while True:
             containers = client.api.containers(all=True, quiet=True, filters=wanted)
             networks = client.api.networks(filters=wanted)
             if not containers and not networks:
-                return found
-            found = True
-            refused = _each((one["Id"] for one in containers), client.api.remove_container, v=True, force=True)
-            refused = _each((one["Id"] for one in networks), client.api.remove_network) or refused
+                return had_objects
+            had_objects = True
+            refused = _each((entry["Id"] for entry in containers), client.api.remove_container, v=True, force=True)
+            refused = _each((entry["Id"] for entry in networks), client.api.remove_network) or refused
             if time.monotonic() > stop:
                 raise explained(refused or RuntimeError("it goes on listing them"), f"removing testbed {run_id}")
             if refused is not None:
-                time.sleep(ROUND_S)  # the engine tells nobody when a removal that another began is through
+                time.sleep(ROUND_S)  # the engine sends no event at the end of a removal that another client began
 
 
 def _each(identities: Iterable[str], call: Any, **how: Any) -> Exception | None:
-    """Remove things at once; those gone already are fine. The last refusal, if any."""
+    """Remove objects in parallel. An object that is already gone is no error. Return one refusal, or None."""
     from concurrent.futures import ThreadPoolExecutor
 
     docker, _ = sdk()
@@ -177,7 +177,7 @@ def _each(identities: Iterable[str], call: Any, **how: Any) -> Exception | None:
             call(identity, **how)
         except docker.errors.NotFound:
             return None
-        except failures() as error:  # being removed by another, or still in use
+        except failures() as error:  # another client is removing it, or it is in use
             return error
         return None
 
@@ -186,44 +186,44 @@ def _each(identities: Iterable[str], call: Any, **how: Any) -> Exception | None:
 
 
 def leftovers() -> dict[str, int | None]:
-    """Testbeds of this user of which the engine has something though nobody holds them any more.
+    """Return this user's testbeds that no process holds, but of which the engine still has objects.
 
-    With the number of the supervisor, where that is still about to remove them.
+    The values are the numbers of supervisors that are still about to remove the objects, else None.
     """
     _, client = sdk()
     wanted = {"label": [RUN, f"{USER}={user()}"]}
     with talking("looking for what was left"):
         things = [*client.api.containers(all=True, filters=wanted), *client.api.networks(filters=wanted)]
-    marks = [one["Labels"] for one in things if not is_held(one["Labels"])]
-    return {one[RUN]: processes.living(one.get(HOLDER, "")) for one in marks}
+    marks = [thing["Labels"] for thing in things if not is_held(thing["Labels"])]
+    return {mark[RUN]: processes.living(mark.get(HOLDER, "")) for mark in marks}
 
 
 def last_lines(container: Any) -> str:
-    """The last lines that a container's own process wrote, in one; empty when it wrote none."""
+    """Return the last lines of output of a container's own process, joined. Empty: the process wrote none."""
     try:
-        said = container.logs(tail=3).decode(errors="replace").split("\n")
-    except failures():  # a logging driver that cannot be read, or it has been removed
+        lines = container.logs(tail=3).decode(errors="replace").split("\n")
+    except failures():  # the logging driver cannot be read, or the container has been removed
         return ""
-    return " / ".join(line.strip() for line in said if line.strip())
+    return " / ".join(line.strip() for line in lines if line.strip())
 
 
 def containers_of(run_id: str) -> dict[str, Any]:
-    """The containers of a testbed by host, running or not."""
+    """Return a testbed's containers by host, running or not."""
     _, client = sdk()
     with talking(f"looking for testbed {run_id}"):
-        found = client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}"]}, ignore_removed=True)
-    return {one.labels[HOST]: one for one in found}
+        containers = client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}"]}, ignore_removed=True)
+    return {container.labels[HOST]: container for container in containers}
 
 
 def wait_ended(container: Any, timeout_s: int) -> None:
-    """Wait until a container no longer runs, so long at most."""
+    """Wait until a container no longer runs, for at most ``timeout_s``."""
     _, client = sdk()
     with suppress(*failures()):
         client.api.wait(container.id, timeout=timeout_s, condition="not-running")
 
 
 def ended(container: Any) -> str:
-    """Why a container no longer runs, in a few words; empty while it runs."""
+    """Return briefly why a container no longer runs. Empty: the container runs."""
     docker, _ = sdk()
     try:
         container.reload()
@@ -234,20 +234,20 @@ def ended(container: Any) -> str:
     state = container.attrs["State"]
     if state["Running"]:
         return ""
-    said = last_lines(container)
+    lines = last_lines(container)
     parts = (
         f"status {state['ExitCode']}",
         "out of memory" if state.get("OOMKilled") else "",
         state.get("Error", ""),
-        f"last lines: {said}" if said else "",
+        f"last lines: {lines}" if lines else "",
     )
     return ", ".join(part for part in parts if part)
 
 
 def own_container_pid(container: Any) -> int:
-    """The number of a running container's first process on this machine.
+    """Return the number of a running container's first process on this machine.
 
-    Raises CapabilityError where it is not a process of this machine that we may enter.
+    Raises CapabilityError if the process is on a different machine, or if its namespace may not be entered.
     """
     pid = int(container.attrs["State"]["Pid"])
     try:
@@ -259,7 +259,7 @@ def own_container_pid(container: Any) -> int:
         ) from None
     except FileNotFoundError:
         same = True
-    if same:  # some other process has this number here
+    if same:  # an unrelated process has this number here
         raise CapabilityError(
             "the Docker engine is not on this machine (its containers' processes are not here), so their links cannot"
             " be shaped; run thalweg where the engine runs"

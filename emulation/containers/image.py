@@ -1,8 +1,7 @@
-"""The image that every emulated host runs: its wheelhouse, its base, and building it without a network.
+"""Image that every emulated host runs: its wheelhouse, its base, and the build without a network.
 
-The wheelhouse holds Thalweg itself, as it is installed here, and what a host imports of its dependencies (no Spark, no
-plots), for the base image's Python. It is fetched with pip, which knows this machine's indexes and proxies; what is
-built from it needs neither.
+The wheelhouse holds Thalweg as installed here, and the dependencies that a host imports (no Spark, no plots), for the
+base image's Python. pip fetches it, because pip knows this machine's indexes and proxies. The build then needs neither.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ OWN_BASE = "thalweg-base:bookworm"
 BASE_PACKAGES = "python3,python3-venv,iproute2"
 CODE_LABEL = f"{LABEL}.code"
 HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "psutil", "pyroute2", "typer", "rich")
-"""What host processes and the client's worker import, directly or through ``thalweg`` itself."""
-RECORDS_LIBRARY = (
-    "pyarrow"  # in the image where it is installed here: hosts without it take part in runs without records
-)
+"""Libraries that host processes and the client's worker import, directly or through ``thalweg``."""
+RECORDS_LIBRARY = "pyarrow"  # in the image if it is installed here. Hosts without it take part in runs without records
 OLDEST_PYTHON = (3, 11)
 OLDEST_GLIBC = 17  # manylinux2014 is glibc 2.17
 BUILD_S = 900
@@ -53,7 +50,7 @@ Tell = Callable[[str], None]
 
 
 class Built(msgspec.Struct, frozen=True):
-    """An image: its name, identity, size, and what it was built on."""
+    """Built image: name, identity, size, and the base image."""
 
     image: str
     id: str
@@ -62,7 +59,7 @@ class Built(msgspec.Struct, frozen=True):
 
 
 def default_image() -> str:
-    """The name of the image of this version."""
+    """Return the name of the image of this version."""
     return f"thalweg:{version('thalweg')}"
 
 
@@ -74,12 +71,12 @@ def build(
     make_base: bool = False,
     tell: Tell = lambda what: None,
 ) -> Built:
-    """Build the image and return it. ``tell`` is told what is being done.
+    """Build the image and return it. ``tell`` is called with a description of each step.
 
-    ``base``: an image with Python 3.11 or newer and venv; by default ``OWN_BASE`` where the engine has that, or else
-    ``DEFAULT_BASE``. ``make_base`` makes ``OWN_BASE`` from Debian packages with mmdebstrap. ``wheelhouse``: a folder of
-    wheels to take instead of fetching them. Raises CapabilityError without an engine or a base, TestbedError when the
-    build fails, UsageError for a base or wheelhouse that does not do.
+    ``base``: an image with Python 3.11 or newer and venv. The default is ``OWN_BASE`` if the engine has it, else
+    ``DEFAULT_BASE``. ``make_base``: build ``OWN_BASE`` from Debian packages with mmdebstrap. ``wheelhouse``: folder of
+    wheels, which are then not fetched. Raises CapabilityError without an engine or a base, TestbedError if the build
+    fails, and UsageError for an unsuitable base or wheelhouse.
     """
     docker, client = sdk()
     name = image or default_image()
@@ -102,19 +99,19 @@ def build(
             shutil.copy(dockerfile(), context / "Dockerfile")
             tell(f"building {name} on {base}, without a network")
             _run_build(docker, client, context, name, base, digest)
-        found = client.images.get(name)
+        built = client.images.get(name)
         _forget_former(docker, client)
-    return Built(name, found.id, base, found.attrs["Size"])
+    return Built(name, built.id, base, built.attrs["Size"])
 
 
 def dockerfile() -> Path:
-    """The Dockerfile: at the project's root, or installed beside this module."""
+    """Return the path of the Dockerfile, at the project's root or installed beside this module."""
     here = Path(__file__).resolve().parent
     return next(path for path in (here.parents[1] / "Dockerfile", here / "Dockerfile") if path.is_file())
 
 
 def code_digest() -> str:
-    """What identifies the code that is installed here: the same for the same sources."""
+    """Return the digest of the code installed here. Equal sources have equal digests."""
     return _digest({name: path.read_bytes() for name, path in _sources()})
 
 
@@ -126,13 +123,13 @@ def _digest(parts: Mapping[str, bytes]) -> str:
 
 
 def check_code(client: Any, image: str) -> None:
-    """Raise UsageError when an image holds other code than is installed here; its processes would not fit ours."""
-    found = client.images.get(image).labels.get(CODE_LABEL)
-    if found is None:
+    """Raise UsageError if an image holds different code than this installation. Its processes would not fit."""
+    label = client.images.get(image).labels.get(CODE_LABEL)
+    if label is None:
         raise UsageError(
             f"image {image} was not made by `thalweg testbed build`; build it, or base yours on that image"
         )
-    if found != code_digest():
+    if label != code_digest():
         raise UsageError(f"image {image} holds another state of Thalweg than is installed here: thalweg testbed build")
 
 
@@ -158,7 +155,7 @@ def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
 
 
 def _make_base(client: Any, name: str) -> str:
-    """A minimal Debian with Python as an image of its own, from packages alone."""
+    """Import a minimal Debian with Python as an image, built from packages alone. Return its name."""
     tool = find_program("mmdebstrap")
     if tool is None:
         raise CapabilityError(f"--make-base needs mmdebstrap; {install_line('mmdebstrap', 'mmdebstrap')}")
@@ -169,24 +166,24 @@ def _make_base(client: Any, name: str) -> str:
         command += ["--dpkgopt=path-exclude=/usr/share/man/*", "bookworm", str(archive)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or ["no reason given"]
-            raise TestbedError(f"mmdebstrap failed: {said[-1]}; see that Debian's packages can be fetched here")
+            lines = done.stderr.strip().splitlines() or ["no reason given"]
+            raise TestbedError(f"mmdebstrap failed: {lines[-1]}; see that Debian's packages can be fetched here")
         repository, _, tag = name.partition(":")
         client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest")
     return name
 
 
 def _about(docker: Any, client: Any, base: str, tell: Tell) -> tuple[str, list[str]]:
-    """The base's Python ("3.11") and the platform tags of wheels that run on it."""
+    """Return the base's Python ("3.11") and the platform tags of wheels that run on it."""
     try:
         command = isolated_command("-c", _ABOUT_BASE, python="python3")
-        said = client.containers.run(base, command, network_mode="none", remove=True, labels={LABEL: "build"})
+        output = client.containers.run(base, command, network_mode="none", remove=True, labels={LABEL: "build"})
     except docker.errors.ContainerError as error:
         why = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
         raise UsageError(f"base image {base}: {why[0]}; it needs python3 with venv (python3-venv)") from None
     except docker.errors.APIError as error:
         raise UsageError(f"base image {base} has no python3 ({error.explanation}); choose another") from None
-    (major, minor), libc, machine, has_ip = json.loads(said)
+    (major, minor), libc, machine, has_ip = json.loads(output)
     if (major, minor) < OLDEST_PYTHON:
         raise UsageError(f"base image {base} has Python {major}.{minor}; Thalweg needs 3.11 or newer")
     if not has_ip:
@@ -203,31 +200,31 @@ def _about(docker: Any, client: Any, base: str, tell: Tell) -> tuple[str, list[s
 
 
 def _fetch(wheels: Path, python: str, tags: list[str]) -> None:
-    require("docker", "PIL")  # which hosts have in the version that is here
+    require("docker", "PIL")  # hosts get the installed versions
     names = [*HOST_LIBRARIES, *([RECORDS_LIBRARY] if find_spec(RECORDS_LIBRARY) else [])]
-    wanted = [f"{name}=={version(name)}" for name in names]  # as they were tested here
+    wanted = [f"{name}=={version(name)}" for name in names]  # the versions tested here
     command = module_command("pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels))
     command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     command += [f"--platform={tag}" for tag in tags]
     done = subprocess.run([*command, *wanted], capture_output=True, text=True)
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line]
+        errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line]
         raise TestbedError(
-            f"pip could not fetch the wheels: {(said or done.stderr.splitlines() or ['no reason given'])[0]};"
+            f"pip could not fetch the wheels: {(errors or done.stderr.splitlines() or ['no reason given'])[0]};"
             " see pip's index or proxy, or give wheels with --wheelhouse"
         )
 
 
 def _copy(wheelhouse: Path, wheels: Path) -> None:
-    found = sorted(wheelhouse.glob("*.whl")) if wheelhouse.is_dir() else []
-    have = {path.name.split("-")[0].lower().replace("_", "-") for path in found}
+    paths = sorted(wheelhouse.glob("*.whl")) if wheelhouse.is_dir() else []
+    have = {path.name.split("-")[0].lower().replace("_", "-") for path in paths}
     missing = [name for name in HOST_LIBRARIES if name not in have]
     if missing:
         raise UsageError(
             f"wheelhouse {wheelhouse} has no wheel of {', '.join(missing)}; fill it on a machine with an index:"
             f" pip download --only-binary=:all: --dest DIR {' '.join(HOST_LIBRARIES)}"
         )
-    for path in found:
+    for path in paths:
         if not path.name.startswith("thalweg-"):
             try:
                 check_regular(path)
@@ -237,7 +234,7 @@ def _copy(wheelhouse: Path, wheels: Path) -> None:
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
-    """Name in the package and path of every file of Thalweg, in a fixed order."""
+    """Yield the name in the package and the path of every file of Thalweg, in a fixed order."""
     root = Path(thalweg.__file__).parent
     for top in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
         for path in sorted(top.glob("*" if top == root else "**/*")):
@@ -246,10 +243,10 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 
 def write_own_wheel(folder: Path) -> str:
-    """Thalweg as a wheel (binary distribution format, PEP 427), as it is installed here; the digest of its code.
+    """Write Thalweg as installed here into a wheel (binary distribution format, PEP 427). Return the code's digest.
 
-    Put together from the installed files: a build would need its build system, and so the network, and would need the
-    sources.
+    The wheel is made of the installed files. A build would need the sources, the build system, and therefore the
+    network.
     """
     own = distribution("thalweg")
     info = f"thalweg-{own.version}.dist-info"
@@ -282,15 +279,15 @@ def _run_build(docker: Any, client: Any, context: Path, name: str, base: str, di
             timeout=BUILD_S,
         )
     except docker.errors.BuildError as error:
-        said = [str(line.get("stream") or line.get("error") or "").strip() for line in error.build_log]
-        last = next((line for line in reversed(said) if "ERROR" in line or "rror:" in line), str(error))
+        lines = [str(line.get("stream") or line.get("error") or "").strip() for line in error.build_log]
+        last = next((line for line in reversed(lines) if "ERROR" in line or "rror:" in line), str(error))
         raise TestbedError(f"building {name} failed: {one_line(last)}") from None
 
 
 def _forget_former(docker: Any, client: Any) -> None:
-    """Remove what earlier builds left without a name, but for the newest stage, which makes the next build quick."""
-    for kind, kept in (("image", 0), ("stage", 1)):
+    """Remove the nameless images of earlier builds. The newest stage stays, because it makes the next build quick."""
+    for kind, keep in (("image", 0), ("stage", 1)):
         nameless = client.api.images(filters={"dangling": True, "label": f"{LABEL}={kind}"})
-        for one in sorted(nameless, key=lambda one: -int(one["Created"]))[kept:]:
-            with suppress(docker.errors.APIError):  # a container still runs it
-                client.api.remove_image(one["Id"])
+        for nameless_image in sorted(nameless, key=lambda one: -int(one["Created"]))[keep:]:
+            with suppress(docker.errors.APIError):  # a container still runs the image
+                client.api.remove_image(nameless_image["Id"])

@@ -1,4 +1,4 @@
-"""How containers are made: from which image, and what each may use of the machine."""
+"""Options of containers: the image, and the limits of what a container may use of the machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ LEAST_CPUS, MOST_CPUS, LEAST_MEMORY_BYTES = 0.01, 1024, 6 << 20
 
 
 class Containers(msgspec.Struct, frozen=True):
-    """``image``: None for that of this version. ``cpus``, ``memory_bytes``: each host's limits, or by host.
+    """Options of a testbed's containers. ``image``: None for the image of this version.
 
-    ``mounts``: folders that hosts can read at their own path. ``serve``: every container runs ``thalweg host``, instead
-    of nothing until ``run`` is called. ``same_code``: refuse an image of another state of Thalweg.
+    ``cpus``, ``memory_bytes``: limits of every host, or by host. ``mounts``: folders that hosts can read at their own
+    path. ``serve``: every container runs ``thalweg host``. Without it a container idles until ``run`` is called.
+    ``same_code``: refuse an image of a different state of Thalweg.
     """
 
     image: str | None = None

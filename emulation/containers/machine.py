@@ -1,9 +1,10 @@
-"""Devices and firewall rules that a testbed of containers makes on the machine, besides the engine's own.
+"""Devices and firewall rules of a testbed of containers on the machine, besides the engine's own.
 
-An ifb device limits all that a host sends. A rule lets frames pass that stay within a network of the testbed. Without
-the rule the engine drops multicast and broadcast on an internal network, as their addresses are outside its subnet.
-That happens only where the kernel passes bridged frames to iptables. The rules stand in the chain that the engine
-leaves to its users. Names of devices and comments of rules begin with the testbed's mark, and both go with it.
+An ifb device limits everything that a host sends. A rule accepts frames that stay within a network of the testbed.
+Without the rule the engine drops multicast and broadcast on an internal network, because these addresses are outside
+its subnet. That happens only if the kernel passes bridged frames to iptables. The rules are in the chain that the
+engine leaves to its users. Names of devices and comments of rules begin with the testbed's mark, and are removed with
+the testbed.
 
 Source: iptables(8); docs.docker.com, "Packet filtering and firewalls", DOCKER-USER.
 """
@@ -30,7 +31,7 @@ def mark(run_id: str) -> str:
 
 
 def let_pass(run_id: str, bridges: Iterable[str]) -> None:
-    """Accept all frames that stay within these bridges. Without iptables, or the engine's chain, nothing happens."""
+    """Accept every frame that stays within a bridge. Without iptables, or the engine's chain, nothing happens."""
     for bridge in bridges:
         rule = ("-i", bridge, "-o", bridge, "-m", "comment", "--comment", mark(run_id), "-j", "ACCEPT")
         _iptables("-I", CHAIN, *rule)
@@ -39,9 +40,9 @@ def let_pass(run_id: str, bridges: Iterable[str]) -> None:
 def remove(run_id: str) -> None:
     """Remove a testbed's devices and rules from this machine. Idempotent. Without permission, they stay."""
     with suppress(OSError), closing(NetlinkSocket()) as asking:
-        for index, one in interfaces.present().items():
-            if one.kind == "ifb" and one.name.startswith(f"{mark(run_id)}."):
-                with suppress(OSError):  # it has gone meanwhile
+        for index, interface in interfaces.present().items():
+            if interface.kind == "ifb" and interface.name.startswith(f"{mark(run_id)}."):
+                with suppress(OSError):  # the device has already been removed
                     asking.request([interfaces.remove(index)])
     for line in _iptables("-S", CHAIN).splitlines():
         words = [word.strip('"') for word in line.split()]
@@ -50,7 +51,7 @@ def remove(run_id: str) -> None:
 
 
 def _iptables(*words: str) -> str:
-    """Return the output of iptables. It is empty if there is no iptables, or if iptables fails."""
+    """Return the output of iptables. The output is empty if iptables is missing or fails."""
     program = find_program("iptables", *SYSTEM_FOLDERS)
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""A process in a container, over the engine's exec, with the standard streams of a local one."""
+"""Process in a container, run by the engine's exec, with the standard streams of a local process."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from thalweg.emulation.supervisor.client import Command, TestbedProcess, lent_st
 from thalweg.middleware.errors import TestbedError
 
 CHUNK = 1 << 16
-STATUS_S = 5.0  # the engine knows how a process ended a moment after its streams have closed
+STATUS_S = 5.0  # the exit status is known shortly after the streams have closed
 REFUSED = b"OCI runtime exec failed"
 
 
 class ContainerProcess(TestbedProcess):
-    """Like ``TestbedProcess``. Signals come from outside, which takes root where the container's user is another."""
+    """``TestbedProcess`` in a container. If the container has a different user, signals need root on this machine."""
 
     def __init__(self, container: Any, host: str, command: Command) -> None:
-        """Start a command; what cannot be executed says so and ends with 126 or 127.
+        """Start a command. A command that cannot be executed prints why, and ends with 126 or 127.
 
-        ``command``: ``env`` is added to the container's own, ``cwd`` None is its own folder. The terminal that controls
-        it is the engine's; ours passes on what that says.
+        ``env`` is added to the container's environment. ``cwd`` None is the container's folder. The controlling
+        terminal is the engine's, and the launcher's terminal passes its bytes on.
         """
         terminal = command.terminal is not None
         words, folder = command.words(host), None if command.cwd is None else os.fspath(command.cwd)
@@ -37,17 +37,17 @@ class ContainerProcess(TestbedProcess):
         self._container = container
         _, client = sdk()
         self._api = client.api
-        with talking(f"running {words[0]!r} on {host!r}"), lent_streams(command) as (theirs, ours):
-            made = self._api.exec_create(
+        with talking(f"running {words[0]!r} on {host!r}"), lent_streams(command) as (child_streams, pipe_ends):
+            created = self._api.exec_create(
                 container.id, words, stdin=True, tty=terminal, environment=dict(command.env or {}), workdir=folder
             )
-            self._exec = made["Id"]
+            self._exec = created["Id"]
             self._stream = self._api.exec_start(self._exec, tty=terminal, socket=True)
             self._socket: socket.socket = getattr(self._stream, "_sock", self._stream)
             self._socket.settimeout(None)
-            self._ends = [os.dup(descriptor) for descriptor in theirs]
-            self._over = os.pipe()  # closed at our end when the process has ended
-        self._keep(ours)
+            self._ends = [os.dup(descriptor) for descriptor in child_streams]
+            self._over = os.pipe()  # its writing end is closed when the process has ended
+        self._keep(pipe_ends)
         self._terminal = terminal
         if command.terminal is not None:
             tty.setraw(self._ends[0])
@@ -57,7 +57,7 @@ class ContainerProcess(TestbedProcess):
         threading.Thread(target=self._receive, name=f"output {host}", daemon=True).start()
 
     def _send(self) -> None:
-        """Our input is the process's, until one of them ends; then whoever writes to it learns of that."""
+        """Copy the launcher's input to the process until either of them ends. Writers then get an error."""
         poller = select.poll()
         for descriptor in (self._ends[0], self._over[0]):
             poller.register(descriptor, select.POLLIN)
@@ -69,16 +69,16 @@ class ContainerProcess(TestbedProcess):
         os.close(self._ends[0])
 
     def _receive(self) -> None:
-        """What the process writes is ours; the end of the stream is its end, or its container's."""
+        """Copy the output of the process. The stream ends with the process, or with the container."""
         from docker.utils.socket import frames_iter
 
         first = True
         with suppress(OSError):
-            for which, piece in frames_iter(self._socket, self._terminal):
+            for stream, piece in frames_iter(self._socket, self._terminal):
                 if first and piece.startswith(REFUSED):
-                    which, piece = 2 if not self._terminal else 1, self._refusal(piece)
+                    stream, piece = 2 if not self._terminal else 1, self._refusal(piece)
                 first = False
-                self._write(self._ends[which], piece)
+                self._write(self._ends[stream], piece)
         status = self._final_status()
         for descriptor in (self._over[1], *self._ends[1:]):
             os.close(descriptor)
@@ -90,48 +90,48 @@ class ContainerProcess(TestbedProcess):
         self._end(status)
 
     def _refusal(self, said: bytes) -> bytes:
-        """The engine's words for a program that cannot be started, which come as its output, in ours."""
+        """Return the message for a program that cannot be started, from the engine's message in its output."""
         why = said.decode(errors="replace").strip().rpartition(": unknown")[0].rpartition(": ")[2]
         return f"thalweg: cannot run {self.args[0]!r} on {self.host!r}: {why}\n".encode()
 
     @staticmethod
     def _write(descriptor: int, piece: bytes) -> None:
         view = memoryview(piece)
-        with suppress(BrokenPipeError):  # nobody reads any more: the process may go on
+        with suppress(BrokenPipeError):  # no reader is left: the process may continue
             while view:
                 view = view[os.write(descriptor, view) :]
 
     def _inspected(self) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = self._api.exec_inspect(self._exec)
+            state: Mapping[str, Any] = self._api.exec_inspect(self._exec)
         except failures():
-            return {"Running": False, "ExitCode": None, "Pid": 0}  # its container has been removed
-        return found
+            return {"Running": False, "ExitCode": None, "Pid": 0}  # the container has been removed
+        return state
 
     def _inspected_when(self, settled: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
-        """What the engine knows of the process, once that is ``settled`` or a few seconds have passed."""
+        """Return the engine's state of the process, as soon as it is ``settled``, or after ``STATUS_S``."""
         stop = time.monotonic() + STATUS_S
-        while not settled(found := self._inspected()) and time.monotonic() < stop:
-            time.sleep(0.01)  # the engine has no event to wait for here
-        return found
+        while not settled(state := self._inspected()) and time.monotonic() < stop:
+            time.sleep(0.01)  # the engine sends no event for this
+        return state
 
     def _final_status(self) -> int:
-        found = self._inspected_when(lambda one: not one["Running"])
-        code = found["ExitCode"]
-        if code is None or found["Running"]:
+        state = self._inspected_when(lambda one: not one["Running"])
+        code = state["ExitCode"]
+        if code is None or state["Running"]:
             return -signal.SIGKILL
         return 128 - code if 128 < code <= 128 + signal.SIGRTMAX else int(code)
 
     def _running(self) -> int | None:
-        """The process's number on this machine, once it has one; None when it has ended."""
+        """Return the number of the process on this machine, as soon as it has one. None: the process has ended."""
         if self._status is not None:
             return None
-        found = self._inspected_when(lambda one: one["Pid"] or one["ExitCode"] is not None)
-        return found["Pid"] or None if found["Running"] else None
+        state = self._inspected_when(lambda one: one["Pid"] or one["ExitCode"] is not None)
+        return state["Pid"] or None if state["Running"] else None
 
     @property
     def pid(self) -> int | None:
-        """The process's number on this machine; None once it has ended."""
+        """Number of the process on this machine. None: the process has ended."""
         return self._running()
 
     def send_signal(self, number: int) -> None:

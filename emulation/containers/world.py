@@ -1,7 +1,7 @@
-"""The supervisor's side of a testbed of containers: their links, shaped from outside, through their namespaces.
+"""Links of a testbed of containers, on the supervisor's side: shaped from outside, through the containers' namespaces.
 
-The containers have no privileges for it: this process enters their network namespaces, which takes root on the engine's
-machine. Their processes cannot undo it.
+The containers get no privileges. This process enters their network namespaces and therefore needs root on the engine's
+machine. Processes in the containers cannot undo the shaping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.middleware.network.view import NET, cable_of
 
 
 class ContainerWorld(World):
-    """Hosts are containers that run already, on networks that the engine made."""
+    """World with running containers as hosts, on networks of the engine."""
 
     def __init__(
         self,
@@ -31,15 +31,16 @@ class ContainerWorld(World):
         run_id: str = "",
         control_band: bool = False,
     ) -> None:
-        """``run_id``: of the testbed, whose name devices on the machine have. Raises OSError where a namespace cannot
-        be entered.
+        """Enter the containers and prepare their links. ``run_id``: the testbed, after which devices are named.
+
+        Raises OSError if a namespace cannot be entered.
         """
         super().__init__(layer, control_band=control_band)
         self.uplink = f"{machine.mark(run_id)}."
         self._mine = interfaces.present()
         try:
-            for number, one in enumerate(containers, 1):
-                for end in self._enter(number, one):
+            for number, container in enumerate(containers, 1):
+                for end in self._enter(number, container):
                     self.ends[cable_of(end.name, end.via)] = end
         finally:
             enter(self._own_fd)
@@ -58,10 +59,13 @@ class ContainerWorld(World):
         machine.let_pass(run_id, [self._mine[index].name for index in bridges if index is not None])
 
     def _enter(self, number: int, one: Container) -> Iterator[HostSpace]:
-        """Raises OSError where the namespace is not that of the container, before anything there is touched."""
+        """Enter a container's namespace and yield its interfaces.
+
+        Raises OSError, before any change, if the namespace is not the container's.
+        """
         namespace_fd = os.open(f"/proc/{one.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         enter(namespace_fd)
-        by_mac = {found.mac: (index, found.other_end) for index, found in interfaces.present().items()}
+        by_mac = {interface.mac: (index, interface.other_end) for index, interface in interfaces.present().items()}
         if any(plug.mac not in by_mac for plug in one.plugs):
             raise OSError(errno.ENODEV, f"process {one.pid} is not in the container of {one.name}")
         asking = NetlinkSocket()
@@ -71,9 +75,9 @@ class ContainerWorld(World):
             yield HostSpace(one.name, number, ip, mac, namespace_fd, asking, index, port, via, ip6)
 
     def _port(self, name: str, interface: int, other_end: int | None) -> Port:
-        """The other end of a container's cable. Raises OSError if it is not in our namespace."""
-        ours = None if other_end is None else self._mine.get(other_end)
-        if other_end is None or ours is None or ours.other_end != interface:
+        """Return the other end of a container's cable. Raises OSError if the end is not in this namespace."""
+        port = None if other_end is None else self._mine.get(other_end)
+        if other_end is None or port is None or port.other_end != interface:
             raise OSError(
                 errno.ENODEV,
                 f"the bridge of host {name!r} is not in this machine's network namespace, so its links cannot be"
@@ -84,5 +88,5 @@ class ContainerWorld(World):
     def bridge_mac(self, end: HostSpace) -> bytes | None:
         """Return the address of the engine's bridge, from which the machine itself speaks to containers."""
         bridge = self._mine[end.port.interface].bridge
-        found = None if bridge is None else self._mine.get(bridge)
-        return None if found is None else bytes.fromhex(found.mac.replace(":", ""))
+        interface = None if bridge is None else self._mine.get(bridge)
+        return None if interface is None else bytes.fromhex(interface.mac.replace(":", ""))

@@ -1,1 +1,1 @@
-"""HTML pages that need nothing but themselves, and the report of what went on in a testbed."""
+"""Self-contained HTML pages, and the report of a testbed."""

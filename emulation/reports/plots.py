@@ -1,6 +1,6 @@
-"""Plots of what links were asked and what they delivered, as paths of SVG.
+"""Plots of the requested and delivered rates of links, as SVG paths.
 
-A plot is 1000 wide and 100 high, whatever it shows. No input or output.
+Every plot is 1000 wide and 100 high. No input or output.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from thalweg.emulation.reports.timeline import Bar, Scale, shades
 from thalweg.middleware.errors import counted
 from thalweg.middleware.network.view import Link
 
-BINS = 400  # of a plot's width
-ABOVE = 4.0  # asked more than so many times what was ever delivered: the scale is that of the latter
-ROOM = 1.1  # of the scale, above the highest
+BINS = 400  # parts of a plot's width
+ABOVE = 4.0  # beyond this ratio of requested to delivered rates, the scale is that of the delivered rates
+ROOM = 1.1  # ratio of the top of the scale to the highest rate
 
 
 class LinkSum(msgspec.Struct, frozen=True):
-    """What a link carried in the time shown. ``most_bps``: the highest mean of a sample of a tenth of a second or more.
+    """Sums of a link in the time shown. ``most_bps``: the highest mean of a sample, which counts as at least 0.05 s.
 
-    ``busy_s``: the time covered by samples. ``waiting_bytes``: the most that was found waiting.
+    ``waiting_bytes``: the most bytes seen waiting. ``rows``: the link's rows in the record.
     """
 
     link: Link
@@ -39,7 +39,7 @@ class LinkSum(msgspec.Struct, frozen=True):
 
 
 class Plot(msgspec.Struct, frozen=True):
-    """A link over time. ``area``: delivered. ``line``: asked. ``drops``: bars where packets were dropped."""
+    """Plot of a link over time. ``area``: delivered. ``line``: requested. ``drops``: bars of dropped packets."""
 
     name: str
     area: str
@@ -51,29 +51,29 @@ class Plot(msgspec.Struct, frozen=True):
 
 
 def sums(record: Recording, scale: Scale) -> list[LinkSum]:
-    """Return the links that carried something, or dropped something, in the time shown; the busiest first."""
+    """Return the sums of links that carried or dropped something in the time shown, the busiest first."""
     numbers, begin_s, end_s = record.column("link").astype(np.int64), *_times(record)
     shown = (end_s > scale.begin_s) & (begin_s < scale.end_s)
     order = np.argsort(numbers, kind="stable")
     order = order[shown[order]]
-    found = []
+    link_sums = []
     for rows in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else []:
         sent, seconds = record.column("sent_bytes")[rows], end_s[rows] - begin_s[rows]
         rates = sent * 8 / np.maximum(seconds, 0.05)
-        found.append(LinkSum(
+        link_sums.append(LinkSum(
             record.links[numbers[rows[0]]], int(sent.sum()), int(record.column("drops")[rows].sum()),
             float(rates.max()), int(record.column("waiting_bytes")[rows].max()), rows,
         ))  # fmt: skip
-    return sorted(found, key=lambda one: (-one.sent_bytes, -one.drops, one.link))
+    return sorted(link_sums, key=lambda one: (-one.sent_bytes, -one.drops, one.link))
 
 
 def pairs(found: Sequence[LinkSum]) -> list[LinkSum]:
-    """Return the same with both directions of a pair next to each other, by what both carried together."""
+    """Return the sums with both directions of a pair in sequence. The pair that carried most comes first."""
     both: dict[tuple[frozenset[str], str], list[LinkSum]] = {}
-    for one in found:
-        both.setdefault((frozenset(one.link.hosts), one.link.via), []).append(one)
-    ranked = sorted(both.values(), key=lambda some: -sum(one.sent_bytes for one in some))
-    return [one for some in ranked for one in some]
+    for link_sum in found:
+        both.setdefault((frozenset(link_sum.link.hosts), link_sum.link.via), []).append(link_sum)
+    ranked = sorted(both.values(), key=lambda some: -sum(link_sum.sent_bytes for link_sum in some))
+    return [link_sum for some in ranked for link_sum in some]
 
 
 def _times(record: Recording) -> tuple[Column, Column]:
@@ -81,7 +81,7 @@ def _times(record: Recording) -> tuple[Column, Column]:
 
 
 class Asked:
-    """The rates that links were asked over time, from the record's changes."""
+    """Requested rates of links over time, from the record's changes."""
 
     def __init__(self, record: Recording) -> None:
         self._steps: dict[Link, list[tuple[float, LinkShape]]] = {}
@@ -89,7 +89,7 @@ class Asked:
             self._steps.setdefault(record.links[change.link], []).append((change.at_s, change.after))
 
     def steps(self, link: Link) -> list[tuple[float, float | None]]:
-        """Return from when on the link was asked which rate; None for no rate, 0 for a cut."""
+        """Return the steps of a link's requested rate: time and rate. None is no rate, 0 is a cut."""
         return [(at_s, _rate(shape)) for at_s, shape in self._steps.get(link, ())]
 
 
@@ -121,7 +121,7 @@ def plot(one: LinkSum, record: Recording, asked: Asked, cuts: Sequence[Cut], sca
 
 
 def sum_text(one: LinkSum, above_bps: float | None = None) -> str:
-    """Return a link's sums in words. ``above_bps``: a rate asked that is above the plot."""
+    """Return a link's sums in words. ``above_bps``: a requested rate above the plot."""
     parts = [format_size(one.sent_bytes), f"at most {format_rate(one.most_bps)}"]
     if one.drops:
         parts.append(f"{counted(one.drops, 'packet')} dropped")
@@ -131,22 +131,22 @@ def sum_text(one: LinkSum, above_bps: float | None = None) -> str:
 
 
 def _binned(record: Recording, one: LinkSum, scale: Scale, name: str) -> Column:
-    """Return a sum over time in ``BINS`` parts of the time shown; a sample counts evenly over its time."""
+    """Return a sum over time in ``BINS`` parts of the time shown. A sample counts evenly over its time."""
     begin_s, end_s = (column[one.rows] for column in _times(record))
     values = record.column(name)[one.rows]
-    # the running sum, which rises during samples and rests between them, read at the bounds of the bins
+    # the running sum at the bounds of the bins. It rises during samples and is constant between samples
     order = np.argsort(begin_s)
     begin_s, end_s, values = begin_s[order], end_s[order], values[order]
     total = np.concatenate([[0.0], np.cumsum(values)])
     times = np.stack([begin_s, end_s], axis=1).ravel()
     heights = np.stack([total[:-1], total[1:]], axis=1).ravel()
     bounds = np.linspace(scale.begin_s, scale.end_s, BINS + 1)
-    found: Column = np.diff(np.interp(bounds, np.maximum.accumulate(times), heights))
-    return found
+    binned: Column = np.diff(np.interp(bounds, np.maximum.accumulate(times), heights))
+    return binned
 
 
 def _area(shares: Column) -> str:
-    """Return steps, closed at the bottom; equal neighbours are one step."""
+    """Return steps, closed at the bottom. Equal neighbours are one step."""
     parts, width, last = ["M0 100"], 1000 / BINS, 0.0
     for i, share in enumerate(shares):
         height = round(100 - 100 * min(float(share), 1.0), 1)
@@ -157,7 +157,7 @@ def _area(shares: Column) -> str:
 
 
 def _line(steps: Sequence[tuple[float, float | None]], top: float, scale: Scale) -> Iterator[str]:
-    """Yield the pieces of the line of what was asked, which is broken where there is no rate."""
+    """Yield the pieces of the line of requested rates. The line is broken if there is no rate."""
     bounds = [*(at_s for at_s, _ in steps[1:]), scale.end_s]
     shown = [
         (10 * scale.at(at_s), 10 * scale.at(end_s), bps)
@@ -171,7 +171,7 @@ def _line(steps: Sequence[tuple[float, float | None]], top: float, scale: Scale)
             pen = False
             continue
         if pen and end < 1000 and int(begin / bounds_of) == int(end / bounds_of) == column:
-            continue  # steps that lie closer than can be drawn
+            continue  # the steps are too close to be drawn
         column = int(begin / bounds_of)
         height = 100 - 100 * min(bps / top, 1.0)
         yield f"{'V' if pen else f'M{begin:.1f} '}{height:.1f}H{end:.1f}"

@@ -1,4 +1,4 @@
-"""Processes on hosts in a few words."""
+"""Short texts about processes on hosts: the command, and how it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a testbed: Parquet tables and one HTML page about all that went on there since its start."""
+"""Report of a testbed: Parquet tables and an HTML page about everything since its start."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from thalweg.middleware.network.view import Link
 
 PAGE = "index.html"
 OPEN_PLOTS, FOLDED_PLOTS = 8, 112
-LISTED = 1_000  # rows of a table of the page
+LISTED = 1_000  # limit of rows of a table of the page
 UNFOLDED = 20
-WRONG = 8  # lines about what went wrong, of each kind
+WRONG = 8  # limit of lines about failures of one kind
 
 
 class About(msgspec.Struct, frozen=True):
-    """What a page says of a testbed besides its record. ``title``: of the page. ``backend``: what hosts are.
+    """Description of a testbed beside its record. ``title``: of the page. ``backend``: kind of the hosts.
 
     ``outputs``: last lines of processes, by their numbers.
     """
@@ -44,17 +44,21 @@ class About(msgspec.Struct, frozen=True):
 def last_lines(record: Recording, outputs: Mapping[tuple[str, int], Sequence[str]]) -> dict[int, Sequence[str]]:
     """Return the last lines of processes by their numbers in a record.
 
-    ``outputs``: lines that were read elsewhere, by host and number of the process there. The others are of logs.
+    ``outputs``: lines from a different source, by host and number of the process there. The remaining lines are of
+    logs.
     """
-    numbers = {(one.host, one.pid): one.number for one in record.processes}  # the last that had the number
-    found: dict[int, Sequence[str]] = {one.number: one.tail.splitlines() for one in record.processes if one.tail}
-    return found | {numbers[key]: lines for key, lines in outputs.items() if key in numbers}
+    # if several processes had one number, the last of them
+    numbers = {(process.host, process.pid): process.number for process in record.processes}
+    lines_by_number: dict[int, Sequence[str]] = {
+        process.number: process.tail.splitlines() for process in record.processes if process.tail
+    }
+    return lines_by_number | {numbers[key]: lines for key, lines in outputs.items() if key in numbers}
 
 
 def write_report(record: Recording, about: About, folder: Path, last_s: float | None = None) -> Path:
-    """Write the tables and the page into a folder, which is made, and return the page.
+    """Write the tables and the page into a folder, and return the page. The folder is created if missing.
 
-    ``last_s``: only what went on in the last so many seconds. Raises UsageError if the folder cannot be written.
+    ``last_s``: limit the report to the last seconds. Raises UsageError if the folder cannot be created or written.
     """
     if last_s is not None:
         record = record.since(record.now_s - last_s)
@@ -63,20 +67,20 @@ def write_report(record: Recording, about: About, folder: Path, last_s: float | 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another folder") from None
-    made = tables(record)
-    write_tables(made, folder)
-    text = page_text(record, about, {name: table.num_rows for name, table in made.items()})
+    written = tables(record)
+    write_tables(written, folder)
+    text = page_text(record, about, {name: table.num_rows for name, table in written.items()})
     with whole(page, "choose another folder", error=UsageError) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
     return page
 
 
 def page_text(record: Recording, about: About, files: Mapping[str, int]) -> str:
-    """Return the page. ``files``: the numbers of rows of the tables beside it, by the names of their files."""
+    """Return the page. ``files``: the numbers of rows of the tables beside it, by file name."""
     scale = timeline.Scale(record.begin_s, record.now_s)
-    found = plots.pairs(plots.sums(record, scale))
+    link_sums = plots.pairs(plots.sums(record, scale))
     asked, cuts = plots.Asked(record), record.cuts()
-    drawn = [plots.plot(one, record, asked, cuts, scale) for one in found[: OPEN_PLOTS + FOLDED_PLOTS]]
+    drawn = [plots.plot(link_sum, record, asked, cuts, scale) for link_sum in link_sums[: OPEN_PLOTS + FOLDED_PLOTS]]
     values = {
         "title": about.title or f"Testbed {about.name}",
         "made": f"Made by thalweg {version('thalweg')} on {_date(record.began_unix_s + record.now_s)}.",
@@ -88,8 +92,8 @@ def page_text(record: Recording, about: About, files: Mapping[str, int]) -> str:
         "outputs": [*_outputs(record, about)],
         "plots": drawn[:OPEN_PLOTS],
         "folded": drawn[OPEN_PLOTS:],
-        "undrawn": len(found) - len(drawn),
-        "tables": [*_sheets(record, found)],
+        "undrawn": len(link_sums) - len(drawn),
+        "tables": [*_sheets(record, link_sums)],
         "unfolded": UNFOLDED,
         "files": files,
         "begin_s": record.begin_s,
@@ -122,18 +126,18 @@ def _some(texts: Sequence[str], most: int = 12) -> str:
 
 
 def _counts(record: Recording) -> str:
-    tints = [timeline.tint_of(one) for one in record.processes]
+    tints = [timeline.tint_of(process) for process in record.processes]
     words = {"bad": "failed", "stopped": "ended by a signal", "good": "ended well", "runs": "running"}
     return ", ".join(f"{tints.count(tint)} {text}" for tint, text in words.items() if tint in tints)
 
 
 def _wrong(record: Recording, about: About) -> Iterator[str]:
-    """Yield what a reader is to see first: failed processes, ended hosts, stopped replays, links that are still cut."""
+    """Yield the lines at the top of the page: failed processes, ended hosts, stopped replays, remaining cuts."""
     kinds = {
         "processes that failed": _failed(record, about), "events": _mishaps(record), "cuts": _still_cut(record),
     }  # fmt: skip
-    for kind, found in kinds.items():
-        lines = [*found]
+    for kind, texts in kinds.items():
+        lines = [*texts]
         yield from lines[:WRONG]
         if len(lines) > WRONG:
             yield f"and {len(lines) - WRONG} more {kind}"
@@ -150,13 +154,13 @@ def _failed(record: Recording, about: About) -> Iterator[str]:
 
 def _mishaps(record: Recording) -> Iterator[str]:
     """Yield the hosts that ended by themselves or have no carrier, and the replays that stopped by themselves."""
-    for one in record.happenings:
-        if one.kind == "end":
-            yield f"host {one.note} ended by itself at {moment(one.begin_s)}"
-        elif one.kind == "carrier" and one.end_s is None:
-            yield f"{one.note} has no carrier since {moment(one.begin_s)}"
-        elif one.kind not in ("carrier", "reset") and one.note:
-            yield f"{one.note}, at {moment(one.end_s or one.begin_s)}"
+    for happening in record.happenings:
+        if happening.kind == "end":
+            yield f"host {happening.note} ended by itself at {moment(happening.begin_s)}"
+        elif happening.kind == "carrier" and happening.end_s is None:
+            yield f"{happening.note} has no carrier since {moment(happening.begin_s)}"
+        elif happening.kind not in ("carrier", "reset") and happening.note:
+            yield f"{happening.note}, at {moment(happening.end_s or happening.begin_s)}"
 
 
 def _still_cut(record: Recording) -> Iterator[str]:
@@ -166,14 +170,14 @@ def _still_cut(record: Recording) -> Iterator[str]:
 
 
 def _notes(record: Recording) -> Iterator[str]:
-    for what, count in record.left_out.items():
-        yield f"{count} older {what} are left out, to keep the record small"
+    for kind, count in record.left_out.items():
+        yield f"{count} older {kind} are left out, to keep the record small"
     if record.joined_s:
         yield f"older samples of links are joined to such of up to {format_time(record.joined_s)}"
 
 
 def _outputs(record: Recording, about: About) -> Iterator[tuple[str, str, str]]:
-    """Yield tint, title and last lines of processes, those that failed first."""
+    """Yield tint, title and last lines of processes. Failed processes come first."""
     order = {"bad": 0, "runs": 1, "stopped": 2, "good": 3}
     for process in sorted(record.processes, key=lambda one: (order[timeline.tint_of(one)], one.begin_s)):
         if lines := about.outputs.get(process.number):
@@ -184,7 +188,7 @@ def _outputs(record: Recording, about: About) -> Iterator[tuple[str, str, str]]:
 
 
 def _sheets(record: Recording, found: Sequence[plots.LinkSum]) -> Iterator[tuple[str, str, Sheet, int]]:
-    """Yield the tables of the page: id, name, table, and how many rows are left out."""
+    """Yield the tables of the page: id, name, table, and the number of rows left out."""
     yield (
         "links",
         "All links",
@@ -213,7 +217,7 @@ def _row(*cells: object, tint: str = "", of: int = 0) -> SheetRow:
 
 def _link_rows(record: Recording, found: Sequence[plots.LinkSum]) -> list[SheetRow]:
     shapes = record.shapes()
-    carried = {one.link: one for one in found}
+    carried = {link_sum.link: link_sum for link_sum in found}
     links = [*carried, *(link for link in shapes if link not in carried)]
     return [_link_row(link, shapes, carried.get(link)) for link in links]
 
@@ -239,8 +243,8 @@ def _cut_rows(record: Recording) -> list[SheetRow]:
 
 def _change_rows(record: Recording) -> list[SheetRow]:
     rows = [
-        (one.at_s, _row(moment(one.at_s), one.by, timeline.links_text(one.links), one.text))
-        for one in timeline.groups(record)
+        (group.at_s, _row(moment(group.at_s), group.by, timeline.links_text(group.links), group.text))
+        for group in timeline.groups(record)
     ]
     for change in record.host_changes:
         text = timeline.host_text(change.direction, change.rate_bps)
@@ -250,11 +254,11 @@ def _change_rows(record: Recording) -> list[SheetRow]:
 
 def _process_rows(record: Recording) -> list[SheetRow]:
     rows = []
-    for one in sorted(record.processes, key=lambda one: (timeline.tint_of(one) != "bad", one.begin_s)):
-        end_s = record.now_s if one.end_s is None else one.end_s
+    for process in sorted(record.processes, key=lambda one: (timeline.tint_of(one) != "bad", one.begin_s)):
+        end_s = record.now_s if process.end_s is None else process.end_s
         rows.append(_row(
-            timeline.command_text(one), one.host, timeline.ended_text(one), moment(one.begin_s),
-            "" if one.end_s is None else moment(one.end_s), format_time(end_s - one.begin_s),
-            "" if one.cpu_s is None else format_time(one.cpu_s), tint=timeline.tint_of(one), of=2,
+            timeline.command_text(process), process.host, timeline.ended_text(process), moment(process.begin_s),
+            "" if process.end_s is None else moment(process.end_s), format_time(end_s - process.begin_s),
+            "" if process.cpu_s is None else format_time(process.cpu_s), tint=timeline.tint_of(process), of=2,
         ))  # fmt: skip
     return rows

@@ -1,4 +1,4 @@
-"""Tables of a testbed's record, as Parquet."""
+"""Parquet tables of a testbed's record."""
 
 from __future__ import annotations
 
@@ -52,40 +52,41 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "counters.parquet": COUNTERS, "changes.parquet": CHANGES, "cuts.parquet": CUTS, "host_rates.parquet": HOST_RATES,
     "processes.parquet": PROCESSES, "events.parquet": EVENTS,
 }  # fmt: skip
-"""All tables by the names of their files."""
+"""Schemas of the tables by file name."""
 
 
 def tables(record: Recording) -> dict[str, pa.Table]:
-    """Return all tables by the names of their files."""
+    """Return the record's tables by file name."""
     rows: dict[str, Iterable[Sequence[Any]]] = {
         "changes.parquet": _changes(record),
         "cuts.parquet": (
             [cut.begin_s, cut.end_s, cut.begin_s, *_ends(cut.link), cut.by] for cut in record.cuts()
         ),
         "host_rates.parquet": (
-            [one.at_s, one.at_s, one.host, one.via or None, one.direction, one.rate_bps] for one in record.host_changes
+            [change.at_s, change.at_s, change.host, change.via or None, change.direction, change.rate_bps]
+            for change in record.host_changes
         ),
         "processes.parquet": (
-            [one.number, one.host, one.pid, one.command, one.begin_s, one.end_s, one.begin_s, one.status, one.cpu_s,
-             one.stays] for one in record.processes
+            [process.number, process.host, process.pid, process.command, process.begin_s, process.end_s,
+             process.begin_s, process.status, process.cpu_s, process.stays] for process in record.processes
         ),
         "events.parquet": (
-            [one.begin_s, one.end_s, one.begin_s, one.kind, one.note] for one in record.happenings
+            [event.begin_s, event.end_s, event.begin_s, event.kind, event.note] for event in record.happenings
         ),
     }  # fmt: skip
-    made = {name: _table(SCHEMAS[name], record, values) for name, values in rows.items()}
-    return {"counters.parquet": counters_table(record)} | made
+    by_name = {name: _table(SCHEMAS[name], record, values) for name, values in rows.items()}
+    return {"counters.parquet": counters_table(record)} | by_name
 
 
 def write_tables(made: Mapping[str, pa.Table], folder: Path) -> None:
-    """Write tables into a folder, which exists. Raises UsageError if it cannot be written."""
+    """Write tables into an existing folder. Raises UsageError if a file cannot be written."""
     for name, table in made.items():
         with whole(folder / name, "choose another folder", error=UsageError) as part:
             pq.write_table(table, part, compression="zstd")
 
 
 def counters_table(record: Recording) -> pa.Table:
-    """Return what links carried: a row for each link and time in which it was not idle."""
+    """Return the counters of links: a row for every link and time in which the link was not idle."""
     names = [_ends(link) for link in record.links]
     numbers = pa.array(record.column("link").astype(np.int32))
     texts = [
@@ -107,7 +108,7 @@ def counters_table(record: Recording) -> pa.Table:
 
 
 def asked_bps(record: Recording) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the mean rate that each sample's link was asked; NaN while it has no rate."""
+    """Return the mean requested rate of every sample's link. NaN: the link had no rate."""
     seconds = np.maximum(record.column("end_s") - record.column("begin_s"), 1e-9)
     asked = (record.column("asked_end_bits") - record.column("asked_begin_bits")) / seconds
     return np.where(asked < 0.9 * UNRATED_BPS, asked, np.nan)
@@ -118,14 +119,14 @@ def _ends(link: Link) -> list[str | None]:
 
 
 def _changes(record: Recording) -> Iterable[list[Any]]:
-    for one in record.recent_changes():
-        before = one.before
+    for change in record.recent_changes():
+        before = change.before
         since = LinkShape(UNRATED_BPS) if before is None else before
-        changed = [name for name in SHAPE if getattr(since, name) != getattr(one.after, name)]
-        shape = [_plain(one.after, name) for name in SHAPE]
-        ends = _ends(record.links[one.link])
+        changed = [name for name in SHAPE if getattr(since, name) != getattr(change.after, name)]
+        shape = [_plain(change.after, name) for name in SHAPE]
+        ends = _ends(record.links[change.link])
         rate_bps = None if before is None else _plain(before, "rate_bps")
-        yield [one.at_s, one.at_s, one.number, one.by, *ends, changed, *shape, rate_bps]
+        yield [change.at_s, change.at_s, change.number, change.by, *ends, changed, *shape, rate_bps]
 
 
 def _plain(shape: LinkShape, name: str) -> Any:

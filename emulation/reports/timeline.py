@@ -1,4 +1,4 @@
-"""The time line of a testbed's record: rows of bars and marks, in shares of the time shown.
+"""Time line of a testbed's record: rows of bars and marks, in shares of the time shown.
 
 No input or output.
 """
@@ -20,17 +20,17 @@ from thalweg.emulation.recording.recording import Cut, Recording
 from thalweg.emulation.reports.process_text import ending, short_command
 from thalweg.middleware.network.view import Link
 
-CUT_ROWS = 12  # of a time line; of more the last is all others
+CUT_ROWS = 12  # limit of rows of cuts. Beyond it, the last row has the remaining cuts
 HOST_ROWS = 40
-STACKED = 8  # processes of a host above each other
-BARS = 400  # of a row
+STACKED = 8  # limit of sub-rows of a host
+BARS = 400  # limit of bars of a row
 COMMAND_CHARS = 90
-NAMED = 4  # links of a group that are named
-CRASHES = {  # Windows has not all of them
+NAMED = 4  # limit of links of a group that are named
+CRASHES = {  # Windows lacks some
     getattr(signal, name, None) for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 }
 TICKS = 6
-CLOCK_S = 120.0  # from then on moments are minutes and seconds
+CLOCK_S = 120.0  # later moments are in minutes and seconds
 STEPS_S = (
     *(digit * 10.0**power for power in range(-3, 1) for digit in (1, 2, 5)),
     *(10.0, 20.0, 30.0),
@@ -40,9 +40,9 @@ STEPS_S = (
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """Something that lasted: where it begins and how long it is, in percent; its row among those above each other.
+    """Span of time in a row: begin and length in percent, and the number of its sub-row.
 
-    ``tint``: a class; ``open``: it goes on.
+    ``tint``: a class. ``open``: the span has not ended.
     """
 
     left: float
@@ -55,7 +55,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of the time line; ``height``: how many bars stand above each other. ``shades``: times of cuts."""
+    """Row of the time line. ``height``: number of sub-rows of bars. ``shades``: times of cuts."""
 
     name: str
     bars: list[Bar]
@@ -65,31 +65,31 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A moment of the axis, in percent."""
+    """Labelled moment of the axis, in percent."""
 
     at: float
     text: str
 
 
 class Scale:
-    """The time shown, from ``begin_s`` to ``end_s``."""
+    """Scale of the time shown, from ``begin_s`` to ``end_s``."""
 
     def __init__(self, begin_s: float, end_s: float) -> None:
         self.begin_s, self.end_s = begin_s, max(end_s, begin_s + 1e-3)
 
     def at(self, time_s: float) -> float:
-        """Return where a time is, in percent."""
+        """Return the position of a time, in percent."""
         share = (time_s - self.begin_s) / (self.end_s - self.begin_s)
         return round(100 * min(max(share, 0.0), 1.0), 3)
 
     def bar(self, begin_s: float, end_s: float | None, tint: str, title: str, text: str = "", row: int = 0) -> Bar:
-        """Return a bar for a time."""
+        """Return a bar for a span of time. ``end_s`` None: the span has not ended."""
         left = self.at(begin_s)
         right = 100.0 if end_s is None else self.at(end_s)
         return Bar(left, round(right - left, 3), tint, title, text, row, end_s is None)
 
     def ticks(self) -> list[Tick]:
-        """Return some round moments."""
+        """Return at most about ``TICKS`` ticks, at round moments."""
         span_s = self.end_s - self.begin_s
         step_s = next((step for step in STEPS_S if span_s / step <= TICKS), STEPS_S[-1])
         first = math.ceil(self.begin_s / step_s - 1e-9)
@@ -98,7 +98,7 @@ class Scale:
 
 
 def moment(time_s: float, step_s: float = 0.001, *, clock: bool | None = None) -> str:
-    """Return a moment as people read it: ``1.25 s``, or with ``clock`` (None: if it is late) ``1:02:03``."""
+    """Return a moment for people: ``1.25 s``, or with ``clock`` (None: if it is late) ``1:02:03``."""
     if not (time_s >= CLOCK_S if clock is None else clock):
         places = max(0, -math.floor(math.log10(step_s) + 1e-9)) if step_s < 1 else 0
         return f"{time_s:.{min(places, 3)}f} s"
@@ -114,7 +114,7 @@ def command_text(process: Process, most: int = COMMAND_CHARS) -> str:
     """Return the command of a process without the folder of its program."""
     try:
         words = shlex.split(process.command)
-    except ValueError:  # it was shortened inside quotes
+    except ValueError:  # the command was shortened inside quotes
         words = process.command.split(" ")
     return short_command(words, most)
 
@@ -127,7 +127,7 @@ def ended_text(process: Process) -> str:
 
 
 def tint_of(process: Process) -> str:
-    """Return the class of a process: runs, good, bad, or ended by a signal that others send."""
+    """Return the class of a process: runs, good, bad, or stopped by a signal from a different process."""
     if process.status is None:
         return "runs"
     if process.status > 0 or -process.status in CRASHES:
@@ -148,7 +148,7 @@ def links_text(links: Sequence[Link]) -> str:
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Changes of links that were asked for together, and are alike."""
+    """Equal changes of links that were requested together."""
 
     at_s: float
     by: str
@@ -157,7 +157,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def groups(record: Recording) -> Iterator[Group]:
-    """Yield the changes that people have made, or events, in the order of time. Steps of traces are left out."""
+    """Yield the changes made by people or events, in the order of time. Steps of traces are left out."""
     together: dict[tuple[int, str, str], list[LinkChange]] = {}
     for change in record.recent_changes():
         if not (change.by == "play" and change.of_rate_alone):
@@ -177,21 +177,21 @@ def _change_text(change: LinkChange) -> str:
 
 
 def rows(record: Recording, scale: Scale, hosts: Sequence[str]) -> list[Row]:
-    """Return the rows: cuts, changes, what was played, and the hosts with processes, in the order of ``hosts``."""
+    """Return the rows: cuts, changes, replays and further events, then hosts with processes, ordered as ``hosts``."""
     cuts = record.cuts()
-    found = [*_cut_rows(cuts, scale), *_change_rows(record, scale), *_happening_rows(record, scale)]
+    shown_rows = [*_cut_rows(cuts, scale), *_change_rows(record, scale), *_happening_rows(record, scale)]
     by_host: dict[str, list[Process]] = {host: [] for host in hosts}
     for process in record.processes:
         by_host.setdefault(process.host, []).append(process)
     shown = [(host, processes) for host, processes in by_host.items() if processes]
-    found += [_host_row(host, processes, cuts, scale) for host, processes in shown[:HOST_ROWS]]
+    shown_rows += [_host_row(host, processes, cuts, scale) for host, processes in shown[:HOST_ROWS]]
     if len(shown) > HOST_ROWS:
-        found.append(Row(f"{len(shown) - HOST_ROWS} more hosts: see the table", [], kind="host"))
-    return found
+        shown_rows.append(Row(f"{len(shown) - HOST_ROWS} more hosts: see the table", [], kind="host"))
+    return shown_rows
 
 
 def cut_groups(cuts: Iterable[Cut]) -> list[tuple[list[Link], Cut]]:
-    """Return cuts that began and ended together: their links, and one of them."""
+    """Return the cuts grouped by begin and end: the links of a group, and its first cut."""
     together: dict[tuple[int, int | None], list[Cut]] = {}
     for cut in cuts:
         together.setdefault((cut.began, cut.ended), []).append(cut)
@@ -199,7 +199,7 @@ def cut_groups(cuts: Iterable[Cut]) -> list[tuple[list[Link], Cut]]:
 
 
 def cut_text(cut: Cut) -> str:
-    """Return when a cut was, and by whom."""
+    """Return when a cut was, and its cause."""
     if cut.end_s is None:
         return f"cut since {moment(cut.begin_s)} ({cut.by})"
     return f"cut from {moment(cut.begin_s)} to {moment(cut.end_s)}, {format_time(cut.end_s - cut.begin_s)} ({cut.by})"
@@ -229,8 +229,13 @@ def _change_rows(record: Recording, scale: Scale) -> Iterator[Row]:
         for group in groups(record)
     ]
     marks += [
-        scale.bar(one.at_s, one.at_s, "set", f"{moment(one.at_s)}: {one.name} {host_text(one.direction, one.rate_bps)}")
-        for one in record.host_changes
+        scale.bar(
+            change.at_s,
+            change.at_s,
+            "set",
+            f"{moment(change.at_s)}: {change.name} {host_text(change.direction, change.rate_bps)}",
+        )
+        for change in record.host_changes
     ]
     if marks:
         yield Row("changes", marks[-BARS:], kind="marks")
@@ -253,9 +258,15 @@ def _happening_rows(record: Recording, scale: Scale) -> Iterator[Row]:
     }  # fmt: skip
     for kind, name in kinds.items():
         bars = [
-            scale.bar(one.begin_s, one.end_s, kind, f"{name} from {moment(one.begin_s)}{_until(one.end_s)}", one.note)
-            for one in record.happenings
-            if one.kind == kind
+            scale.bar(
+                happening.begin_s,
+                happening.end_s,
+                kind,
+                f"{name} from {moment(happening.begin_s)}{_until(happening.end_s)}",
+                happening.note,
+            )
+            for happening in record.happenings
+            if happening.kind == kind
         ]
         if bars:
             yield Row(name, bars[-BARS:], kind="going")
@@ -266,8 +277,11 @@ def _until(end_s: float | None) -> str:
 
 
 def _host_row(host: str, processes: Sequence[Process], cuts: Iterable[Cut], scale: Scale) -> Row:
-    """Processes stand above each other where they ran at a time. Of more than ``STACKED`` the last row has the rest."""
-    free_s: list[float] = []  # by row: when its last process ended
+    """Return the row of a host. Processes that ran at one time have separate sub-rows, at most ``STACKED``.
+
+    The last sub-row has the remaining processes.
+    """
+    free_s: list[float] = []  # by sub-row: the end of its last process
     bars = []
     for process in sorted(processes, key=lambda one: one.begin_s)[-BARS:]:
         row = next((i for i, at_s in enumerate(free_s) if at_s <= process.begin_s), len(free_s))
@@ -287,7 +301,7 @@ def process_text(process: Process) -> str:
 
 
 def shades(cuts: Iterable[Cut], scale: Scale) -> list[Bar]:
-    """Return the times of cuts, those of one time once."""
+    """Return the times of cuts. Cuts of the same time are returned once."""
     times: Mapping[tuple[float, float | None], Cut] = {
         (round(cut.begin_s, 2), cut.end_s and round(cut.end_s, 2)): cut for cut in cuts
     }

@@ -1,1 +1,1 @@
-"""The process that holds a testbed, whatever its hosts are."""
+"""Supervisor process of a testbed, for hosts of every kind."""

@@ -1,14 +1,15 @@
-"""The supervisor: the one process that holds a testbed. Run as ``python -P -m thalweg.emulation.server.begin``.
+"""Supervisor: the process that holds a testbed. Run as ``python -P -m thalweg.emulation.server.begin``.
 
-Started in namespaces of its own (process numbers, network, mounts), it is process 1 of all that it starts: whatever
-ends it, the kernel ends everything in it with it. It speaks JSON lines over Unix sockets:
+The supervisor starts in namespaces of its own (process numbers, network, mounts), and is process 1 of the processes
+that it starts. When the supervisor ends, the kernel ends every process in the namespaces. The protocol is JSON lines
+over Unix sockets:
 
     launcher → supervisor   {"id": 7, "op": "spawn", …}          descriptors travel beside the line, "fds" counts them
     supervisor → launcher   {"id": 7, "result": {…}}  or  {"id": 7, "error": "…", "kind": "usage"}
     supervisor → launcher   {"exit": {"pid": 12, "status": -15}}, to the connection that spawned it
 
 States:   attached --detach--> detached;  attached --connection closed--> ended;  either --down, SIGTERM--> ended
-A connection that closes takes the processes it spawned with it (SIGHUP), not those that it launched. One thread.
+If a connection closes, its spawned processes get SIGHUP. Launched processes continue. The supervisor has one thread.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError, one_line
 from thalweg.middleware.network.view import Cable, Link, as_link, cable_of
 
-LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
+LONGEST_S = 3600.0  # longest wait. The limit of select is 24 days
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 Answer = dict[str, Any]
 _HEAD = msgspec.json.Decoder(requests.Head)
@@ -59,7 +60,7 @@ R = TypeVar("R", bound=Request)
 
 
 class Call(NamedTuple, Generic[R]):
-    """A request, who made it, and the descriptors that came with it, which are closed when it has been met."""
+    """Request with its connection and its descriptors. The descriptors are closed after the answer."""
 
     request: R
     connection: Connection
@@ -67,24 +68,24 @@ class Call(NamedTuple, Generic[R]):
 
 
 class Supervisor:
-    """The state of a testbed and its event loop."""
+    """State of a testbed, and the event loop that answers requests about it."""
 
     def __init__(self, control: socket.socket, listener: socket.socket | None, run_id: str = "") -> None:
         self._run_id, self._owns_containers = run_id, False
         self._selector = selectors.DefaultSelector()
         self._connections = set[Connection]()
         self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection | None]] = {}
-        self._terminals: dict[int, int] = {}  # of children that are controlled by one
+        self._terminals: dict[int, int] = {}  # controlling terminals by the number of the child
         self._launched: list[requests.LaunchedProcess] = []
-        self._logs: str | None = None  # known once it is detached
+        self._logs: str | None = None  # set when the supervisor is detached
         self._world: World | None = None
-        self._lines: dict[Cable, str] = {}  # presets of hosts' access lines
+        self._lines: dict[Cable, str] = {}  # presets of the access lines of hosts
         self._player: Player | None = None
         self._refusal = ""  # why the replay has stopped by itself
-        self._parts: dict[tuple[Connection, str], Parts] = {}  # of a request that travels in several
-        self._samplers: dict[Connection, Sampler] = {}  # a connection's own, so that none disturbs another's
+        self._parts: dict[tuple[Connection, str], Parts] = {}  # parts of divided requests that are not complete
+        self._samplers: dict[Connection, Sampler] = {}  # one per connection, so that samplings are independent
         self._recorder = Recorder()
-        self._snapshots: dict[Connection, Snapshot] = {}  # records that are on their way
+        self._snapshots: dict[Connection, Snapshot] = {}  # records of which parts are still to be sent
         self._ending = False
         self._owner: Connection | None = Connection(control)
         self._admit(self._owner)
@@ -94,14 +95,14 @@ class Supervisor:
         self._selector.register(self._wake, selectors.EVENT_READ, partial(drain, self._wake))
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        for unheard in (signal.SIGINT, signal.SIGHUP):  # not ignored, which what we start would inherit
-            signal.signal(unheard, lambda *_: None)
+        for unused_signal in (signal.SIGINT, signal.SIGHUP):  # SIG_IGN is not used, as children would inherit it
+            signal.signal(unused_signal, lambda *_: None)
 
     def _end(self, *_: object) -> None:
         self._ending = True
 
     def serve(self) -> None:
-        """Work until told to end."""
+        """Run the event loop until the supervisor is to end."""
         while not self._ending:
             change_s = self._player.next_due_s() if self._player is not None else None
             samples_s = (sampler.next_s for sampler in self._samplers.values())
@@ -116,27 +117,27 @@ class Supervisor:
             self._recorder.read_due()
 
     def _advance(self, player: Player) -> None:
-        """Whatever goes wrong with a change ends the replay, not the testbed; whoever asks is told."""
+        """Apply due changes of the replay. An error ends the replay, not the testbed, and later requests report it."""
         self._recorder.begin("play", events=player.events)
         try:
             player.advance()
         except Exception as error:
             player.stop()
-            what = "the kernel refused a change of a link" if isinstance(error, NetlinkError) else "it failed"
-            self._refusal = f"the replay has stopped: {what} ({_said(error)})"
+            cause = "the kernel refused a change of a link" if isinstance(error, NetlinkError) else "it failed"
+            self._refusal = f"the replay has stopped: {cause} ({_said(error)})"
         if not player.running:
             self._recorder.stop("play", self._refusal)
 
     @staticmethod
     def _sample(sampler: Sampler) -> None:
-        """Whatever goes wrong with a sample ends the sampling, not the testbed; whoever asks is told."""
+        """Take a sample. An error ends the sampling, not the testbed, and later requests report it."""
         try:
             sampler.sample()
         except Exception as error:
             sampler.next_s, sampler.refusal = float("inf"), f"the sampling of links has stopped ({_said(error)})"
 
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # it has given up meanwhile, or we have too many files open
+        with suppress(OSError):  # the other side has given up, or too many files are open
             self._admit(Connection(listener.accept()[0]))
 
     def _admit(self, connection: Connection) -> None:
@@ -161,8 +162,8 @@ class Supervisor:
         self._connections.discard(connection)
         self._samplers.pop(connection, None)
         self._snapshots.pop(connection, None)
-        for what in ("replay", "changes"):
-            self._parts.pop((connection, what), None)
+        for subject in ("replay", "changes"):
+            self._parts.pop((connection, subject), None)
         connection.close()
         if connection is self._owner:
             self._ending = True
@@ -172,25 +173,25 @@ class Supervisor:
                     self._signal(child, signal.SIGHUP)
 
     def _answer(self, connection: Connection, line: bytes) -> None:
-        given: tuple[int, ...] = ()
+        received: tuple[int, ...] = ()
         send: tuple[int, ...] = ()
         number = op = None
         try:
             try:
                 head = _HEAD.decode(line)
                 number, op = head.id, head.op
-                given = connection.claim(head.fds)
+                received = connection.claim(head.fds)
             except Exception:
-                connection.forget_descriptors()  # nobody knows which are whose
+                connection.forget_descriptors()  # their owners are unknown
                 raise
             if op not in requests.KINDS:
                 raise TestbedError(f"the testbed's supervisor does not know {op!r}; it is of another version")
             request = msgspec.json.decode(line, type=requests.KINDS[op])
-            result = getattr(self, f"do_{op}")(Call(request, connection, given)) or {}
+            result = getattr(self, f"do_{op}")(Call(request, connection, received)) or {}
             send = result.pop("send_fds", ())
             self._tell(connection, {"id": number, "result": result, "fds": len(send)}, send)
         except ThalwegError as error:
-            kind = next(name for name, one in requests.ERRORS.items() if isinstance(error, one))
+            kind = next(name for name, error_class in requests.ERRORS.items() if isinstance(error, error_class))
             self._tell(connection, {"id": number, "error": str(error), "kind": kind})
         except OSError as error:
             self._tell(connection, {"id": number, "error": error.strerror or str(error), "kind": "testbed"})
@@ -198,8 +199,8 @@ class Supervisor:
             text = f"bad request {op!r}: {_said(error)}"
             self._tell(connection, {"id": number, "error": text, "kind": "testbed"})
         finally:
-            for descriptor in (*given, *send):
-                with suppress(OSError):  # closed by whoever used it up
+            for descriptor in (*received, *send):
+                with suppress(OSError):  # a handler has closed it
                     os.close(descriptor)
 
     @staticmethod
@@ -209,7 +210,7 @@ class Supervisor:
     # --- requests -------------------------------------------------------------------------------------
 
     def do_build(self, call: Call[requests.Build]) -> Answer:
-        from thalweg.emulation.kernel.namespaces import NamespaceWorld  # not every testbed pays for its library
+        from thalweg.emulation.kernel.namespaces import NamespaceWorld  # only some testbeds need its library
 
         asked = call.request
         try:
@@ -218,13 +219,13 @@ class Supervisor:
                 ipv6=asked.ipv6, control_band=asked.control_band, private=asked.private,
             )  # fmt: skip
         except NetlinkError as error:
-            what = "second interfaces, of networks besides the common one" if asked.networks else "its hosts' links"
-            raise TestbedError(f"the kernel refused the testbed {what}: {error.strerror}") from None
+            part = "second interfaces, of networks besides the common one" if asked.networks else "its hosts' links"
+            raise TestbedError(f"the kernel refused the testbed {part}: {error.strerror}") from None
         self._recorder.watch(self._world)
         return {"unnamed": self._world.unnamed}
 
     def do_attach(self, call: Call[requests.Attach]) -> None:
-        from thalweg.emulation.containers.world import ContainerWorld  # not every testbed has containers
+        from thalweg.emulation.containers.world import ContainerWorld  # only testbeds of containers need it
 
         asked = call.request
         self._world = ContainerWorld(
@@ -265,7 +266,7 @@ class Supervisor:
         }
 
     def _hosts_status(self) -> Answer:
-        """Return the addresses of hosts, their rates, and which have no carrier."""
+        """Return the addresses and rates of hosts, and the hosts without a carrier."""
         world = self._world
         if world is None:
             return {"ipv6": {}, "up_bps": {}, "down_bps": {}, "unplugged": []}
@@ -277,7 +278,7 @@ class Supervisor:
         }
 
     def _refusals(self) -> list[str]:
-        return [self._refusal, self._recorder.refusal, *(one.refusal for one in self._samplers.values())]
+        return [self._refusal, self._recorder.refusal, *(sampler.refusal for sampler in self._samplers.values())]
 
     def do_down(self, _: Call[requests.Down]) -> None:
         self._ending = True
@@ -317,7 +318,7 @@ class Supervisor:
                 " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)"
             )
         disciplines = {shape.queue.discipline for _, shape in shapes if shape.queue is not None}
-        if missing := next((one for one in MANAGED if one in disciplines and not world.manages(one)), None):
+        if missing := next((kind for kind in MANAGED if kind in disciplines and not world.manages(kind)), None):
             raise CapabilityError(
                 f"this kernel has no {missing}: give the queue a length, use a netns testbed on a kernel of its own"
                 f" (--kernel uml), or load sch_{missing} (see thalweg doctor)"
@@ -358,8 +359,8 @@ class Supervisor:
         for host, bps in (*asked.up_bps.items(), *asked.down_bps.items()):
             if bps is not None and not 0 <= bps <= MAX_RATE_BPS:
                 raise UsageError(f"the rate of all that {host} sends or receives: {outside(bps)}; lower it")
-        up_bps, down_bps = ({cable_of(host, via): bps for host, bps in one.items()}
-                            for one in (asked.up_bps, asked.down_bps))  # fmt: skip
+        up_bps, down_bps = ({cable_of(host, via): bps for host, bps in rates.items()}
+                            for rates in (asked.up_bps, asked.down_bps))  # fmt: skip
         for cable, queue in self._need_world().up_queues.items():
             if (bps := up_bps.get(cable)) is not None and (wrong := LinkShape(bps, queue=queue).objection()):
                 raise UsageError(f"all that {end_name(cable)} sends: {wrong}")
@@ -484,7 +485,7 @@ class Supervisor:
     def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:
             raise UsageError("links cannot be proven while a replay changes them; stop the replay first")
-        from thalweg.emulation.proofs.rate import measure  # not every testbed proves its links
+        from thalweg.emulation.proofs.rate import measure  # only proofs of links need it
 
         asked, waited_for = call.request, call.connection
         unplugged = self._need_world().unplugged
@@ -511,7 +512,7 @@ class Supervisor:
         child = self._begin(call.request, call.descriptors, call.request.terminal)
         self._children[child.pid] = (child, call.request.host, call.connection)
         self._recorder.start(child.pid, call.request.host, call.request.argv)
-        # the descriptor lets the launcher translate the number into its own process namespace
+        # by the descriptor the launcher translates the number into its own namespace
         handle = (os.pidfd_open(child.pid),) if self._world is not None else ()
         return {"pid": child.pid, "send_fds": handle}
 
@@ -537,7 +538,7 @@ class Supervisor:
         streams: tuple[int, ...],
         terminal: tuple[int, int] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process on its host, with these streams."""
+        """Start a process on its host, with the given standard streams. Raise UsageError if that is impossible."""
         stdin, stdout, stderr = streams
         if terminal is not None:
             termios.tcsetwinsize(stdin, terminal)
@@ -593,7 +594,7 @@ class Supervisor:
             os.kill(child.pid, number)
 
     def _reap(self) -> None:
-        """Report children that ended; bury adopted orphans."""
+        """Report ended children to their connections. Wait for adopted orphans."""
         for pid in ended_children():
             known = self._children.pop(pid, None)
             if known is None:
@@ -612,16 +613,19 @@ class Supervisor:
                     launched.status = status
 
     def end(self) -> None:
-        """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
+        """Remove owned containers and kill running processes.
+
+        As process 1 of a namespace, the supervisor leaves its processes to the kernel, which kills them when it ends.
+        """
         if self._owns_containers:
             from thalweg.emulation.containers import engine
 
-            with suppress(ThalwegError):  # an engine that is gone has them no longer running; `down` removes the rest
+            with suppress(ThalwegError):  # a lost engine runs no containers. `down` removes the rest
                 engine.remove(self._run_id)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.getpid() == 1:
             return
-        import psutil  # only here; a child may have left its session
+        import psutil  # slow to import. A child may have left its session
 
         while left := psutil.Process().children(recursive=True):
             for process in left:
@@ -631,31 +635,34 @@ class Supervisor:
 
 
 def due_in_s(*moments: float | None) -> float | None:
-    """Seconds until the first of the moments, at most ``LONGEST_S``; None when there is none."""
+    """Return the seconds until the earliest of the moments, at most ``LONGEST_S``. None: there is no moment."""
     known = [moment for moment in moments if moment is not None and moment < math.inf]
     return min(max(0.0, min(known) - time.monotonic()), LONGEST_S) if known else None
 
 
 def _take_terminal() -> None:
-    """Of a process that is being started, in a session of its own: its input is what controls it."""
+    """Make the input the controlling terminal of a process that is starting in a session of its own."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _said(error: Exception) -> str:
-    """An error in a few words, on one line."""
+    """Return the text of an error, on one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__} {error}"
     return one_line(text)
 
 
 def _inherited(descriptor: str) -> socket.socket:
-    found = socket.socket(fileno=int(descriptor))
-    found.set_inheritable(False)
-    return found
+    sock = socket.socket(fileno=int(descriptor))
+    sock.set_inheritable(False)
+    return sock
 
 
 def main(run_id: str, launcher: str, listener: str = "") -> None:
-    """Hold testbed ``run_id``; the rest are descriptors of the launcher's connection and of a listening socket."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to us, so that we can end them
+    """Hold testbed ``run_id`` until the end.
+
+    ``launcher``: descriptor of the launcher's connection. ``listener``: descriptor of a listening socket, or empty.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become children, and can be ended
     control = _inherited(launcher)
     supervisor = Supervisor(control, _inherited(listener) if listener else None, run_id)
     Connection(control).send(json.dumps({"hello": {"pid": os.getpid()}}).encode())

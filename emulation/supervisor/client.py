@@ -1,4 +1,4 @@
-"""The launcher's side of a supervisor: starting it, calling it, and the processes it runs for us."""
+"""Connection of a launcher to a supervisor: start of the supervisor, calls, and processes on hosts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from thalweg.middleware.platform.python import find_program, module_command, wor
 START_S = 20.0
 CALL_S = 60.0
 END_S = 10.0
-MAX_ANSWER_BYTES = 4 << 30  # of a line of the supervisor, which is ours: samples of a whole run
+MAX_ANSWER_BYTES = 4 << 30  # longest line of the trusted supervisor: samples of a whole run
 
 Redirect = int | IO[Any] | None
-"""A descriptor, an open file, ``subprocess.DEVNULL``, ``PIPE`` or ``STDOUT`` (stderr only); None inherits."""
+"""A descriptor, an open file, ``subprocess.DEVNULL``, ``PIPE`` or ``STDOUT`` (stderr only). None: inherited."""
 
 
 class Command(NamedTuple):
-    """What is to run on a host, as for ``subprocess.Popen``; ``env`` and ``cwd`` None: our own.
+    """Command for a host, as for ``subprocess.Popen``. ``env`` and ``cwd`` None: the launcher's own.
 
-    ``terminal``: lines and columns of the terminal that all three streams are, which is to control it. ``own_folders``:
-    it has the folders of its host's own; otherwise those of the machine in their place.
+    ``terminal``: lines and columns, if the three streams are a terminal that is to control the process.
+    ``own_folders``: the process has its host's own folders. Otherwise it has the machine's folders at the same paths.
     """
 
     argv: Sequence[str]
@@ -52,14 +52,14 @@ class Command(NamedTuple):
     own_folders: bool = True
 
     def words(self, host: str) -> list[str]:
-        """Raises UsageError for none."""
+        """Return the words of the command. Raise UsageError if there are none."""
         if not self.argv:
             raise UsageError(f"no command to run on host {host!r}")
         return [os.fspath(word) for word in self.argv]
 
 
 class _Talk(threading.Thread):
-    """Thread that reads a pipe to its end into ``found``, or writes ``written`` into it and closes it."""
+    """Thread that reads a pipe to its end into ``found``, or writes ``written`` into it and closes the pipe."""
 
     def __init__(self, file: IO[bytes], written: bytes | None = None) -> None:
         super().__init__(name="testbed-pipe", daemon=True)
@@ -68,7 +68,7 @@ class _Talk(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with suppress(OSError, ValueError):  # the process has ended, or its pipes were closed
+        with suppress(OSError, ValueError):  # the process has ended, or its pipes are closed
             if self._written is None:
                 self.found = self._file.read()
             else:
@@ -77,10 +77,10 @@ class _Talk(threading.Thread):
 
 
 class TestbedProcess:
-    """A process on a host. Thread-safe; ``returncode`` is negative for a signal, as in ``subprocess``.
+    """Process on a host. Thread-safe. ``returncode`` is negative for a signal, as in ``subprocess``.
 
-    ``pid`` is the process's number as this process sees it, None when the system cannot translate it. ``stdin``,
-    ``stdout`` and ``stderr`` are binary files where ``PIPE`` was asked.
+    ``pid`` is the number of the process in the caller's namespace. It is None if the system cannot translate the
+    number. ``stdin``, ``stdout`` and ``stderr`` are binary files if the command asked for ``PIPE``.
     """
 
     __test__ = False
@@ -104,38 +104,38 @@ class TestbedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's number as this process sees it, None if the system cannot translate it."""
+        """Number of the process in the caller's namespace. None: the system cannot translate the number."""
         return self._pid
 
     @property
     def inner_pid(self) -> int:
-        """The process's number inside the testbed; 0 if the testbed's supervisor has not started it."""
+        """Number of the process inside the testbed. 0: the testbed's supervisor has not started it."""
         return self._inner_pid
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, negative for a signal; None while the process runs."""
+        """Exit status, negative for a signal. None: the process runs."""
         return self._status
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs."""
+        """Return the exit status. None: the process runs."""
         return self._status
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; raises ``TimeoutError`` after ``timeout`` seconds."""
+        """Wait for the end of the process. Return its exit status. Raise TimeoutError after ``timeout`` seconds."""
         if not self._ended.wait(timeout):
             raise TimeoutError(f"{self.args[0]!r} on {self.host!r} still runs after {timeout:g} s")
         assert self._status is not None
         return self._status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; nothing happens when the process has ended."""
+        """Send a signal. If the process has ended, nothing happens."""
         if self._status is None:
-            with suppress(TestbedError):  # the testbed is gone, and the process with it
+            with suppress(TestbedError):  # the testbed has ended, and the process with it
                 self._client.call(requests.Signal(self._inner_pid, int(number)))
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Tell the terminal that controls it its lines and columns."""
+        """Set the lines and columns of the terminal that controls the process."""
         with suppress(TestbedError):
             self._client.call(requests.Resize(self._inner_pid, size))
 
@@ -148,17 +148,17 @@ class TestbedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _keep(self, ours: Mapping[int, int]) -> None:
-        """Have our ends of its pipes as files."""
-        for which, descriptor in ours.items():
-            setattr(self, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
+        """Open the launcher's ends of the pipes to the process as files."""
+        for position, descriptor in ours.items():
+            setattr(self, ("stdin", "stdout", "stderr")[position], os.fdopen(descriptor, "rb" if position else "wb"))
 
     def communicate(
         self, input: bytes | None = None, timeout: float | None = None
     ) -> tuple[bytes | None, bytes | None]:
-        """Write ``input`` to stdin, wait until the process ends, and return all of its stdout and stderr.
+        """Write ``input`` to stdin, wait until the process ends, and return its whole stdout and stderr.
 
-        None stands for a stream that is no pipe. Raises TimeoutError after ``timeout`` seconds; the process goes on,
-        and another call reads the rest of its output.
+        None stands for a stream that is no pipe. Raises TimeoutError after ``timeout`` seconds. The process then
+        continues, and another call reads the rest of its output.
         """
         limit_s = None if timeout is None else time.monotonic() + timeout
         if not self._talking:
@@ -170,14 +170,14 @@ class TestbedProcess:
             if talk.is_alive():
                 raise TimeoutError(f"{self.args[0]!r} on {self.host!r} still runs after {timeout:g} s")
         self.wait(None if limit_s is None else max(0.0, limit_s - time.monotonic()))
-        found = {name: talk.found for name, talk in self._talking.items()}
-        return found.get("stdout"), found.get("stderr")
+        outputs = {name: talk.found for name, talk in self._talking.items()}
+        return outputs.get("stdout"), outputs.get("stderr")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process if it still runs: with SIGTERM, and after ``END_S`` with SIGKILL. Close our ends of pipes."""
+        """End a running process with SIGTERM, and after ``END_S`` with SIGKILL. Close the launcher's ends of pipes."""
         self.terminate()
         try:
             self.wait(END_S)
@@ -187,7 +187,7 @@ class TestbedProcess:
         self.close()
 
     def close(self) -> None:
-        """Close our ends of its pipes."""
+        """Close the launcher's ends of the pipes to the process."""
         for file in (self.stdin, self.stdout, self.stderr):
             if file is not None:
                 with suppress(OSError):
@@ -199,10 +199,10 @@ class TestbedProcess:
 
 
 class SupervisorClient:
-    """A connection to a supervisor. Calls are thread-safe; a thread reads answers and notices."""
+    """Connection to a supervisor. Calls are thread-safe. A thread reads answers and notices."""
 
     def __init__(self, sock: socket.socket, lost: Callable[[], str] = lambda: "") -> None:
-        """``lost``: asked for the reason when the supervisor ends unexpectedly."""
+        """Start to read from a connected socket. ``lost`` returns the reason if the supervisor ends unexpectedly."""
         self._connection, self._lost = Connection(sock, MAX_ANSWER_BYTES), lost
         self._lock, self._send_lock = threading.Condition(), threading.Lock()
         self._number = 0
@@ -240,13 +240,17 @@ class SupervisorClient:
             self._answers[answer["id"]] = (answer, descriptors)
 
     def greeted(self, timeout_s: float = START_S) -> bool:
-        """Whether the supervisor has come up; False as soon as it is known that it will not."""
+        """Return whether the supervisor has started. The result is False as soon as the connection is closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._hello or self._closed, timeout_s)
             return self._hello
 
     def call(self, request: Request, descriptors: Sequence[int] = (), timeout_s: float = CALL_S) -> dict[str, Any]:
-        """One request; its result. Raises the error the supervisor names, TestbedError when it is gone."""
+        """Send a request and return its result.
+
+        Raises the error that the supervisor names. Raises TestbedError if the supervisor has ended or does not answer,
+        and UsageError if the request is too large or is not UTF-8.
+        """
         with self._lock:
             self._number += 1
             number = self._number
@@ -277,15 +281,15 @@ class SupervisorClient:
         return result
 
     def spawn(self, host: str, command: Command) -> TestbedProcess:
-        """Start a process on ``host``; raises UsageError when it cannot be executed."""
+        """Start a process on ``host``. Raises UsageError if the command cannot be executed."""
         words, variables, cwd = _as_here(host, command)
-        with lent_streams(command) as (theirs, ours):
+        with lent_streams(command) as (child_streams, pipe_ends):
             result = self.call(
-                requests.Spawn(host, words, variables, cwd, command.terminal, command.own_folders), theirs
+                requests.Spawn(host, words, variables, cwd, command.terminal, command.own_folders), child_streams
             )
         pid = _translated(result["descriptors"][0]) if "descriptors" in result else result["pid"]
         process = TestbedProcess(self, host, words, result["pid"], pid)
-        process._keep(ours)
+        process._keep(pipe_ends)
         with self._lock:
             early = self._early.pop(result["pid"], None)
             if early is not None or self._closed:
@@ -295,15 +299,18 @@ class SupervisorClient:
         return process
 
     def launch(self, host: str, command: Command) -> int:
-        """Start a process that stays when we hang up; its number. Raises UsageError when it cannot be executed."""
+        """Start a process that outlives this connection. Return its number.
+
+        Raises UsageError if the command cannot be executed.
+        """
         return int(self.call(requests.Launch(host, *_as_here(host, command)))["pid"])
 
     def launched(self) -> list[requests.LaunchedProcess]:
-        """All of these, in the order in which they were started."""
+        """Return the launched processes, in the order of their start."""
         return msgspec.convert(self.call(requests.Launched())["launched"], list[requests.LaunchedProcess])
 
     def close(self) -> None:
-        """Hang up: an attached supervisor ends, and all its processes with it."""
+        """Close the connection. An attached supervisor ends, with every process that it holds."""
         with suppress(OSError):
             self._connection.socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -311,38 +318,41 @@ class SupervisorClient:
 
 
 def _as_here(host: str, command: Command) -> tuple[list[str], dict[str, str], str]:
-    """A command's words, environment and folder, which are ours where it does not say them."""
+    """Return a command's words, environment and folder. The environment and folder default to the launcher's own."""
     variables = os.environ if command.env is None else command.env
     return command.words(host), dict(variables), os.fspath(command.cwd or working_folder())
 
 
 @contextmanager
 def lent_streams(command: Command) -> Iterator[tuple[list[int], dict[int, int]]]:
-    """What a child gets for streams, inside, and our ends of pipes by position, which are closed if it fails."""
-    theirs, ours = list[int](), dict[int, int]()
-    with ExitStack() as lent, ExitStack() as kept:
-        for which, wanted in enumerate((command.stdin, command.stdout, command.stderr)):
+    """Yield the streams for a child, and the launcher's ends of pipes by position.
+
+    Streams opened for the child are closed at the end. The launcher's ends are closed only if the body fails.
+    """
+    child_streams, pipe_ends = list[int](), dict[int, int]()
+    with ExitStack() as lent, ExitStack() as pipes:
+        for position, wanted in enumerate((command.stdin, command.stdout, command.stderr)):
             if wanted is None:
-                theirs.append(which)
+                child_streams.append(position)
             elif wanted == subprocess.DEVNULL:
-                theirs.append(os.open(os.devnull, os.O_RDWR))
-                lent.callback(os.close, theirs[-1])
+                child_streams.append(os.open(os.devnull, os.O_RDWR))
+                lent.callback(os.close, child_streams[-1])
             elif wanted == subprocess.PIPE:
                 read, write = os.pipe()
-                theirs.append(write if which else read)
-                ours[which] = read if which else write
-                lent.callback(os.close, theirs[-1])
-                kept.callback(os.close, ours[which])
+                child_streams.append(write if position else read)
+                pipe_ends[position] = read if position else write
+                lent.callback(os.close, child_streams[-1])
+                pipes.callback(os.close, pipe_ends[position])
             elif wanted == subprocess.STDOUT:
-                theirs.append(theirs[1])
+                child_streams.append(child_streams[1])
             else:
-                theirs.append(wanted if isinstance(wanted, int) else wanted.fileno())
-        yield theirs, ours
-        kept.pop_all()
+                child_streams.append(wanted if isinstance(wanted, int) else wanted.fileno())
+        yield child_streams, pipe_ends
+        pipes.pop_all()
 
 
 def _translated(handle: int) -> int | None:
-    """The process's number in our namespace, from a descriptor of it (pidfd_open(2), proc_pid_fdinfo(5))."""
+    """Return a process's number in this namespace, from its descriptor (pidfd_open(2), proc_pid_fdinfo(5))."""
     try:
         with suppress(OSError):
             for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
@@ -357,16 +367,16 @@ def _translated(handle: int) -> int | None:
 
 
 class StartedSupervisor:
-    """A supervisor that we started. ``mode`` says how it was isolated: ``root``, ``user`` (namespace) or ``plain``."""
+    """Supervisor that this process has started. ``mode``: isolation by ``root``, ``user`` (namespace) or ``plain``."""
 
     def __init__(self, process: subprocess.Popen[bytes], client: SupervisorClient, log: IO[bytes], mode: str) -> None:
         self.process, self.client, self.mode = process, client, mode
         self._log = log
 
     def close(self) -> None:
-        """End it and wait until it, and everything in it, is gone. Idempotent."""
+        """End the supervisor, and wait until everything in it is gone. Idempotent."""
         self.client.close()
-        wait_ended(self.process.pid, END_S)  # to the moment: ``Popen.wait`` looks at intervals
+        wait_ended(self.process.pid, END_S)  # returns at once, while ``Popen.wait`` polls at intervals
         try:
             self.process.wait(0)
         except subprocess.TimeoutExpired:
@@ -375,9 +385,9 @@ class StartedSupervisor:
         self._log.close()
 
     def leave(self) -> None:
-        """Forget it without ending it (it has been detached)."""
+        """Close the connection without ending the supervisor, which has been detached."""
         self.client.close()
-        threading.Thread(target=self.process.wait, name="detached", daemon=True).start()  # no zombie if we live longer
+        threading.Thread(target=self.process.wait, name="detached", daemon=True).start()  # avoids a zombie
         self._log.close()
 
 
@@ -387,8 +397,10 @@ PROC = ("--mount-proc",)
 
 
 def start_plain(run_id: str, listener: socket.socket | None = None) -> StartedSupervisor:
-    """A supervisor without namespaces: it only starts, watches and ends processes. Raises TestbedError when it does not
-    start."""
+    """Start a supervisor without namespaces, which only starts, watches and ends processes.
+
+    Raises TestbedError if the supervisor does not start.
+    """
     check_linux("the supervisor of a testbed needs")
     started, why = _attempt((), run_id, listener, "plain")
     if started is None:
@@ -397,9 +409,9 @@ def start_plain(run_id: str, listener: socket.socket | None = None) -> StartedSu
 
 
 def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_user: bool = False) -> StartedSupervisor:
-    """A supervisor in network and process namespaces of its own, in a user namespace unless root.
+    """Start a supervisor in network and process namespaces of its own. Without root it has a user namespace.
 
-    ``as_user``: in a user namespace in any case. Raises CapabilityError naming what is missing.
+    ``as_user``: use a user namespace in any case. Raises CapabilityError, which names the missing part.
     """
     check_linux("network namespaces need")
     if not os.path.exists("/proc/self/ns/net"):
@@ -411,7 +423,7 @@ def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_use
     users = [True] if as_user or os.geteuid() != 0 else [False, True]
     reasons = []
     for user in users:
-        for proc in (True, False):  # some containers forbid mounting /proc
+        for proc in (True, False):  # some containers forbid to mount /proc
             options = (*NAMESPACES, *(PROC if proc else ()), *(USER if user else ()))
             mode = f"{'user' if user else 'root'}{'' if proc else ', without /proc'}"
             started, why = _attempt((unshare, *options), run_id, listener, mode)
@@ -427,27 +439,27 @@ def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_use
 def _attempt(
     prefix: tuple[str, ...], run_id: str, listener: socket.socket | None, mode: str
 ) -> tuple[StartedSupervisor | None, str]:
-    ours, theirs = socket.socketpair()
+    launcher_end, supervisor_end = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the supervisor)
-    pass_fds = [one.fileno() for one in (theirs, listener) if one is not None]
+    pass_fds = [end.fileno() for end in (supervisor_end, listener) if end is not None]
     argv = [*prefix, *module_command("thalweg.emulation.server.begin", run_id, *map(str, pass_fds))]
-    # a session of its own: an interrupt from the terminal is for the launcher, which then ends us in order
+    # a session of its own: an interrupt from the terminal reaches the launcher alone, which then ends the supervisor
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds, start_new_session=True
     )
-    theirs.close()
+    supervisor_end.close()
 
     def lost() -> str:
         log.seek(0)
         lines = log.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
-    client = SupervisorClient(ours, lost)
+    client = SupervisorClient(launcher_end, lost)
     greeted = False
     try:
         greeted = client.greeted()
     finally:
-        if not greeted:  # or interrupted
+        if not greeted:  # also after an interrupt
             client.close()
             process.kill()
             process.wait()

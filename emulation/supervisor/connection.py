@@ -1,6 +1,7 @@
-"""Lines and descriptors over a Unix socket, for both sides of a supervisor and for who relays them.
+"""Lines and descriptors over a Unix socket, for both sides of a supervisor and for relays between them.
 
-Standard library only, because a User-Mode Linux kernel's first process imports it; see ``uml.inside``.
+The module uses the standard library only, because the first process of a User-Mode Linux kernel imports it
+(``uml.inside``).
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-MAX_DESCRIPTORS = 8  # in one message
+MAX_DESCRIPTORS = 8  # limit of descriptors in one message
 READ_BYTES = 1 << 16
-MAX_LINE_BYTES = 16 * 1024 * 1024  # of a request; what is longer travels in parts
-MAX_WAITING = 64  # descriptors that no line has claimed
+MAX_LINE_BYTES = 16 * 1024 * 1024  # longest line of a request. Longer requests are divided (``parts``)
+MAX_WAITING = 64  # limit of descriptors that no line has claimed
 
 
 class EndlessLineError(Exception):
-    """The other side sends a line, or descriptors, beyond the limit. Its connection is of no more use."""
+    """Error of an unusable connection, whose other side sends a line, or descriptors, beyond the limit."""
 
 
 class Connection:
-    """One side: its socket, the bytes of an unfinished line, descriptors that came and nobody has claimed yet."""
+    """One side of a connection: the socket, the bytes of an unfinished line, and unclaimed descriptors."""
 
     def __init__(self, sock: socket.socket, most_bytes: int = MAX_LINE_BYTES) -> None:
-        """``most_bytes``: of a line that is received."""
+        """Wrap a connected socket. ``most_bytes``: limit of a received line."""
         self.socket, self._most_bytes = sock, most_bytes
         self._pending = bytearray()
         self.descriptors: deque[int] = deque()
 
     def read(self) -> list[bytes] | None:
-        """Return whole lines received; None when the other side has closed. Raises EndlessLineError."""
+        """Return the whole lines received, or None if the other side has closed. Raises EndlessLineError."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.socket, READ_BYTES, MAX_DESCRIPTORS)
         except OSError:
@@ -53,20 +54,20 @@ class Connection:
         return lines
 
     def send(self, line: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a line, with descriptors beside it; nothing happens when the other side is gone, as ``read`` says."""
+        """Send a line, with descriptors beside it. If the other side is gone, nothing is sent and no error raised."""
         data = line + b"\n"
         with suppress(OSError):
             sent = socket.send_fds(self.socket, [data], list(descriptors)) if descriptors else 0
             self.socket.sendall(data[sent:])
 
     def claim(self, count: int) -> tuple[int, ...]:
-        """The next descriptors, which the caller closes. Raises IndexError when fewer have come."""
+        """Return the next descriptors, which the caller must close. Raises IndexError if fewer have come."""
         if count > len(self.descriptors):
             raise IndexError(f"{count} descriptors are said to be there, but {len(self.descriptors)} came")
         return tuple(self.descriptors.popleft() for _ in range(count))
 
     def hung_up(self) -> bool:
-        """Whether the other side has closed, found out without reading."""
+        """Return whether the other side has closed, without reading."""
         poller = select.poll()
         poller.register(self.socket, select.POLLRDHUP)
         return bool(poller.poll(0))

@@ -1,6 +1,6 @@
-"""Requests that travel in parts: schedules and changes of a replay, which may have more figures than a line may have.
+"""Requests divided into parts: schedules and changes of a replay with more figures than one line may have.
 
-Both ends are here: the launcher divides, and the supervisor of a testbed puts together, up to a limit.
+The launcher divides requests, and the supervisor of a testbed joins their parts, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from thalweg.emulation.supervisor.requests import MAX_GIVEN_BYTES, PART_BYTES, R
 from thalweg.middleware.errors import UsageError
 
 ROW_BYTES = 3 * 8
-EFFECTS = 10_000  # in one request: each takes 200 to 400 bytes
+EFFECTS = 10_000  # limit of effects in one request. An effect takes 200 to 400 bytes
 
 
 def replays(steps: Sequence[Steps]) -> Iterator[Replay]:
-    """Divide schedules into requests. A schedule of many steps goes on in the next request."""
+    """Divide schedules into requests. A schedule of many steps continues in the next request."""
     some, size = list[Steps](), 0
-    for one in steps:
-        for begin in range(0, len(one.times_s) or 1, PART_BYTES):
+    for schedule in steps:
+        for begin in range(0, len(schedule.times_s) or 1, PART_BYTES):
             part = slice(begin, begin + PART_BYTES)
-            some.append(one._replace(times_s=one.times_s[part], rates_bps=one.rates_bps[part]))
-            size += 2 * len(some[-1].times_s) + 100  # the names
+            some.append(schedule._replace(times_s=schedule.times_s[part], rates_bps=schedule.rates_bps[part]))
+            size += 2 * len(some[-1].times_s) + 100  # 100 bytes for the names
             if size >= PART_BYTES:
                 yield Replay(some, more=True)
                 some, size = [], 0
@@ -31,7 +31,7 @@ def replays(steps: Sequence[Steps]) -> Iterator[Replay]:
 
 
 def changes(effects: Sequence[Effect], rows: bytes) -> Iterator[ReplayChange]:
-    """Divide changes into requests: the effects first, then the rows that number them."""
+    """Divide changes into requests: first the effects, then the rows that refer to effects by number."""
     for begin in range(0, len(effects) - EFFECTS, EFFECTS):
         yield ReplayChange([*effects[begin : begin + EFFECTS]], b"", more=True)
     last = [*effects[(max(len(effects), 1) - 1) // EFFECTS * EFFECTS :]]
@@ -43,7 +43,7 @@ def changes(effects: Sequence[Effect], rows: bytes) -> Iterator[ReplayChange]:
 
 
 class Parts:
-    """Parts of one request that have come so far. UsageError when they become too large."""
+    """Parts of one request received so far. Methods raise UsageError if the parts become too large."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[tuple[str, ...], bytearray, bytearray, float]] = []
@@ -57,12 +57,12 @@ class Parts:
             raise UsageError(f"a replay has more than {MAX_GIVEN_BYTES} bytes of figures; replay fewer links")
 
     def add_schedules(self, steps: Sequence[Steps]) -> None:
-        for one in steps:
-            self._take(len(one.times_s) + len(one.rates_bps) + 100)
-            if not self._steps or self._steps[-1][0] != one.link:
-                self._steps.append((one.link, bytearray(), bytearray(), one.period_s))
-            self._steps[-1][1].extend(one.times_s)
-            self._steps[-1][2].extend(one.rates_bps)
+        for schedule in steps:
+            self._take(len(schedule.times_s) + len(schedule.rates_bps) + 100)
+            if not self._steps or self._steps[-1][0] != schedule.link:
+                self._steps.append((schedule.link, bytearray(), bytearray(), schedule.period_s))
+            self._steps[-1][1].extend(schedule.times_s)
+            self._steps[-1][2].extend(schedule.rates_bps)
 
     def schedules(self) -> list[Schedule]:
         return [Schedule(link, bytes(times), bytes(rates), period_s) for link, times, rates, period_s in self._steps]

@@ -1,4 +1,4 @@
-"""The supervisor's replay: schedules of rates and changes of shapes, set when they are due.
+"""Replay of the supervisor: schedules of rates and changes of shapes, set when due.
 
 Times are ``time.monotonic()``, one clock for all processes of a machine.
 """
@@ -21,17 +21,17 @@ from thalweg.emulation.supervisor.requests import MIN_STEP_S
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Cable, Link
 
-if TYPE_CHECKING:  # Linux alone has what that imports
+if TYPE_CHECKING:  # the module imports parts that only Linux has
     from thalweg.emulation.kernel.world import World
 
 AHEAD_S = 0.002
-"""What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
+"""Changes that are due this soon are applied now. Changes too close for a timer then need only one wake-up."""
 
 
 class Schedule:
-    """One link's rates over one period, in wall time: ``rates_bps[k]`` from ``times_s[k]`` on; then over again.
+    """Rates of one link over one period, in wall time: ``rates_bps[k]`` from ``times_s[k]`` on. The period repeats.
 
-    A period of 0 means a constant.
+    A period of 0 means a constant rate.
     """
 
     __slots__ = ("link", "period_s", "rates_bps", "times_s")
@@ -43,7 +43,7 @@ class Schedule:
             raise UsageError(f"the schedule of link {self.link.text}: {wrong}")
 
     def _objection(self) -> str:
-        """Return what no schedule can have; empty if there is nothing."""
+        """Return why the schedule is invalid. Empty: it is valid."""
         times, rates, period_s = self.times_s, self.rates_bps, self.period_s
         if not times or len(times) != len(rates):
             return f"it has {len(times)} times and {len(rates)} rates; it needs as many of both, at least 1"
@@ -56,7 +56,7 @@ class Schedule:
         return ""
 
     def due_s(self, step: int) -> float:
-        """When step number ``step`` (counted over all laps) is due, seconds after the start."""
+        """Return when step number ``step``, counted over all laps, is due, in seconds after the start."""
         laps, k = divmod(step, len(self.times_s))
         return laps * self.period_s + self.times_s[k]
 
@@ -65,21 +65,24 @@ class Schedule:
 
 
 def read_changes(rows: bytes, effects: Sequence[Effect]) -> list[tuple[float, int, Effect]]:
-    """Changes from rows of float64: when (seconds after a start), the schedule's and the effect's number."""
-    found = []
-    for at_s, which, effect in struct.iter_unpack("=3d", rows):
+    """Return the changes in rows of float64: seconds after a start, number of the schedule, number of the effect.
+
+    Raises UsageError for an invalid time, ValueError for an unknown effect.
+    """
+    changes = []
+    for at_s, schedule, effect in struct.iter_unpack("=3d", rows):
         if not 0 <= at_s < math.inf:
             raise UsageError(f"links are to be changed from {at_s:g} s on; it must be at least 0")
         if not 0 <= effect < len(effects):
             raise ValueError(f"there is no effect {effect:g}")
-        found.append((at_s, int(which), effects[int(effect)]))
-    return found
+        changes.append((at_s, int(schedule), effects[int(effect)]))
+    return changes
 
 
 class Lags:
-    """How late things were, in a histogram of fixed size: what it tells is exact for the largest, else to 2.5 %.
+    """Histogram of the lags of steps behind their due times, of fixed size.
 
-    Up to 1 µs counts as nothing.
+    The largest lag is exact, the remaining lags are exact to 2.5 %. A lag of up to 1 µs counts as 0.
     """
 
     LEAST_S, RATIO, BINS = 1e-6, 1.05, 600  # up to 5e6 s, two months
@@ -97,7 +100,7 @@ class Lags:
         self.max_s = max(self.max_s, lag_s)
 
     def at(self, share: float) -> float:
-        """Seconds that this share of the lags (0 to 1) stays below; 0 of none."""
+        """Return the seconds that a share of the lags (0 to 1) stays below. Without lags the result is 0."""
         rank, passed = min(int(self._total * share), self._total - 1), 0
         for number, count in enumerate(self._counts):
             passed += count
@@ -110,28 +113,28 @@ STEP, CHANGE, CARRIER = 0, 1, 2
 
 
 class Player:
-    """Applies schedules and changes to a world, one batch a host and wake-up. Restartable.
+    """Restartable replay of schedules and changes on a world, with one batch per host and wake-up.
 
-    A link's shape is its own, as others have given it, at the rate of its schedule's last step, under the effect of
-    its last change. Raises KeyError for a schedule whose link is not shaped.
+    A link has its own shape, set by other requests, at the rate of its schedule's last step, under the effect of its
+    last change. Raises KeyError for a schedule whose link has no shape.
     """
 
     def __init__(self, world: World, schedules: list[Schedule]) -> None:
         self._world, self._schedules = world, schedules
         self._changes: list[list[tuple[float, Effect]]] = [[] for _ in schedules]  # seconds after the start
-        self._queue: list[tuple[float, int, int, int]] = []  # (due, schedule, STEP or CHANGE, its number)
+        self._queue: list[tuple[float, int, int, int]] = []  # (due, schedule, kind, number of step or change)
         self._step = [0] * len(schedules)
         self._effect = [NEUTRAL] * len(schedules)
-        self._carriers: list[tuple[float, Cable, bool]] = []  # sorted: seconds after the start, and whether it is up
-        self._befalls: set[tuple[int, Effect]] = set()  # what ever befalls a schedule's link
-        for one in schedules:
-            world.links[one.link]
-        self._highest_bps = [max(one.rates_bps) for one in schedules]
+        self._carriers: list[tuple[float, Cable, bool]] = []  # sorted: seconds after the start, cable, whether it is up
+        self._befalls: set[tuple[int, Effect]] = set()  # every effect of a change, with the number of its schedule
+        for schedule in schedules:
+            world.links[schedule.link]
+        self._highest_bps = [max(schedule.rates_bps) for schedule in schedules]
         self._lags = Lags()
         self._t0_s = 0.0
         self.steps = 0
         self.events: set[Link] = set()
-        """The links that the last changes concerned, as opposed to steps of schedules alone."""
+        """Links of the last changes. Steps of schedules do not count."""
 
     @property
     def running(self) -> bool:
@@ -139,47 +142,51 @@ class Player:
 
     @property
     def delays(self) -> bool:
-        """Whether a change gives a link a delay."""
+        """Return whether some change gives a link a delay."""
         return any(effect.delay_s for _, effect in self._befalls)
 
     def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[Link, LinkShape]]:
-        """All that the links may come to be, at their schedules' highest rates, with these changes added."""
-        added = {(which, id(effect)): (which, effect) for _, which, effect in changes}  # few of them differ
-        found = []
-        for which, effect in self._befalls | set(added.values()) | {(i, NEUTRAL) for i in range(len(self._schedules))}:
-            link = self._schedules[which].link
-            found.append((link, effect.shape(self._world.links[link].base, self._highest_bps[which])))
-        return found
+        """Return every shape that a link may get, at its schedule's highest rate, with ``changes`` added."""
+        # by identity: few effects differ
+        added = {(number, id(effect)): (number, effect) for _, number, effect in changes}
+        shapes = []
+        for number, effect in self._befalls | set(added.values()) | {(i, NEUTRAL) for i in range(len(self._schedules))}:
+            link = self._schedules[number].link
+            shapes.append((link, effect.shape(self._world.links[link].base, self._highest_bps[number])))
+        return shapes
 
     def change(self, changes: Iterable[tuple[float, int, Effect]]) -> None:
-        """From so many seconds after every later start on, a schedule's link has an effect, until its next change.
+        """Add effects of links: seconds after every later start, schedule, effect. Each holds until the link's next.
 
-        Of two changes of a link at one time the one given later holds. Raises ValueError, and changes nothing, for a
-        schedule that there is not.
+        Of two changes of a link at one time, the change added later holds. Raises ValueError for an unknown schedule,
+        and changes nothing.
         """
         added = list(changes)
-        if wrong := [which for _, which, _ in added if not 0 <= which < len(self._schedules)]:
+        if wrong := [number for _, number, _ in added if not 0 <= number < len(self._schedules)]:
             raise ValueError(f"there is no schedule {wrong[0]}")
-        for from_s, which, effect in added:
-            self._changes[which].append((from_s, effect))
-        self._befalls |= set({(which, id(effect)): (which, effect) for _, which, effect in added}.values())
-        for which in {which for _, which, _ in added}:
-            self._changes[which].sort(key=lambda change: change[0])
+        for from_s, number, effect in added:
+            self._changes[number].append((from_s, effect))
+        self._befalls |= set({(number, id(effect)): (number, effect) for _, number, effect in added}.values())
+        for number in {number for _, number, _ in added}:
+            self._changes[number].sort(key=lambda change: change[0])
 
     def change_carriers(self, changes: Iterable[tuple[float, Cable, bool]]) -> None:
-        """From so many seconds after every later start on, ends have a carrier or none, until their next change."""
+        """Add changes of carriers: seconds after every later start, end, and whether the end has a carrier afterwards.
+
+        Raises UsageError for an invalid time.
+        """
         added = list(changes)
         if wrong := next((at_s for at_s, _, _ in added if not 0 <= at_s < math.inf), None):
             raise UsageError(f"a carrier is to change from {wrong:g} s on; it must be at least 0")
         self._carriers = sorted([*self._carriers, *added], key=lambda change: change[0])
 
     def start(self) -> float:
-        """Set every link to what it has at 0 and begin; returns the start on the shared clock."""
+        """Set every link to its shape at time 0 and start the replay. Return the start on the shared clock."""
         self._queue = []
         self._lags, self.steps = Lags(), 0
         self._step = [0] * len(self._schedules)
-        passed = [bisect_right(one, 0.0, key=lambda change: change[0]) for one in self._changes]
-        self._effect = [one[n - 1][1] if n else NEUTRAL for one, n in zip(self._changes, passed, strict=True)]
+        passed = [bisect_right(changes, 0.0, key=lambda change: change[0]) for changes in self._changes]
+        self._effect = [changes[n - 1][1] if n else NEUTRAL for changes, n in zip(self._changes, passed, strict=True)]
         self._meet(i for i, effect in enumerate(self._effect) if effect != NEUTRAL)
         self._apply(range(len(self._schedules)))
         self._t0_s = t0_s = time.monotonic()
@@ -195,61 +202,61 @@ class Player:
         return t0_s
 
     def stop(self) -> None:
-        """Leave every link as it is now."""
+        """Stop the replay. Every link keeps its present shape."""
         self._queue = []
 
     def lift(self) -> None:
-        """Stop, and undo what changes have made of the links: each has its own shape at its schedule's rate."""
+        """Stop the replay and undo its changes. Every link has its own shape at its schedule's rate, and a carrier."""
         self.stop()
         if self._carriers:
             self._world.set_carrier({cable: True for _, cable, _ in self._carriers})
         links = self._world.links
         affected = [
             i
-            for i, one in enumerate(self._schedules)
-            if self._effect[i] != NEUTRAL and links[one.link].shape != links[one.link].base
+            for i, schedule in enumerate(self._schedules)
+            if self._effect[i] != NEUTRAL and links[schedule.link].shape != links[schedule.link].base
         ]
         self._effect = [NEUTRAL] * len(self._schedules)
         self._apply(affected)
 
     @property
     def links(self) -> Set[Link]:
-        """Those that have a schedule."""
-        return {one.link for one in self._schedules}
+        """Links that have a schedule."""
+        return {schedule.link for schedule in self._schedules}
 
     def again(self, links: Set[Link]) -> None:
-        """Links whose own shapes others have changed: they come under their schedules and effects again."""
-        self._apply([which for which, one in enumerate(self._schedules) if one.link in links])
+        """Apply schedules and effects again to links whose own shapes other requests have changed."""
+        self._apply([number for number, schedule in enumerate(self._schedules) if schedule.link in links])
 
     def next_due_s(self) -> float | None:
         return self._queue[0][0] if self._queue else None
 
     def advance(self) -> None:
-        """Apply everything due by now; a link that is several steps behind jumps to its latest."""
+        """Apply everything due by now. A link that is several steps behind goes to its latest step."""
         horizon = time.monotonic() + AHEAD_S
-        due_s: dict[int, float] = {}  # by schedule: when the last that befalls it now was due
+        due_s: dict[int, float] = {}  # by schedule: the due time of the last step or change that is applied now
         carriers: dict[Cable, bool] = {}
         changed = set[int]()
         while self._queue and self._queue[0][0] <= horizon:
-            due, which, kind, number = self._queue[0]
+            due, index, kind, number = self._queue[0]
             if kind == CARRIER:
                 _, cable, up = self._carriers[number]
                 carriers[cable] = up
                 heapq.heappop(self._queue)
                 continue
-            due_s[which] = due
+            due_s[index] = due
             if kind == STEP:
-                self._step[which] = number
-                after = self._t0_s + self._schedules[which].due_s(number + 1)
+                self._step[index] = number
+                after = self._t0_s + self._schedules[index].due_s(number + 1)
             else:
-                changes = self._changes[which]
-                changed.add(which)
-                self._effect[which] = changes[number][1]
+                changes = self._changes[index]
+                changed.add(index)
+                self._effect[index] = changes[number][1]
                 if number + 1 == len(changes):
                     heapq.heappop(self._queue)
                     continue
                 after = self._t0_s + changes[number + 1][0]
-            heapq.heapreplace(self._queue, (after, which, kind, number + 1))
+            heapq.heapreplace(self._queue, (after, index, kind, number + 1))
         if carriers:
             self._world.set_carrier(carriers)
         if not due_s:
@@ -263,15 +270,15 @@ class Player:
 
     def _meet(self, changed: Iterable[int]) -> None:
         self.events.clear()
-        self.events.update(self._schedules[which].link for which in changed)
+        self.events.update(self._schedules[number].link for number in changed)
 
     def _apply(self, chosen: Iterable[int]) -> None:
-        links, found = self._world.links, []
-        for which in chosen:
-            schedule = self._schedules[which]
-            base, rate_bps = links[schedule.link].base, schedule.rate_bps(self._step[which])
-            found.append((schedule.link, self._effect[which].shape(base, rate_bps)))
-        self._world.shape(found, replayed=True)
+        links, shapes = self._world.links, []
+        for number in chosen:
+            schedule = self._schedules[number]
+            base, rate_bps = links[schedule.link].base, schedule.rate_bps(self._step[number])
+            shapes.append((schedule.link, self._effect[number].shape(base, rate_bps)))
+        self._world.shape(shapes, replayed=True)
 
     def statistics(self) -> dict[str, float]:
         return {

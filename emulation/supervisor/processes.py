@@ -1,6 +1,6 @@
-"""Processes: telling them apart, since a number alone may have been given away again, and learning of their ends.
+"""Identities and ends of processes. A process number alone may have been reused.
 
-Standard library only, see ``uml.inside``.
+Standard library only (see ``uml.inside``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _read(file: str) -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (proc_pid_stat(5), field 22); None if there is none."""
+    """Return the start of a process in clock ticks since boot (proc_pid_stat(5), field 22). None: no such process."""
     try:
         text = _read(f"/proc/{pid}/stat")
     except OSError:
@@ -33,7 +33,7 @@ def start_ticks(pid: int) -> int | None:
 
 @cache
 def boot_id() -> str:
-    """What tells this run of the kernel from others (random(4)); empty where the system has none."""
+    """Return the identity of this run of the kernel (random(4)). Empty if the system has none."""
     try:
         return _read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
@@ -42,7 +42,7 @@ def boot_id() -> str:
 
 @cache
 def _process_namespace() -> str:
-    """Which numbers of processes are meant: those of this namespace (pid_namespaces(7))."""
+    """Return the identity of the namespace of process numbers (pid_namespaces(7)), empty if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -50,18 +50,18 @@ def _process_namespace() -> str:
 
 
 def identity(pid: int) -> str:
-    """What names a process for good: its number, when it started, and in which run of the kernel and namespace."""
+    """Return a unique name of a process: its number, its start, the kernel's run and the namespace."""
     return f"{pid}:{start_ticks(pid)}:{boot_id()}:{_process_namespace()}"
 
 
 def elsewhere(named: str) -> bool:
-    """Whether an ``identity`` is of another namespace of this kernel, so that nobody here can tell if it lives."""
+    """Return whether an ``identity`` is of a different namespace of this kernel. Its end cannot be seen here."""
     parts = named.split(":", 3)
     return len(parts) == 4 and parts[2] == boot_id() and parts[3] != _process_namespace()
 
 
 def living(named: str) -> int | None:
-    """The number of the process that an ``identity`` names; None when it has ended."""
+    """Return the number of the process that an ``identity`` names. None: the process has ended."""
     number = named.partition(":")[0]
     if not number.isdigit() or start_ticks(int(number)) is None:
         return None
@@ -69,7 +69,7 @@ def living(named: str) -> int | None:
 
 
 def name(pid: int) -> str:
-    """The name that a process has given itself; empty when there is none."""
+    """Return the name that a process has given itself. Empty if there is no such process."""
     try:
         return _read(f"/proc/{pid}/comm").strip()
     except OSError:
@@ -77,7 +77,7 @@ def name(pid: int) -> str:
 
 
 def wait_ended(pid: int, timeout_s: float) -> bool:
-    """Wait for the end of a process that need not be our child; whether it came in time."""
+    """Wait for the end of a process, which need not be a child. Return whether it ended in time."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -89,7 +89,7 @@ def wait_ended(pid: int, timeout_s: float) -> bool:
 
 
 def signal_pipe() -> int:
-    """A descriptor that can be read, without waiting, when a signal has come, of a child's end too; for one loop."""
+    """Return a non-blocking descriptor that becomes readable at a signal, also at a child's end. Only for one loop."""
     wake, written = os.pipe()
     for descriptor in (wake, written):
         os.set_blocking(descriptor, False)
@@ -99,13 +99,13 @@ def signal_pipe() -> int:
 
 
 def drain(wake: int) -> None:
-    """Read what ``signal_pipe`` gives."""
+    """Read the bytes that signals have written to the ``signal_pipe``."""
     with suppress(BlockingIOError):
         os.read(wake, 512)
 
 
 def ended_children() -> Iterator[int]:
-    """The numbers of children that have ended; each is to be waited for before the next is asked for."""
+    """Yield the numbers of ended children. Wait for each child before the next number is requested."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             yield ended.si_pid

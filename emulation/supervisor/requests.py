@@ -1,4 +1,4 @@
-"""What a launcher asks of a supervisor: a line of JSON, its operation named by ``op``, its fields beside that."""
+"""Requests of a launcher to a supervisor: lines of JSON, in which ``op`` names the operation beside its fields."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegErro
 from thalweg.middleware.network.view import NET
 
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
-SAMPLED_S = (0.005, 3600.0)  # between two samples: every link's counters are read each time
-PROVEN_S = 3600.0  # a round of a proof, at most
-PART_BYTES = 2 * 1024 * 1024  # of figures in one request: a line of JSON has a third more
+SAMPLED_S = (0.005, 3600.0)  # limits of the interval of samples. A sample reads the counters of every link
+PROVEN_S = 3600.0  # the longest round of a proof
+PART_BYTES = 2 * 1024 * 1024  # figures in one request. In JSON they are a third longer
 MAX_PART_BYTES = 8 * 1024 * 1024
-MAX_GIVEN_BYTES = 1 << 30  # of figures of all parts together
-MIN_STEP_S = 0.001  # between two steps of a schedule, on average
+MAX_GIVEN_BYTES = 1 << 30  # limit of the figures of a whole divided request
+MIN_STEP_S = 0.001  # least mean interval of the steps of a schedule
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Descriptors = Annotated[int, msgspec.Meta(ge=0, le=3)]
@@ -29,11 +29,11 @@ PrefixLength = Annotated[int, msgspec.Meta(ge=1, le=30)]
 Layer = Annotated[int, msgspec.Meta(ge=2, le=3)]
 Pid = Annotated[int, msgspec.Meta(ge=1, le=2**22)]  # pid_max: proc_sys_kernel(5)
 Words = Annotated[list[str], msgspec.Meta(min_length=1)]
-Lines = Annotated[int, msgspec.Meta(ge=0, le=65_535)]  # of a terminal, or columns: ioctl_tty(2)
+Lines = Annotated[int, msgspec.Meta(ge=0, le=65_535)]  # lines or columns of a terminal: ioctl_tty(2)
 Figures = Annotated[bytes, msgspec.Meta(max_length=MAX_PART_BYTES)]
 
 AnyLink = Annotated[tuple[str, ...], msgspec.Meta(min_length=2, max_length=3)]
-"""A ``Link`` as it travels: its hosts, and its network unless all share that."""
+"""A ``Link`` in a message: its hosts, and its network unless that is the common network."""
 
 
 class Request(
@@ -43,14 +43,17 @@ class Request(
     tag=lambda name: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(),
     forbid_unknown_fields=True,
 ):
-    """``id`` names the answer; ``fds`` counts the descriptors that travel beside the line. The connection sets both."""
+    """Base of all requests. ``SupervisorClient.call`` sets both fields.
+
+    ``id``: number of the request, which the answer repeats. ``fds``: number of descriptors that are sent with the line.
+    """
 
     id: Count = 0
     fds: Descriptors = 0
 
 
 class Head(msgspec.Struct):
-    """What is read of a line first, to say of which operation it is."""
+    """Fields of a request that are read first, to find the operation."""
 
     id: Count
     op: str
@@ -61,11 +64,11 @@ class Head(msgspec.Struct):
 
 
 class Build(Request):
-    """Make hosts, by name and IPv4 address, in a subnet. ``layer``: what rates count, 2 or 3.
+    """Request to create hosts, by name and IPv4 address, in a subnet. ``layer``: rates count bytes of layer 2 or 3.
 
-    ``networks``: the hosts' addresses in every further one, by its name, in subnets as large. ``ipv6``: hosts have
-    addresses of IPv6 too. ``control_band``: what is marked as urgent goes before all else on its link. ``private``:
-    folders, by absolute paths without links, of which each host has its own.
+    ``networks``: by further network, the addresses of its hosts, in a subnet of the same size. ``ipv6``: hosts also
+    have IPv6 addresses. ``control_band``: urgent packets go first on their link. ``private``: folders of which every
+    host has its own copy, by absolute paths without symbolic links.
     """
 
     hosts: Hosts
@@ -78,7 +81,7 @@ class Build(Request):
 
 
 class Plug(NamedTuple):
-    """An interface of a host that runs already: its address, hardware address, network, and IPv6 address if any."""
+    """Interface of a running host: IPv4 address, hardware address, network, and IPv6 address if there is one."""
 
     ip: str
     mac: str
@@ -87,7 +90,7 @@ class Plug(NamedTuple):
 
 
 class Container(NamedTuple):
-    """A host that runs already: its name, its first process's number here, and its interfaces, the common one first."""
+    """Running host: name, number of its first process here, and interfaces. The common network comes first."""
 
     name: str
     pid: Pid
@@ -95,7 +98,10 @@ class Container(NamedTuple):
 
 
 class Attach(Request):
-    """Take containers for hosts. ``prefix_length``: of every network's subnet; the rest as for ``Build``."""
+    """Request to use running containers as hosts.
+
+    ``prefix_length``: of the subnet of every network. The remaining fields are those of ``Build``.
+    """
 
     hosts: Annotated[list[Container], msgspec.Meta(max_length=MAX_HOSTS)]
     prefix_length: PrefixLength
@@ -104,23 +110,23 @@ class Attach(Request):
 
 
 class OwnContainers(Request):
-    """Remove this testbed's containers at the end."""
+    """Request to remove the containers of this testbed at the end."""
 
 
 class Probe(Request):
-    """Try what this namespace's kernel can do."""
+    """Request for the capabilities of the kernel in this namespace."""
 
 
 class Detach(Request):
-    """Stay when the launcher's connection closes. ``logs``: the folder for what launched processes write."""
+    """Request to stay when the launcher's connection closes. ``logs``: folder for the output of launched processes."""
 
     logs: str
 
 
 class Status(Request):
-    """Return processes, shapes, rates of hosts and the state of a replay.
+    """Request for processes, shapes of links, rates of hosts and the state of a replay.
 
-    ``of``: the links whose shapes are wanted; None for all. ``strangers``: count frames from unknown addresses as well.
+    ``of``: the links whose shapes are returned, None for all. ``strangers``: also count frames from unknown addresses.
     """
 
     of: Sequence[AnyLink] | None = None
@@ -128,22 +134,22 @@ class Status(Request):
 
 
 class Down(Request):
-    """End."""
+    """Request to end the testbed."""
 
 
 # --- links ------------------------------------------------------------------------------------------
 
 
 class ShapeLinks(Request, tag="shape"):
-    """Set links up, or change them where they stand."""
+    """Request to set up links, or to change links in place."""
 
     links: list[tuple[AnyLink, LinkShape]]
 
 
 class AlterLinks(Request, tag="alter"):
-    """Change some figures of links' own shapes, and leave the others.
+    """Request to change some figures of links' own shapes. The remaining figures stay.
 
-    A link that is not shaped yet needs a rate, unless it is cut.
+    A link that has no shape yet needs ``rate_bps`` or ``cut``.
     """
 
     links: Sequence[AnyLink]
@@ -151,7 +157,7 @@ class AlterLinks(Request, tag="alter"):
 
 
 class LimitHosts(Request):
-    """Set the total sending and receiving rates of hosts in a network, in bit/s. None removes a limit."""
+    """Request to set the total sending and receiving rates of hosts in a network, in bit/s. None removes a limit."""
 
     up_bps: dict[str, float | None] = {}
     down_bps: dict[str, float | None] = {}
@@ -159,7 +165,7 @@ class LimitHosts(Request):
 
 
 class SetCarrier(Request):
-    """Set the ports of hosts' cables to a network up or down."""
+    """Request to set the ports of hosts' cables to a network up or down."""
 
     hosts: Sequence[str]
     up: bool
@@ -167,27 +173,30 @@ class SetCarrier(Request):
 
 
 class Reset(Request):
-    """Reset the TCP connections from the sources to the targets of links."""
+    """Request to reset the TCP connections from the sources to the targets of links."""
 
     links: Sequence[AnyLink]
 
 
 class HostLine(NamedTuple):
-    """The access line of a host: its preset, and what waits at most before the host's sending rate."""
+    """Access line of a host: the preset, and the longest queue before the host's sending rate."""
 
     preset: Name
     queue: Queue
 
 
 class SetLines(Request):
-    """Note the access lines of hosts in a network. None: the host has none. Rates are set by other requests."""
+    """Request to record the access lines of hosts in a network, None for no line. No rate changes."""
 
     lines: dict[Name, HostLine | None]
     via: str = NET
 
 
 class Steps(NamedTuple):
-    """A link's schedule: from when on it has which rate, in float64, and after how long that starts over; wall time."""
+    """Schedule of one link's rates, in float64. ``rates_bps[k]`` holds from ``times_s[k]`` on, in wall time.
+
+    The schedule starts again after ``period_s``.
+    """
 
     link: AnyLink
     times_s: Figures
@@ -196,16 +205,22 @@ class Steps(NamedTuple):
 
 
 class Replay(Request):
-    """Load schedules. ``more``: others follow, which may go on the last one; nothing is loaded until all are there."""
+    """Request to load schedules.
+
+    ``more``: further schedules follow in the next request, which may continue the last schedule. Nothing is loaded
+    until the last request has arrived.
+    """
 
     schedules: list[Steps]
     more: bool = False
 
 
 class ReplayChange(Request):
-    """Let effects befall scheduled links. ``rows``: (seconds, number of the schedule, of the effect), in float64.
+    """Request to apply effects to links that have a schedule.
 
-    ``more``: other effects and rows follow, whose numbers go on; nothing is changed until all are there.
+    ``rows``: (seconds after a start, number of the schedule, number of the effect), in float64. ``more``: further
+    effects and rows follow in the next request, and the numbers of effects continue. Nothing is changed until the last
+    request.
     """
 
     effects: list[Effect]
@@ -214,39 +229,42 @@ class ReplayChange(Request):
 
 
 class ReplayCarriers(Request):
-    """Let hosts lose their carrier and get it back: seconds after a start, the host, its network, whether it is up."""
+    """Request to remove and restore the carriers of hosts during a replay.
+
+    ``changes``: seconds after a start, host, network, and whether the carrier is up.
+    """
 
     changes: list[tuple[float, str, str, bool]]
 
 
 class ReplayStart(Request):
-    """Begin, or begin anew."""
+    """Request to start the replay, or to restart it."""
 
 
 class ReplayStop(Request):
-    """Leave the links as they are."""
+    """Request to stop the replay. Links keep their shapes."""
 
 
 class ReplayStatistics(Request):
-    """Say how the replay has kept time."""
+    """Request for the number of applied steps of the replay, and for their lags."""
 
 
 class SampleStart(Request):
-    """Sample the links for this connection."""
+    """Request to sample the links for this connection."""
 
     interval_s: Annotated[float, msgspec.Meta(ge=SAMPLED_S[0], le=SAMPLED_S[1])]
 
 
 class SampleStop(Request):
-    """Take a last sample."""
+    """Request to end the sampling after a last sample."""
 
 
 class Samples(Request):
-    """Give the samples since the last time."""
+    """Request for the samples since the last request."""
 
 
 class Record(Request):
-    """Return a part of the record of the testbed, counted from 0, and the number of parts.
+    """Request for one part of the record of the testbed, counted from 0, and the number of parts.
 
     All parts are of the moment at which this connection asked for part 0.
     """
@@ -255,9 +273,10 @@ class Record(Request):
 
 
 class Prove(Request):
-    """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too.
+    """Request to fill links, each for ``seconds`` (None: as long as needed), and to measure what the links deliver.
 
-    ``every_kind``: send frames of every kind, also while the links are cut for a moment.
+    ``flows``: also measure by TCP. ``every_kind``: send frames of every kind, also while the links are cut for a
+    moment.
     """
 
     links: list[AnyLink]
@@ -270,10 +289,10 @@ class Prove(Request):
 
 
 class Spawn(Request):
-    """Start a process on a host; the three descriptors are its standard streams.
+    """Request to start a process on a host. The three descriptors are the standard streams of the process.
 
-    ``terminal``: lines and columns of the terminal that they are, which is to control the process; None: they are none.
-    ``own_folders``: it has the folders of its host's own; otherwise those of the machine in their place.
+    ``terminal``: lines and columns, if the streams are a terminal that is to control the process. ``own_folders``: the
+    process has its host's own folders. Otherwise it has the machine's folders at the same paths.
     """
 
     host: str
@@ -285,7 +304,7 @@ class Spawn(Request):
 
 
 class Launch(Request):
-    """Start a process on a host that stays when the connection closes; what it writes goes into a log."""
+    """Request to start a process on a host that outlives the connection. Its output goes to a log."""
 
     host: str
     argv: Words
@@ -294,11 +313,11 @@ class Launch(Request):
 
 
 class Launched(Request):
-    """Tell of the processes that were launched."""
+    """Request for the list of launched processes."""
 
 
 class LaunchedProcess(msgspec.Struct):
-    """One of them: ``status`` is None while it runs, ``log`` a file on its host."""
+    """Launched process. ``status`` is None while the process runs. ``log`` is a file on its host."""
 
     pid: int
     host: str
@@ -308,19 +327,19 @@ class LaunchedProcess(msgspec.Struct):
 
 
 class Resize(Request):
-    """Say that a process's terminal has other lines and columns."""
+    """Request to change the lines and columns of a process's terminal."""
 
     pid: Pid
     size: tuple[Lines, Lines]
 
 
 class Signal(Request):
-    """Send a signal to a process that this supervisor has started."""
+    """Request to send a signal to a process that this supervisor has started."""
 
     pid: Pid
     signal: Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 ERRORS: dict[str, type[ThalwegError]] = {"capability": CapabilityError, "usage": UsageError, "testbed": TestbedError}
-"""What a refusal is at the supervisor and again at the launcher, by its name on the way; the first that fits."""
+"""Classes of errors by their name in an answer. The supervisor uses the first class that fits."""
 KINDS: dict[str, type[Request]] = {str(kind.__struct_config__.tag): kind for kind in Request.__subclasses__()}

@@ -1,4 +1,4 @@
-"""The supervisor's samples of what the links carry.
+"""Samples of the traffic on links, taken by the supervisor.
 
 Times are ``time.monotonic()``, one clock for all processes of a machine.
 """
@@ -11,12 +11,12 @@ from array import array
 from thalweg.emulation.kernel.world import World
 from thalweg.middleware.network.view import Cable, Link
 
-MAX_ROWS = 16_000_000  # that nobody has taken: 1 GiB
-READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
+MAX_ROWS = 16_000_000  # limit of rows that wait for ``take``: 1 GiB
+READING_S = 0.02  # share of an interval. If a reading takes longer, its time is too uncertain
 
 
 class Sampler:
-    """Reads every link's counters periodically and keeps a row for each link that was not idle."""
+    """Periodic reading of every link's counters, with a row for every link that was not idle."""
 
     def __init__(self, world: World, interval_s: float) -> None:
         self._world, self.interval_s = world, interval_s
@@ -26,14 +26,13 @@ class Sampler:
         self._rows = array("d")
         self.next_s = time.monotonic()
         self.refusal = ""
-        """Why it has stopped by itself."""
+        """Why the sampling has stopped by itself."""
 
     def sample(self) -> None:
-        """Take one sample of all links; rows cover the time since the sample before.
+        """Take one sample of all links. Its rows cover the time since the sample before.
 
-        Raises ValueError if nobody takes the rows.
-        A reading that was held up, so that nobody knows when the counters were read, is left out: the next row covers
-        its time.
+        If a reading was held up, the time of its counters is uncertain. The reading is then left out, and the next row
+        covers its time. Raises ValueError if too many rows wait for ``take``.
         """
         if len(self._rows) > 8 * MAX_ROWS:
             raise ValueError(f"nobody has taken the last {MAX_ROWS} rows")
@@ -45,13 +44,15 @@ class Sampler:
             now_s = time.monotonic()
             end = self._world.ends[target]
             links = {source: Link(source, end.name, end.via) for source in counters}
-            if now_s - began_s > READING_S * self.interval_s and any(one in self._last for one in links.values()):
+            if now_s - began_s > READING_S * self.interval_s and any(
+                target_link in self._last for target_link in links.values()
+            ):
                 continue
             now_s = (began_s + now_s) / 2
             for source, counted in counters.items():
                 key = links[source]
                 link = self._world.links.get(key)
-                if link is None:  # a class of a link whose setting up the kernel refused halfway
+                if link is None:  # the kernel refused to set up the link, and its class remained
                     continue
                 asked_bits = link.asked_bits(now_s)
                 before = self._last.get(key)
@@ -76,8 +77,10 @@ class Sampler:
         self.next_s = max(self.next_s + self.interval_s, time.monotonic())
 
     def take(self) -> bytes:
-        """The rows since the last call, in float64: end, source's number, target's, asked, delivered, backlogged,
-        network's number, seconds.
+        """Return the rows since the last call, in float64, and forget them.
+
+        Columns: end, number of the source, number of the target, asked rate, delivered rate, whether packets waited,
+        number of the network, seconds.
         """
         rows, self._rows = self._rows, array("d")
         return rows.tobytes()

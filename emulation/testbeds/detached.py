@@ -1,7 +1,7 @@
-"""Testbeds that outlive their launcher: ``thalweg testbed up``, attaching to them, and taking them down.
+"""Testbeds that outlive their launcher: start (``thalweg testbed up``), attachment and removal.
 
-``known`` says where they are found. Containers are found by their labels too, so that those of a launcher and
-supervisor that were both killed are removed.
+``known`` finds testbeds by state files. Containers are also found by labels, and are therefore removed even if launcher
+and supervisor were both killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9]([\w.-]{0,38}[A-Za-z0-9])?", re.ASCII)
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError for what cannot name a testbed, or names one that is up; clear away one that crashed."""
+    """Raise UsageError if ``name`` is invalid or a running testbed has it. Remove a crashed testbed of that name."""
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name; it has letters, digits and - _ . between them, at most 40")
     for state in known_testbeds():
@@ -45,7 +45,7 @@ def check_name(name: str) -> None:
 
 
 def listen(identity: str) -> socket.socket:
-    """Listen where other verbs look for a testbed. Raises TestbedError where it cannot."""
+    """Listen on the socket at which clients look for a testbed. Raises TestbedError on failure."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(files(identity)[1]))
@@ -57,16 +57,16 @@ def listen(identity: str) -> socket.socket:
 
 
 def publish(state: TestbedState) -> None:
-    """Make a testbed known, by a file that is there whole or not at all."""
+    """Write a testbed's state file. The file appears as a whole or not at all."""
     state_file = files(state.id)[0]
     with whole(state_file, "free space there", error=TestbedError) as fresh:
         fresh.write_bytes(msgspec.json.encode(state))
 
 
 def launch(testbed: Testbed, prepare: Callable[[Testbed], None]) -> TestbedState:
-    """Bring ``testbed`` up detached; it stays when this process ends. ``prepare`` shapes its links first.
+    """Start ``testbed`` detached. It stays when this process ends. ``prepare`` shapes the links first.
 
-    Until the last step it is attached: a launcher that is killed on the way leaves nothing running.
+    The testbed is attached until the last step. If the launcher is killed earlier, nothing stays.
     """
     listener = listen(testbed.run_id)
     try:
@@ -99,7 +99,7 @@ def launch(testbed: Testbed, prepare: Callable[[Testbed], None]) -> TestbedState
 
 
 def attach(state: TestbedState) -> Testbed:
-    """The testbed as an object, for shaping, proving and running processes; its ``down`` only hangs up."""
+    """Return a running testbed as an object, for shaping, proving and processes. Its ``down`` only disconnects."""
     client = connect(state)
     try:
         if state.backend == "docker":
@@ -122,10 +122,10 @@ def attach(state: TestbedState) -> Testbed:
 
 
 def take_down(asked: str | None = None) -> list[str]:
-    """End one testbed or all of this user's, alive or crashed, and remove their files; the ids removed.
+    """End one testbed, or every testbed of this user, alive or crashed. Remove the files and return the ids.
 
-    ``asked``: its id, or what only that begins with; TestbedError when there is none. Nothing to remove at all is no
-    error.
+    ``asked``: the id, or an unambiguous beginning of the id. Raises TestbedError if no testbed matches. With ``asked``
+    None and nothing to remove, no error is raised.
     """
     known = known_testbeds()
     chosen = None if asked is None else _meant(asked, [state.id for state in known])
@@ -136,7 +136,7 @@ def take_down(asked: str | None = None) -> list[str]:
                 _end(state)
                 if state.backend == "docker":
                     engine.remove(state.id)
-            except TestbedError as error:  # the others are taken down all the same
+            except TestbedError as error:  # the remaining testbeds are still taken down
                 failed.append(error)
                 continue
             except CapabilityError as error:
@@ -158,18 +158,18 @@ def take_down(asked: str | None = None) -> list[str]:
 
 
 def _meant(asked: str, known: Sequence[str]) -> str:
-    there = known if asked in known else [*dict.fromkeys((*known, *_left()))]
-    found = named(asked, there)
-    if len(found) != 1:
-        which = f"{asked!r} may be any of" if found else f"there is no testbed {asked!r}; there is"
-        raise TestbedError(f"{which} {', '.join(found or there) or 'none'}")
-    return found[0]
+    candidates = known if asked in known else [*dict.fromkeys((*known, *_left()))]
+    matching = named(asked, candidates)
+    if len(matching) != 1:
+        problem = f"{asked!r} may be any of" if matching else f"there is no testbed {asked!r}; there is"
+        raise TestbedError(f"{problem} {', '.join(matching or candidates) or 'none'}")
+    return matching[0]
 
 
 def _left() -> dict[str, int | None]:
-    """Testbeds whose launcher and supervisor are gone, or whose supervisor is going, though the engine has them."""
+    """Return the abandoned testbeds that the engine still has, with the number of a supervisor that is ending."""
     if engine.engine_may_have_ours():
-        with suppress(CapabilityError):  # no engine answers; it has nothing of ours that runs
+        with suppress(CapabilityError):  # without an engine no container of a testbed runs
             return engine.leftovers()
     return {}
 
@@ -185,7 +185,7 @@ def _end(state: TestbedState) -> None:
         return
     handle = os.pidfd_open(state.pid)
     try:
-        if not state.alive:  # the number was given away between the look and the handle
+        if not state.alive:  # the number was reused before pidfd_open
             return
         with suppress(TestbedError):
             client = connect(state)
@@ -208,7 +208,10 @@ def _ended(handle: int, timeout_s: float) -> bool:
 
 
 def _sweep(kept: set[str]) -> None:
-    """Sockets and half-written states of launchers that were killed while starting (nothing of theirs runs)."""
+    """Remove the sockets, partial state files and logs of launchers killed during the start.
+
+    No process of these launchers runs.
+    """
     for file in run_folder().iterdir():
         if file.suffix in (".sock", ".new", ".json") and file.stem not in kept and not _listening(file):
             file.unlink(missing_ok=True)

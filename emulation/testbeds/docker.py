@@ -1,7 +1,7 @@
-"""The docker testbed, launcher's side: hosts are containers of our image on an internal network of their own.
+"""Docker testbed, launcher's side: hosts are containers of Thalweg's image on an internal network of their own.
 
-A supervisor on this machine shapes the links from outside (``containers.world``). It is started first and holds on to
-this process: when this process ends, whatever ended it, the supervisor removes containers and network.
+A supervisor on this machine shapes the links from outside (``containers.world``). It starts before the containers and
+is attached to this process. When this process ends for any reason, the supervisor removes containers and network.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.network.view import NET
 
 PORT = 7800
-PROCESSES = 512  # in a container at most
+PROCESSES = 512  # limit of processes in a container
 MAX_HOSTS = 1000  # ports of one Linux bridge, less the engine's own
 SUBNETS_TRIED = 100
-TOGETHER = 4  # containers made at once; more do not start sooner on a few cores
+TOGETHER = 4  # containers created at once. More do not start sooner on a few cores
 OUTBOX = "/home/thalweg/out"
 PYTHON = "/opt/thalweg/bin/python"
 IDLE = ("sleep", "infinity")
@@ -50,7 +50,7 @@ SETTLE_S = 2
 
 
 class DockerTestbed(Testbed):
-    """Hosts are containers; needs an engine on this machine, and root for the shaping."""
+    """Testbed whose hosts are containers. It needs an engine on this machine, and root for the shaping."""
 
     backend: ClassVar[str] = "docker"
 
@@ -63,9 +63,10 @@ class DockerTestbed(Testbed):
         containers: Containers | None = None,
         **network: Unpack[NetworkOptions],
     ) -> None:
-        """``subnet``: the wish; another one is taken where that is in use. ``containers``: how hosts are made.
+        """Check the options. ``network``: as for ``Testbed``. ``containers``: image and limits of the hosts.
 
-        Every further network has a subnet of that size too. ``network``: as for ``Testbed``.
+        ``subnet``: the preferred subnet. If it is in use, the testbed gets another. Every further network has a subnet
+        of the same size.
         """
         super().__init__(hosts, run_id, **network)
         if len(hosts) > MAX_HOSTS:
@@ -102,14 +103,14 @@ class DockerTestbed(Testbed):
                     last = self._make_network(docker, client, self._network_names[via], next_subnet(last))
                     self.subnets[via], self._networks[via] = last, host_addresses(self._names, last)
                 make = partial(self._make_container, client)
-                with ThreadPoolExecutor(TOGETHER) as pool:  # where one fails, those not begun are not made
+                with ThreadPoolExecutor(TOGETHER) as pool:  # after a failure no container is begun
                     self._containers = dict(zip(self._names, pool.map(make, self._names), strict=True))
                 prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
                 attach = requests.Attach(self._described(), prefix_length, self.layer, self.control_band)
                 started.client.call(attach, timeout_s=ATTACH_S)
         except BaseException:
             try:
-                with suppress(TestbedError):  # the supervisor tries too, and then `down`; the first error counts
+                with suppress(TestbedError):  # the supervisor and `down` also try to remove. The first error counts
                     engine.remove(self.run_id)
             finally:
                 started.close()
@@ -118,17 +119,20 @@ class DockerTestbed(Testbed):
 
     @property
     def _network_names(self) -> dict[str, str]:
-        """What the engine calls the networks."""
+        """Names of the networks at the engine, by the names in the testbed."""
         name = f"thalweg-{self.run_id}"
         return {NET: name} | {via: f"{name}-{number}" for number, via in enumerate(self._networks, 1)}
 
     def _make_network(self, docker: Any, client: Any, name: str, wished: str) -> str:
-        """An internal network with a subnet that nothing here uses; the wished one if it is free. Its subnet."""
-        taken = _subnets_in_use(client)
+        """Create an internal network, with the subnet ``wished`` if it is free, and return its subnet.
+
+        Raises TestbedError if no subnet of that size is free.
+        """
+        used = _subnets_in_use(client)
         wish = ipaddress.IPv4Network(wished)
         tried, last = 0, ""
         for subnet in _alternatives(wish):
-            if any(subnet.overlaps(other) for other in taken):
+            if any(subnet.overlaps(used_subnet) for used_subnet in used):
                 continue
             tried += 1
             pools = [docker.types.IPAMPool(subnet=str(subnet), gateway=str(subnet.broadcast_address - 1))]
@@ -146,7 +150,7 @@ class DockerTestbed(Testbed):
                 )
             except docker.errors.APIError as error:
                 last = str(error.explanation)
-                if "overlap" in last and tried < SUBNETS_TRIED:  # taken by what does not show here
+                if "overlap" in last and tried < SUBNETS_TRIED:  # an overlap that is not visible here
                     continue
                 raise
             return str(subnet)
@@ -160,8 +164,8 @@ class DockerTestbed(Testbed):
         for via, addresses in {NET: self._addresses, **self._networks}.items():
             suffix = "" if via == NET else f".{via}"
             for host, address in addresses.items():
-                called = [one for one in dict.fromkeys((host, plain(host))) if _HOSTNAME.fullmatch(one)]
-                known += [f"{one}{suffix}:{known_ip}" for one in called for known_ip in self._both(address)]
+                called = [hostname for hostname in dict.fromkeys((host, plain(host))) if _HOSTNAME.fullmatch(hostname)]
+                known += [f"{hostname}{suffix}:{known_ip}" for hostname in called for known_ip in self._both(address)]
         command = [*IDLE]
         if self._asked.serve:
             command = ["thalweg", "host", "--name", name, "--listen", f"tcp://{ip}:{PORT}", "--insecure"]
@@ -175,11 +179,11 @@ class DockerTestbed(Testbed):
             security_opt=["no-new-privileges"],
             init=True,
             extra_hosts=known,
-            sysctls={"net.ipv4.ip_forward": "0"},  # as hosts of the other backends
+            sysctls={"net.ipv4.ip_forward": "0"},  # as on hosts of the other backends
             binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._asked.mounts},
             log_config={"Type": "json-file", "Config": {"max-size": "4m"}},
         )
-        made = api.create_container(
+        container = api.create_container(
             self.image,
             command,
             name=f"thalweg-{self.run_id}-{self._names.index(name)}-{plain(name)}",
@@ -190,9 +194,9 @@ class DockerTestbed(Testbed):
             healthcheck=None if self._asked.serve else {"test": ["NONE"]},
         )
         for via, addresses in self._networks.items():
-            api.connect_container_to_network(made["Id"], self._network_names[via], **self._end(addresses[name]))
-        api.start(made["Id"])
-        return client.containers.get(made["Id"])
+            api.connect_container_to_network(container["Id"], self._network_names[via], **self._end(addresses[name]))
+        api.start(container["Id"])
+        return client.containers.get(container["Id"])
 
     def _both(self, address: str) -> list[str]:
         """Return an IPv4 address of a host, followed by the IPv6 address beside it if hosts have IPv6."""
@@ -204,13 +208,13 @@ class DockerTestbed(Testbed):
         return dict(zip(("ipv4_address", "ipv6_address"), self._both(address), strict=False))
 
     def _described(self) -> list[Container]:
-        """What the supervisor must know of every container. Raises TestbedError for one that has ended already."""
+        """Return every container's description for the supervisor. Raises TestbedError if a container has ended."""
         rows = []
         for name, container in self._containers.items():
             if not container.attrs["State"]["Running"]:
                 raise TestbedError(f"the container of host {name!r} ended at once: {engine.ended(container)}")
-            there = container.attrs["NetworkSettings"]["Networks"]
-            ends = [(there[called], via) for via, called in self._network_names.items()]
+            networks = container.attrs["NetworkSettings"]["Networks"]
+            ends = [(networks[called], via) for via, called in self._network_names.items()]
             plugs = [
                 Plug(end["IPAddress"], end["MacAddress"], via, end.get("GlobalIPv6Address") or "") for end, via in ends
             ]
@@ -218,22 +222,19 @@ class DockerTestbed(Testbed):
         return rows
 
     def find(self, subnets: Mapping[str, str] = {}) -> None:
-        """Learn of the containers of a testbed that is up already, and where its hosts are.
-
-        ``subnets``: of the networks besides the one that all share.
-        """
+        """Read the containers and addresses of a running testbed. ``subnets``: of the further networks."""
         self._networks = {via: host_addresses(self._names, subnet) for via, subnet in subnets.items()}
         self._containers = engine.containers_of(self.run_id)
         self._addresses = host_addresses(self._names, self.subnet)
 
     def down(self, grace_s: float = 0.0) -> None:
-        ours = self.supervisor is not None
+        started = self.supervisor is not None
         try:
-            if ours and grace_s == 0:
-                engine.remove(self.run_id)  # here, and not in the supervisor, which is waited for only so long
+            if started and grace_s == 0:
+                engine.remove(self.run_id)  # not left to the supervisor, as the wait for it is limited
         finally:
             super().down(grace_s)
-            if ours:
+            if started:
                 engine.remove(self.run_id)
 
     # --- processes and files --------------------------------------------------------------------------
@@ -243,11 +244,11 @@ class DockerTestbed(Testbed):
         return PYTHON
 
     def _spawn(self, host: str, command: Command) -> TestbedProcess:
-        given = {key: value for key, value in (command.env or {}).items() if os.environ.get(key) != value}
-        return self.execute(host, command._replace(env=given))
+        variables = {key: value for key, value in (command.env or {}).items() if os.environ.get(key) != value}
+        return self.execute(host, command._replace(env=variables))
 
     def execute(self, host: str, command: Command) -> ContainerProcess:
-        """Start a process. Raises TestbedError when the host's container has ended."""
+        """Start a process. Raises TestbedError if the host's container has ended."""
         container = self._containers.get(self._known(host))
         if container is None:
             raise TestbedError(f"host {host!r} has no container any more; take the testbed down: thalweg testbed down")
@@ -256,43 +257,43 @@ class DockerTestbed(Testbed):
         return ContainerProcess(container, host, command)
 
     def spawn(self, host: str, command: Command) -> ContainerProcess:
-        """As ``execute``; what has a terminal is told which kind."""
+        """Start a process as ``execute`` does. A process with a terminal gets the terminal's kind (``TERM``)."""
         kind = {"TERM": os.environ.get("TERM", "xterm")} if command.terminal is not None else {}
         return self.execute(host, command._replace(env=kind))
 
     def launch(self, host: str, command: Command) -> int:
-        """Start a process that stays when we end; its number in its container."""
+        """Start a process that outlives this process. Return its number in the container."""
         return int(self._said(host, [*LAUNCH, *command.words(host)]))
 
     def launched(self) -> list[LaunchedProcess]:
-        """What was launched and has not been removed with its container."""
-        return [one for host in self._containers for one in read_launched(host, self._said(host, LAUNCHED))]
+        """Return the launched processes of the containers that still exist."""
+        return [process for host in self._containers for process in read_launched(host, self._said(host, LAUNCHED))]
 
     def _said(self, host: str, words: Sequence[str]) -> str:
-        with tempfile.TemporaryFile() as said:
-            self.execute(host, Command(words, stdin=subprocess.DEVNULL, stdout=said)).wait(OUTBOX_S)
-            said.seek(0)
-            return said.read().decode(errors="replace")
+        with tempfile.TemporaryFile() as output:
+            self.execute(host, Command(words, stdin=subprocess.DEVNULL, stdout=output)).wait(OUTBOX_S)
+            output.seek(0)
+            return output.read().decode(errors="replace")
 
     def fate(self, host: str) -> str:
         container = self._containers.get(host)
         if container is None:
             return "its container has been removed"
-        if any(one.host == host and one.poll() == -signal.SIGKILL for one in self._processes):
-            engine.wait_ended(container, SETTLE_S)  # its processes are gone a moment before it is
+        if any(process.host == host and process.poll() == -signal.SIGKILL for process in self._processes):
+            engine.wait_ended(container, SETTLE_S)  # the container ends a moment after its processes
         why = engine.ended(container)
         return f"its container has ended ({why})" if why else ""
 
     def outbox(self, folder: Path) -> Path:
         self._outboxes.append(folder)
-        there = Path(OUTBOX, folder.name)
+        inside = Path(OUTBOX, folder.name)
         null = subprocess.DEVNULL
-        make = Command(["mkdir", "-p", str(there)], stdin=null, stdout=null, stderr=null)
-        made = [self.execute(host, make) for host in self._names]
-        for process in made:
+        make = Command(["mkdir", "-p", str(inside)], stdin=null, stdout=null, stderr=null)
+        processes = [self.execute(host, make) for host in self._names]
+        for process in processes:
             if process.wait(OUTBOX_S) != 0:
-                raise TestbedError(f"host {process.host!r} has no room for {there}; see its image's user and disk")
-        return there
+                raise TestbedError(f"host {process.host!r} has no room for {inside}; see its image's user and disk")
+        return inside
 
     def collect(self) -> None:
         docker, _ = engine.sdk()
@@ -301,7 +302,7 @@ class DockerTestbed(Testbed):
                 with tempfile.TemporaryFile() as file:
                     with engine.talking("fetching the records"), suppress(docker.errors.NotFound):
                         file.writelines(container.get_archive(f"{OUTBOX}/{folder.name}")[0])
-                    if not file.tell():  # it wrote nothing, or it has been removed
+                    if not file.tell():  # the host wrote nothing, or its container is removed
                         continue
                     file.seek(0)
                     with tarfile.open(fileobj=file) as archive:
@@ -325,7 +326,7 @@ LAUNCHED = ("sh", "-c",
 
 
 def read_launched(host: str, said: str) -> list[LaunchedProcess]:
-    """What ``LAUNCHED`` says of a host, in the order in which it was started."""
+    """Return the processes that the output of ``LAUNCHED`` on a host lists, in the order of their start."""
     rows = sorted((line.split() for line in said.splitlines()), key=lambda row: int(row[0]))
     return [
         LaunchedProcess(int(pid), host, words, f"{LOGS}/{n}.log", None if status == "-" else int(status))
@@ -334,7 +335,10 @@ def read_launched(host: str, said: str) -> list[LaunchedProcess]:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Plain files and folders into ``folder``, as this process's own; nothing may leave it."""
+    """Extract plain files and folders into ``folder``, as this process's own.
+
+    Raises TestbedError if a file would leave the folder.
+    """
     plain = [member for member in archive if member.isdir() or member.isfile()]
     try:
         archive.extractall(folder, plain, filter="data")
@@ -343,21 +347,21 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def _subnets_in_use(client: Any) -> list[ipaddress.IPv4Network]:
-    """Those of the engine's networks and of this machine's own interfaces."""
-    found = []
+    """Return the IPv4 subnets of the engine's networks and of this machine's own interfaces."""
+    subnets = []
     for network in client.api.networks():
         for pool in (network.get("IPAM") or {}).get("Config") or []:
             if pool.get("Subnet") and ":" not in pool["Subnet"]:
-                found.append(ipaddress.IPv4Network(pool["Subnet"], strict=False))
+                subnets.append(ipaddress.IPv4Network(pool["Subnet"], strict=False))
     for addresses in psutil.net_if_addrs().values() if sys.platform == "linux" else ():
-        for one in addresses:
-            if one.family == socket.AF_INET and one.netmask:
-                found.append(ipaddress.IPv4Network(f"{one.address}/{one.netmask}", strict=False))
-    return found
+        for address in addresses:
+            if address.family == socket.AF_INET and address.netmask:
+                subnets.append(ipaddress.IPv4Network(f"{address.address}/{address.netmask}", strict=False))
+    return subnets
 
 
 def _alternatives(wish: ipaddress.IPv4Network) -> Any:
-    """The wished subnet, then others of its size in the private range 10.0.0.0/8 (RFC 1918), from the wish on."""
+    """Yield the preferred subnet, then subnets of its size in 10.0.0.0/8 (RFC 1918), from ``wish`` on."""
     yield wish
     private = ipaddress.IPv4Network("10.0.0.0/8")
     step = wish.num_addresses

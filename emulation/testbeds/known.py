@@ -1,10 +1,10 @@
-"""The testbeds of this user that stay up, and the way to their supervisors.
+"""Testbeds of this user that stay up, and connections to their supervisors.
 
-Each leaves a state file and a socket in the user's run folder (``$XDG_RUNTIME_DIR/thalweg``, else
-``/tmp/thalweg-<uid>``), named by its id. The supervisor's process number counts only together with its start time,
-so that a number used again never makes us end somebody else's process.
+Every testbed has a state file and a socket in the user's run folder (``$XDG_RUNTIME_DIR/thalweg``, else
+``/tmp/thalweg-<uid>``), named by the testbed's id. The supervisor's process number counts only with its start time, so
+that a reused number never ends an unrelated process.
 
-Imported by ``testbed exec``, which is to start at once: nothing here imports more than a supervisor's client.
+``testbed exec`` imports this module and must start quickly. Nothing larger than a supervisor's client is imported here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from thalweg.middleware.platform.files import of_another_user, others_may, user
 
 
 class TestbedState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stands in a state file. ``pid`` and ``start_ticks`` identify the process whose end ends the testbed.
+    """Content of a state file. The testbed ends with the process that ``pid`` and ``start_ticks`` identify.
 
-    ``networks``: the subnets of those besides the one that all share.
+    ``networks``: subnets of the further networks.
     """
 
     __test__ = False
@@ -50,67 +50,70 @@ class TestbedState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def run_folder() -> Path:
-    """The user's folder for sockets and state files, made if missing; TestbedError if somebody else owns it."""
+    """Return the user's folder for sockets and state files. Create it if missing.
+
+    Raises TestbedError if the folder is not private to the user.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(base, "thalweg") if base else Path(tempfile.gettempdir(), f"thalweg-{user()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise TestbedError(
             f"cannot make {folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
         ) from None
-    if not stat.S_ISDIR(found.st_mode) or of_another_user(found) or others_may(found, 0o077):
+    if not stat.S_ISDIR(status.st_mode) or of_another_user(status) or others_may(status, 0o077):
         raise TestbedError(f"{folder} is not a private folder of yours; remove it, or set XDG_RUNTIME_DIR to one")
     return folder
 
 
 def files(identity: str) -> tuple[Path, Path]:
-    """A testbed's state file and its socket."""
+    """Return the paths of a testbed's state file and socket."""
     return run_folder() / f"{identity}.json", run_folder() / f"{identity}.sock"
 
 
 def logs(identity: str) -> Path:
-    """The folder for what processes write that were launched on its hosts."""
+    """Return the folder for the output of processes launched on a testbed's hosts."""
     return run_folder() / f"{identity}.logs"
 
 
 def known_testbeds() -> list[TestbedState]:
-    """All state files of this user, oldest first; whether they are alive is for the caller to ask."""
-    found = []
+    """Return the content of this user's state files, oldest first. Testbeds that crashed are included."""
+    states = []
     for file in run_folder().glob("*.json"):
         with suppress(OSError, UsageError, msgspec.DecodeError):
-            found.append(msgspec.json.decode(read_bounded(file), type=TestbedState))
-    return sorted(found, key=lambda state: state.created_s)
+            states.append(msgspec.json.decode(read_bounded(file), type=TestbedState))
+    return sorted(states, key=lambda state: state.created_s)
 
 
 def named(asked: str, known: Sequence[str]) -> list[str]:
-    """The ids that may be meant: the one that is ``asked``, or else those that begin so."""
-    return [asked] if asked in known else [one for one in known if one.startswith(asked)]
+    """Return the id that equals ``asked``. If there is none, return the ids that begin with it."""
+    return [asked] if asked in known else [identity for identity in known if identity.startswith(asked)]
 
 
 def choose(asked: str | None) -> TestbedState:
-    """The testbed with this id, or with the only one that begins so, or the only one that is up.
+    """Return the running testbed with this id, or with the only id that begins so. None: the only running testbed.
 
-    UsageError says what there is instead.
+    Raises UsageError, which lists the running testbeds.
     """
     known = known_testbeds()
     up = {state.id: state for state in known if state.alive}
-    found = [*up] if asked is None else named(asked, [*up])
-    if len(found) == 1:
-        return up[found[0]]
-    if found:
-        raise UsageError(f"{len(found)} testbeds are up, say which with --id: {', '.join(found)}")
+    matching = [*up] if asked is None else named(asked, [*up])
+    if len(matching) == 1:
+        return up[matching[0]]
+    if matching:
+        raise UsageError(f"{len(matching)} testbeds are up, say which with --id: {', '.join(matching)}")
     if asked and (crashed := named(asked, [state.id for state in known])):
         remedy = f"remove it with: thalweg testbed down {crashed[0]}"
         raise UsageError(f"testbed {crashed[0]} has crashed, and its record is lost; {remedy}")
-    which = f"no testbed {asked!r} is up" if asked else "no testbed is up"
-    there = f"there is {', '.join(up)}" if up else "start one with: thalweg testbed up --hosts 9 --rate 10mbit"
-    raise UsageError(f"{which}; {there}")
+    problem = f"no testbed {asked!r} is up" if asked else "no testbed is up"
+    advice = f"there is {', '.join(up)}" if up else "start one with: thalweg testbed up --hosts 9 --rate 10mbit"
+    raise UsageError(f"{problem}; {advice}")
 
 
 def connect(state: TestbedState) -> SupervisorClient:
-    """A connection to a testbed that is up; TestbedError when it does not answer."""
+    """Return a connection to a running testbed. Raises TestbedError if the testbed does not answer."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.connect(str(files(state.id)[1]))

@@ -1,4 +1,4 @@
-"""The loopback testbed: host processes on one machine, with nothing between them."""
+"""Loopback testbed: host processes on one machine, without links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoopbackTestbed(Testbed):
-    """Hosts are processes on 127.0.0.1, links are not shaped: for functional runs and benchmarks."""
+    """Testbed with host processes on 127.0.0.1 and unshaped links, for functional runs and benchmarks."""
 
     backend: ClassVar[str] = "loopback"
 

@@ -1,4 +1,4 @@
-"""The netns testbed, launcher's side: hosts are network namespaces, links are shaped by tc."""
+"""Netns testbed, launcher's side: hosts are network namespaces, and tc shapes the links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUBNET = "10.77.0.0/16"  # seen only inside the testbed's own namespaces
 
 
 def host_addresses(names: Sequence[str], subnet: str) -> dict[str, str]:
-    """An address of ``subnet`` for every name; UsageError when there are not enough."""
+    """Return an address of ``subnet`` for every name. Raises UsageError if the subnet has too few."""
     try:
         network = ipaddress.IPv4Network(subnet)
     except ValueError as error:
@@ -36,7 +36,7 @@ def host_addresses(names: Sequence[str], subnet: str) -> dict[str, str]:
 
 
 def next_subnet(subnet: str) -> str:
-    """The subnet of the same size behind it, for the next network; UsageError behind the last."""
+    """Return the following subnet of the same size, for a further network. Raises UsageError after the last."""
     network = ipaddress.IPv4Network(subnet)
     try:
         return str(ipaddress.IPv4Network((int(network.network_address) + network.num_addresses, network.prefixlen)))
@@ -45,7 +45,7 @@ def next_subnet(subnet: str) -> str:
 
 
 class NetnsTestbed(Testbed):
-    """Hosts are network namespaces on one machine, inside a user namespace when not root."""
+    """Testbed whose hosts are network namespaces on one machine, inside a user namespace unless root."""
 
     backend: ClassVar[str] = "netns"
 
@@ -58,8 +58,10 @@ class NetnsTestbed(Testbed):
         private: Folders = (),
         **network: Unpack[NetworkOptions],
     ) -> None:
-        """``subnet``: of the network that all share; those behind it are further networks'. ``private``: folders that
-        each host has of its own. ``network``: as for ``Testbed``. Raises UsageError for a folder that no host can have.
+        """Assign addresses to the hosts. ``network``: as for ``Testbed``.
+
+        ``subnet``: of the common network. Further networks have the subnets after it. ``private``: folders of which
+        every host has its own copy. Raises UsageError for a folder that cannot be private.
         """
         super().__init__(hosts, run_id, **network)
         self.private = usable_private(private)
@@ -85,11 +87,11 @@ class NetnsTestbed(Testbed):
         return started
 
     def _supervisor(self, listener: socket.socket | None) -> StartedSupervisor:
-        """One whose kernel the hosts will be of."""
+        """Start and return the supervisor. The hosts run on its kernel."""
         return start_isolated(self.run_id, listener)
 
     def outbox(self, folder: Path) -> Path:
-        """Raises UsageError for a folder that each host has of its own."""
+        """Return ``folder``. Raises UsageError if ``folder`` is in a folder of which every host has its own copy."""
         if own := next((own for own in self.private if within(os.path.realpath(folder), own)), None):
             raise UsageError(
                 f"{folder} is in {own}, of which each host has its own (private), so what hosts write there would be"

@@ -1,4 +1,4 @@
-"""Testbeds by their backend's name."""
+"""Choice of a testbed by the name of its backend."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NEEDS = {
 
 
 def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = None, **options: Any) -> Testbed:
-    """A testbed by its backend's name, not yet up; what options each takes is in ``OPTIONS``.
+    """Return a testbed, not yet up, by its backend's name. ``OPTIONS`` has the options of every backend.
 
-    Raises UsageError for an unknown backend or option, CapabilityError on another system than Linux.
+    Raises UsageError for an unknown backend or option, CapabilityError on systems other than Linux.
     """
     if backend not in OPTIONS:
         raise UsageError(f"unknown testbed {backend!r}; there are {', '.join(OPTIONS)}")
@@ -46,6 +46,6 @@ def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = Non
         return NetnsTestbed(hosts, run_id=run_id, **options)
     from thalweg.emulation.testbeds.docker import DockerTestbed
 
-    read_private(options.pop("private", ()))  # of a container every folder is its own
+    read_private(options.pop("private", ()))  # checked only: a container has its own copy of every folder
     network = {name: options.pop(name) for name in NETWORK if name in options}
     return DockerTestbed(hosts, run_id=run_id, containers=Containers(**options), **network)

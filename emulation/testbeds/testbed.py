@@ -1,8 +1,8 @@
-"""The testbed interface: hosts, the links between them, processes on them; the launcher's side.
+"""Testbed interface, launcher's side: hosts, the links between them, and processes on hosts.
 
-A testbed is built once and taken down once; every method is idempotent, and ``with`` does both. Whatever ends the
-launcher, no testbed leaves a process behind. A supervisor does the work; here requests are checked and answers become
-values.
+A testbed is built once and taken down once. Every method is idempotent, and ``with`` does both. If the launcher ends
+for any reason, no process of the testbed stays. A supervisor does the work. This module checks requests and converts
+answers to values.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from thalweg.emulation.testbeds.replay import ReplayHandle
     from thalweg.emulation.traces.trace import BandwidthTrace
 
-FEW_LINKS = 1000  # whose shapes are asked for by name; of more all are read
-PROVEN_AT_ONCE = 1_200  # links of one request
-PROVE_S, PROVE_LINK_S = 600.0, 4.0  # such a request at most, and more for each link: it may be measured again, alone
-MAX_NETWORKS = 7  # besides the one that all share
-AT_ONCE = 500  # links of one request; of a thousand hosts it is answered in time on a busy machine as well
+FEW_LINKS = 1000  # shapes of up to so many links are read by name, else the shapes of all links
+PROVEN_AT_ONCE = 1_200  # limit of links of one request to prove links
+PROVE_S, PROVE_LINK_S = 600.0, 4.0  # time limit of the request, plus this per link, which may be measured twice
+MAX_NETWORKS = 7  # limit of further networks
+AT_ONCE = 500  # links of one request to shape. With 1000 hosts, a busy machine still answers in time
 
 
 class NetworkOptions(TypedDict, total=False):
-    """Options of a testbed's network that every backend with links takes (see ``Testbed``)."""
+    """Options of a testbed's network, for every backend with links (see ``Testbed``)."""
 
     layer: int
     networks: Sequence[str]
@@ -56,18 +56,18 @@ class NetworkOptions(TypedDict, total=False):
 
 
 class Testbed(ABC):
-    """Hosts that can run processes, and links between every two of them; a supervisor holds both.
+    """Hosts that can run processes, and links between every two hosts. A supervisor holds both.
 
-    See ``thalweg.emulation.server.supervisor``. Subclasses say what hosts are.
+    See ``thalweg.emulation.server.supervisor``. Subclasses define the kind of host.
     """
 
     __test__ = False
     backend: ClassVar[str]
     subnet: str
     supervisor: StartedSupervisor | None = None
-    """The one that this process has started for it."""
+    """Supervisor that this process has started for the testbed."""
     unnamed = ""
-    """Why hosts do not know each other by name; empty where they do, and where they share a machine's names."""
+    """Why hosts cannot resolve the names of hosts. Empty: they can, or they share the machine's names."""
 
     def __init__(
         self,
@@ -79,11 +79,13 @@ class Testbed(ABC):
         ipv6: bool = True,
         control_band: bool = False,
     ) -> None:
-        """``hosts``: their names. ``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble
-        and checksum. ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``:
-        hosts have addresses of IPv6 as well. ``control_band``: what is marked for expedited forwarding, as this
-        runtime's control messages are, waits behind nothing else of its link. Raises UsageError for no host, and for
-        names that are empty, alike, or something else to a resolver.
+        """Check the options of a testbed. ``hosts``: their names. Raises UsageError if there is no host.
+
+        ``layer``: where rates are counted, 3 for IP bytes, 2 for Ethernet frames without preamble and checksum.
+        ``networks``: further networks, in which hosts have an additional interface. ``ipv6``: hosts also have IPv6
+        addresses. ``control_band``: packets marked for expedited forwarding, such as this runtime's control messages,
+        go first on their link. Raises UsageError for names that are empty, alike, or have another meaning for a
+        resolver.
         """
         self.run_id = run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         if not hosts:
@@ -92,7 +94,7 @@ class Testbed(ABC):
             if not name or not name.isprintable() or hosts.count(name) > 1:
                 raise UsageError(f"host name {name!r} is empty, unprintable or given twice")
         self._networks: dict[str, dict[str, str]] = {}
-        self.subnets: dict[str, str] = {}  # of these networks
+        self.subnets: dict[str, str] = {}  # subnets of the further networks
         for via in networks:
             if not via or not via.isprintable() or via == NET or via in self._networks:
                 raise UsageError(f"network name {via!r} is empty, unprintable, given twice, or the common network's")
@@ -108,48 +110,48 @@ class Testbed(ABC):
         self._names = tuple(hosts)
         self._place = {name: number for number, name in enumerate(hosts)}
         self.limited = False
-        """Whether hosts may have rates of all that they send or receive."""
+        """Whether hosts may have total rates of sending or receiving."""
         self.lines: Mapping[str, str] = {}
-        """The presets of hosts' access lines, by what a host is called in the network, as they were last read."""
-        self._addresses_6: dict[str, str] | None = None  # once it has been asked for
+        """Presets of the access lines of hosts, as last read, by the host's name in the network."""
+        self._addresses_6: dict[str, str] | None = None  # None: not yet read
         self._addresses: dict[str, str] = {}
         self._connection: SupervisorClient | None = None
         self._processes: list[TestbedProcess] = []
         self._over = False
         self._read: dict[Link, LinkShape] = {}
-        self._unread = False  # whether the supervisor may have other shapes than those that were read
+        self._unread = False  # whether shapes may have changed since they were read
         self._replay: ReplayHandle | None = None
-        self._replay_delays = False  # what the supervisor has said of a replay that others have loaded
+        self._replay_delays = False  # whether a replay that another client loaded gives delays
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """Name to IP address, in the order given; on docker known once it is up."""
+        """IP addresses by host name, in the order given. On docker the addresses are known once the testbed is up."""
         return MappingProxyType(self._addresses)
 
     @property
     def hosts_6(self) -> Mapping[str, str]:
-        """Host names to IPv6 addresses. It is empty without IPv6, and can be asked for once the testbed is up."""
+        """IPv6 addresses by host name, once the testbed is up. Empty without IPv6."""
         if self._addresses_6 is None:
             self.status()
         return MappingProxyType(self._addresses_6 or {})
 
     @property
     def networks(self) -> Mapping[str, Mapping[str, str]]:
-        """The hosts' IP addresses in every network besides the one that all share, by the network's name."""
+        """IP addresses of the hosts in every further network, by the network's name."""
         return MappingProxyType(self._networks)
 
     @abstractmethod
     def _start(self, listener: socket.socket | None) -> StartedSupervisor:
-        """A supervisor with the hosts made; one given a ``listener`` can be detached and found again."""
+        """Start a supervisor with its hosts. A supervisor with a ``listener`` can be detached and found again."""
 
     def attach(self, client: SupervisorClient) -> None:
-        """Use a supervisor that is up already instead of starting one; ``down`` hangs up, and leaves it running."""
+        """Use a running supervisor instead of starting one. ``down`` then disconnects and leaves it running."""
         self._connection = client
         self._unread = True
         self.status(of=(), strangers=False)
 
     def up(self, listener: socket.socket | None = None) -> None:
-        """Build it. Raises CapabilityError when this machine cannot."""
+        """Build the testbed. Raises CapabilityError if this machine cannot."""
         if self._over:
             raise TestbedError("this testbed has been taken down; open another one")
         if self._connection is None:
@@ -169,7 +171,7 @@ class Testbed(ABC):
         return host
 
     def down(self, grace_s: float = 0.0) -> None:
-        """End every process (asked by SIGTERM first when ``grace_s`` is above 0) and remove everything."""
+        """End every process and remove the testbed. With ``grace_s`` above 0, processes first get SIGTERM."""
         self._over = True
         if self._connection is None:
             return
@@ -187,40 +189,40 @@ class Testbed(ABC):
 
     @property
     def _shapes(self) -> dict[Link, LinkShape]:
-        """The shapes as they were last read. Shapes of a testbed that was attached are read when they are needed."""
+        """Shapes of links as last read. For an attached testbed they are read when needed."""
         if self._unread:
             self.status(strangers=False)
         return self._read
 
     def status(self, of: Iterable[Link] | None = None, *, strangers: bool = True) -> dict[str, Any]:
-        """Return the supervisor's answer, and bring ``shapes`` up to date: all of them, or those ``of`` some links.
+        """Return the supervisor's answer, and update ``shapes``, for all links or those in ``of``.
 
         Args:
             of: links whose shapes are asked for. None asks for all.
             strangers: count frames from unknown addresses as well, which reads the counters of all ports.
 
-        The answer has ``processes`` that run, whether a replay is ``replaying`` and how late its changes came
-        (``replay``), rates of hosts, and the processor time of the supervisor (``cpu_s``).
+        The answer has the running ``processes``, whether a replay is ``replaying``, the lags of its steps (``replay``),
+        rates of hosts, and the processor time of the supervisor (``cpu_s``).
         """
         return self._ask_status(None if of is None else [*of], strangers=strangers)[0]
 
     def _ask_status(
         self, asked: list[Link] | None, *, strangers: bool
     ) -> tuple[dict[str, Any], list[tuple[Link, LinkShape]]]:
-        """Return the supervisor's answer, and the shapes that were asked for; None asks for all."""
+        """Return the supervisor's answer, and the shapes of the links in ``asked``. None: of all links."""
         answer = self._client.call(requests.Status(asked, strangers))
         shapes = msgspec.convert(answer.pop("shapes"), list[tuple[tuple[str, ...], LinkShape]])
-        found = [(Link(*link), shape) for link, shape in shapes]
-        found.sort(key=lambda one: (one[0].via, self._place[one[0].source], self._place[one[0].target]))
+        rows = [(Link(*link), shape) for link, shape in shapes]
+        rows.sort(key=lambda one: (one[0].via, self._place[one[0].source], self._place[one[0].target]))
         if asked is None:
-            self._read, self._unread = dict(found), False
+            self._read, self._unread = dict(rows), False
         else:
-            self._read.update(found)
+            self._read.update(rows)
         self._replay_delays = answer.pop("replay_delays", False)
         self.limited = bool(answer.get("up_bps") or answer.get("down_bps"))
         self.lines = answer.get("lines", {})
-        self._addresses_6 = answer.pop("ipv6", {})  # a testbed of an earlier version has none
-        return answer, found
+        self._addresses_6 = answer.pop("ipv6", {})  # absent in testbeds of earlier versions
+        return answer, rows
 
     def shapes_of(self, links: Iterable[Link]) -> dict[Link, LinkShape]:
         """Return the present shapes of these links. A link that is not shaped is left out."""
@@ -241,9 +243,10 @@ class Testbed(ABC):
         stdout: Redirect = None,
         stderr: Redirect = None,
     ) -> TestbedProcess:
-        """Start a process on a host; arguments as for ``subprocess.Popen``. Raises UsageError when it cannot run.
+        """Start a process on a host, with arguments as for ``subprocess.Popen``. Raises UsageError if it cannot run.
 
-        On docker it gets of ``env`` what differs from our own, and ``cwd`` None is its container's folder.
+        On docker the process gets the variables of ``env`` that differ from the launcher's. There, ``cwd`` None is the
+        folder of the container.
         """
         process = self._spawn(self._known(host), Command(argv, env, cwd, stdin, stdout, stderr))
         self._processes.append(process)
@@ -254,52 +257,52 @@ class Testbed(ABC):
 
     @property
     def python(self) -> str:
-        """The interpreter on the hosts that has Thalweg."""
+        """Python interpreter on the hosts, with Thalweg installed."""
         return PYTHON
 
     def outbox(self, folder: Path) -> Path:
-        """Where processes on hosts write what is to stand in ``folder``, once ``collect`` has been called.
+        """Return where processes on hosts write files for ``folder``. ``collect`` brings the files there.
 
-        ``folder`` itself where hosts have our file system. Each ``folder`` has a name of its own.
+        The result is ``folder`` itself if hosts share this file system. Every ``folder`` has a distinct name.
         """
         return folder
 
-    def collect(self) -> None:  # noqa: B027  (most hosts have our file system)
-        """Bring what processes left in their outboxes. To be called before ``down``."""
+    def collect(self) -> None:  # noqa: B027  (most hosts have this file system)
+        """Copy files from the outboxes of hosts to their folders. Call it before ``down``."""
 
     def fate(self, host: str) -> str:
-        """What has become of a host that no longer works, for people; empty for one that does."""
+        """Return why a host no longer works, as text for people. Empty: the host works."""
         return ""
 
     # --- links ----------------------------------------------------------------------------------------
 
     @property
     def delay_emulated(self) -> bool:
-        """Whether links have delays, or are to have them by a replay's changes."""
+        """Return whether links have delays, or a replay's changes will give links delays."""
         to_come = self._replay_delays or (self._replay is not None and self._replay.delays)
         return to_come or any(shape.delay_s > 0 for shape in self._shapes.values())
 
     def shape(self, links: Mapping[Link, LinkShape], tell: Callable[[int], None] | None = None) -> None:
-        """Shape links: the first time sets them up, later changes are made in place, without a gap.
+        """Shape links. The first call for a link sets the link up. Later calls change it in place, without a gap.
 
-        ``tell`` is told how many there are of those that have been asked for: of very many, some at a time.
+        Large sets are sent in parts. After each part, ``tell`` is called with the number of links done.
         """
         client, asked = self._client, [(as_link(link), shape) for link, shape in links.items()]
         for link, shape in asked:
             self._check(link, shape)
-        told = [floored_note(f"link {link.text}", shape.rate_bps) for link, shape in asked]
-        asked.sort(key=lambda one: (one[0].via, self._place[one[0].target]))  # the links to a host are set at its port
+        notes = [floored_note(f"link {link.text}", shape.rate_bps) for link, shape in asked]
+        asked.sort(key=lambda one: (one[0].via, self._place[one[0].target]))  # a host's port sets all links to the host
         for begin in range(0, len(asked), AT_ONCE):
             some = asked[begin : begin + AT_ONCE]
             client.call(requests.ShapeLinks([*some]))
             self._read.update((link, shape.settled()) for link, shape in some)
             if tell is not None:
                 tell(begin + len(some))
-        self._tell(told)
+        self._tell(notes)
 
     @property
     def shapes(self) -> Mapping[Link, LinkShape]:
-        """What every shaped link is asked to be."""
+        """Requested shape of every shaped link."""
         return MappingProxyType(self._shapes)
 
     def limit_hosts(
@@ -311,28 +314,28 @@ class Testbed(ABC):
         """Set the total rates of hosts in a network in place, for sending (``up_bps``) and receiving (``down_bps``).
 
         None removes a limit. No packet is lost. Links keep their own rates. The packets that a host sends wait in one
-        queue. The links to a host share its receiving rate equally. Raises UsageError for an unknown host or a rate
-        out of range, and CapabilityError if the testbed cannot do it.
+        queue. The links to a host share its receiving rate equally. Raises UsageError for an unknown host or a rate out
+        of range, and CapabilityError if the testbed cannot do it.
         """
         for host, rate_bps in (*up_bps.items(), *down_bps.items()):
             self._known(host)
             if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
                 raise UsageError(f"all that {host} sends or receives: {outside(rate_bps)}; lower it, or the time scale")
         self._check_network(via)
-        told = [floored_note(f"what {host} {does}", bps) for does, some in (("sends", up_bps), ("receives", down_bps))
-                for host, bps in some.items() if bps is not None]  # fmt: skip
+        notes = [floored_note(f"what {host} {does}", bps) for does, rates in (("sends", up_bps), ("receives", down_bps))
+                for host, bps in rates.items() if bps is not None]  # fmt: skip
         self._client.call(requests.LimitHosts(dict(up_bps), dict(down_bps), via))
         self.limited = True
-        self._tell(told)
+        self._tell(notes)
 
     def set_lines(self, lines: Mapping[str, requests.HostLine | None], via: str = NET) -> None:
-        """Note the access lines of hosts in a network; ``limit_hosts`` then gives each queue its place."""
+        """Record the access lines of hosts in a network. ``limit_hosts`` then sets up their queues."""
         for host in lines:
             self._known(host)
         self._check_network(via)
         self._client.call(requests.SetLines(dict(lines), via))
-        told = named({cable_of(host, via): None if one is None else one.preset for host, one in lines.items()})
-        self.lines = {end: preset for end, preset in {**self.lines, **told}.items() if preset is not None}
+        presets = named({cable_of(host, via): None if line is None else line.preset for host, line in lines.items()})
+        self.lines = {end: preset for end, preset in {**self.lines, **presets}.items() if preset is not None}
 
     def _check(self, link: Link, shape: LinkShape) -> None:
         source, target = (self._known(host) for host in link[:2])
@@ -348,11 +351,11 @@ class Testbed(ABC):
             raise UsageError(f"this testbed has no network {via!r}; {nearest(via, (NET, *self._networks))}")
 
     def replay(self, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> ReplayHandle:
-        """Load traces to be replayed; nothing changes before ``start()`` of what is returned.
+        """Load traces for a replay. Nothing changes before ``start()`` of the result. Unshaped links are shaped.
 
-        Links not shaped yet are. ``time_scale`` divides the traces' times and multiplies their rates.
+        ``time_scale`` divides the traces' times and multiplies their rates.
         """
-        from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule  # which imports numpy
+        from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule  # imports numpy
 
         known: dict[int, LinkSchedule] = {}  # links may share a trace
         schedules: dict[Link, LinkSchedule] = {}
@@ -363,27 +366,33 @@ class Testbed(ABC):
             self._check(link, LinkShape(float(known[id(trace)].rates_bps.max())))
         missing = schedules.keys() - self._shapes.keys()
         if missing:
-            self.shape({link: LinkShape(float(one.rates_bps[0])) for link, one in schedules.items() if link in missing})
+            self.shape(
+                {
+                    link: LinkShape(float(link_schedule.rates_bps[0]))
+                    for link, link_schedule in schedules.items()
+                    if link in missing
+                }
+            )
         self._replay = ReplayHandle(self._client, schedules, time_scale)
         self._replay_delays = False
         return self._replay
 
     def alter(self, links: Iterable[Link], figures: ShapeFigures) -> None:
-        """Change some fields of links' own shapes where they stand, whatever a replay makes of them besides."""
+        """Change some fields of links' own shapes in place. A replay's effects still apply to the new shapes."""
         chosen = [*map(as_link, links)]
         for link in chosen:
             self._check(link, LinkShape(0.0))
         rate_bps = figures.rate_bps
-        told = [floored_note(f"link {link.text}", rate_bps) for link in chosen if isinstance(rate_bps, float)]
+        notes = [floored_note(f"link {link.text}", rate_bps) for link in chosen if isinstance(rate_bps, float)]
         self._client.call(requests.AlterLinks(chosen, figures))
         self._unread = True
-        self._tell(told)
+        self._tell(notes)
 
     def set_carrier(self, hosts: Iterable[str], carrier: str, via: str = NET) -> None:
-        """Take the plugs of hosts out of a network (``down``), or put them in again (``up``). Links keep their shapes.
+        """Remove the carriers of hosts in a network (``down``), or restore them (``up``). Links keep their shapes.
 
-        A host without carrier sees its interface go down; what is sent to it is lost. Raises UsageError for an unknown
-        host or state.
+        A host without carrier sees its interface down, and packets to the host are lost. Raises UsageError for an
+        unknown host or state.
         """
         chosen = [self._known(host) for host in hosts]
         self._check_network(via)
@@ -397,20 +406,20 @@ class Testbed(ABC):
 
     @staticmethod
     def _tell(told: Sequence[str]) -> None:
-        """Issue one warning: the first of these notes that is not empty, and the number of others."""
+        """Issue one warning: the first note that is not empty, and the number of further notes."""
         some = [note for note in told if note]
         if some:
             more = f" (and {len(some) - 1} more)" if len(some) > 1 else ""
             warnings.warn(f"{some[0]}{more}", stacklevel=_outside())
 
     def stop_replay(self, *, missing_ok: bool = False) -> None:
-        """Leave every link as a replay has it now, also one that another process began."""
+        """Stop a replay, also one that another process started. Every link keeps its present shape."""
         if not missing_ok or self.status((), strangers=False)["replaying"]:
             self._client.call(requests.ReplayStop())
             self._unread = True
 
     def restart_replay(self) -> None:
-        """Let the replay that was stopped begin anew."""
+        """Start the loaded replay again."""
         self._client.call(requests.ReplayStart())
 
     def prove(
@@ -422,12 +431,11 @@ class Testbed(ABC):
         every_kind: bool = False,
         tell: Callable[[int], None] | None = None,
     ) -> list[LinkProof]:
-        """Fill links (by default all that have a rate) and measure what they deliver; ``seconds`` each.
+        """Fill links, each for ``seconds``, and measure what they deliver. The default is every link with a rate.
 
-        ``flows``: also what one flow of TCP gets. ``every_kind``: also whether frames of every kind pass, shaped, and
-        none through a cut: every link is cut for a moment. ``tell`` is told how many there are: of very many, some at
-        a time.
-        Raises UsageError for a link that is not shaped.
+        ``flows``: also measure one TCP flow. ``every_kind``: also check that frames of every kind pass and are shaped,
+        and that no frame passes a cut. Every link is then cut for a moment. Large sets are sent in parts. After each
+        part, ``tell`` is called with the number of links done. Raises UsageError for a link that is not shaped.
         """
         chosen = [link for link, shape in self._shapes.items() if shape.rated]
         if links is not None:
@@ -437,25 +445,28 @@ class Testbed(ABC):
                 raise UsageError(f"link {link.text} is not shaped; there is nothing to prove")
         if not chosen:
             return []
-        if len(chosen) > PROVEN_AT_ONCE:  # such that those of a request are whole rounds
-            from thalweg.emulation.proofs.rate import tournament  # which imports what Linux alone has
+        if len(chosen) > PROVEN_AT_ONCE:  # in this order a request has whole rounds
+            from thalweg.emulation.proofs.rate import tournament  # imports modules that only Linux has
 
-            pairs = (pair for one in tournament(self._names) for pair in one)
+            pairs = (pair for round_pairs in tournament(self._names) for pair in round_pairs)
             place = {frozenset(pair): number for number, pair in enumerate(pairs)}
             chosen.sort(key=lambda link: (link.via, place[frozenset(link[:2])]))
-        found: list[LinkProof] = []
+        proofs: list[LinkProof] = []
         for begin in range(0, len(chosen), PROVEN_AT_ONCE):
             some = chosen[begin : begin + PROVEN_AT_ONCE]
             timeout_s = PROVE_S + PROVE_LINK_S * len(some)
             answer = self._client.call(requests.Prove([*some], seconds, flows, every_kind), timeout_s=timeout_s)
-            found += msgspec.convert(answer["proofs"], list[LinkProof])
+            proofs += msgspec.convert(answer["proofs"], list[LinkProof])
             if tell is not None:
-                tell(len(found))
-        return found
+                tell(len(proofs))
+        return proofs
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Inside, a replay rests; it begins anew afterwards. TestbedError names a host that has ended."""
+        """Stop a running replay for the time of the body, and restart it afterwards.
+
+        Raises TestbedError for a host that has ended.
+        """
         for host in self.hosts:
             if why := self.fate(host):
                 raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
@@ -469,16 +480,16 @@ class Testbed(ABC):
                 self.restart_replay()
 
     def start_sampling(self, interval_s: float) -> None:
-        """Sample the links' counters periodically (wall seconds), replay or not."""
+        """Sample the links' counters every ``interval_s`` (wall seconds), with or without a replay."""
         self._client.call(requests.SampleStart(interval_s))
 
     def stop_sampling(self) -> None:
-        """Take a last sample, and no more. Idempotent."""
-        with suppress(TestbedError):  # a testbed that is gone samples nothing
+        """Take a last sample and end the sampling. Idempotent."""
+        with suppress(TestbedError):  # a testbed that has ended samples nothing
             self._client.call(requests.SampleStop())
 
     def samples(self) -> list[LinkSample]:
-        """The samples since the last call; intervals in which a link was idle are left out."""
+        """Return the samples since the last call. Intervals in which a link was idle are left out."""
         rows = b64decode(self._client.call(requests.Samples())["rows"])
         names, networks = ("", *self._names), (NET, *self._networks)
         return [
@@ -487,8 +498,8 @@ class Testbed(ABC):
         ]
 
     def recording(self) -> Recording:
-        """Return what the testbed has recorded since its start."""
-        from thalweg.emulation.recording.recording import fetch  # NumPy, which few need
+        """Return the testbed's records since its start."""
+        from thalweg.emulation.recording.recording import fetch  # imports NumPy, which few callers need
 
         return fetch(self._client)
 
@@ -509,7 +520,7 @@ def _outside() -> int:
 
 
 def floored_note(what: str, rate_bps: float) -> str:
-    """Return the warning for a rate below the least that a link can have. It is empty for other rates."""
+    """Return a warning if a rate above 0 is below the minimum of links. Otherwise it is empty."""
     if not 0 < rate_bps < floored(rate_bps):
         return ""
     return f"{what} is set to {format_rate(floored(rate_bps))}, the least there is, instead of {format_rate(rate_bps)}"

@@ -1,1 +1,1 @@
-"""A User-Mode Linux kernel for netns testbeds: booting it, running commands in it, keeping one."""
+"""User-Mode Linux kernels for netns testbeds: start, commands inside, and kernels that stay."""

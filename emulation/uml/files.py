@@ -1,4 +1,4 @@
-"""Finding a User-Mode Linux kernel on this machine: its program, its modules, and room for its memory."""
+"""Search for a User-Mode Linux kernel on this machine: program, modules, and room for the memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from thalweg.middleware.platform import check_linux
 from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program
 
-BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
+BINARIES = ("linux.uml", "linux")  # of Debian's package user-mode-linux, and of a kernel built by hand
 MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
-MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # what shaped links with delays need
+MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # for shaped links with delays
 MORE_MODULES = (
     "ipv6", "ifb", "sch_ingress", "act_mirred", "sch_fq_codel", "sch_codel", "sch_pie", "sch_red", "cls_bpf",
 )  # fmt: skip
-"""What addresses of IPv6, rates of hosts, managed queues and MTUs need; a kernel may lack them."""
+"""Modules for IPv6 addresses, rates of hosts, managed queues and MTUs. A kernel may lack them."""
 NEEDED = "a User-Mode Linux kernel needs"
 
-MEMORY_BYTES = (512 << 20, 2 << 30)  # at least, at most; of it only what is used is taken from the host
+MEMORY_BYTES = (512 << 20, 2 << 30)  # minimum, maximum. The host provides only the part in use
 
 
 class Files(NamedTuple):
-    """A kernel that can be booted, its version, and the modules it needs, in the order in which they are loaded."""
+    """Kernel that can be booted: program, version, and needed modules in the order of loading."""
 
     binary: str
     version: str
@@ -37,7 +37,7 @@ class Files(NamedTuple):
 
 @cache
 def inside_uml() -> bool:
-    """Whether this process itself runs in a User-Mode Linux kernel."""
+    """Return whether this process runs in a User-Mode Linux kernel."""
     try:
         return "User Mode Linux" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -45,7 +45,7 @@ def inside_uml() -> bool:
 
 
 def find_kernel() -> Files:
-    """The kernel on this machine, with its modules. CapabilityError says what is missing and how to get it."""
+    """Return the kernel on this machine, with modules. Raises CapabilityError, which says how to install a kernel."""
     check_linux(NEEDED)
     if platform.machine() != "x86_64":
         raise CapabilityError(
@@ -55,10 +55,10 @@ def find_kernel() -> Files:
     if binary is None:
         raise CapabilityError(f"no User-Mode Linux kernel is installed; {_install('one')}")
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        completed = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise CapabilityError(f"{binary} is no kernel that runs here ({error}); {_install('one')}") from None
-    version = said.stdout.strip()
+    version = completed.stdout.strip()
     folders = [Path(folder, version) for folder in MODULE_FOLDERS if version]
     folder = next((folder for folder in folders if (folder / "modules.dep").is_file()), None)
     if folder is None:
@@ -74,11 +74,11 @@ def _install(what: str) -> str:
 
 
 def _modules(folder: Path) -> tuple[str, ...]:
-    """The files of all modules wanted, each after those it depends on; CapabilityError names one that is missing."""
+    """Return the files of the modules, each after its dependencies. Raises CapabilityError for a missing module."""
     depends: dict[str, list[str]] = {}
     for line in (folder / "modules.dep").read_text().splitlines():
-        path, _, others = line.partition(":")
-        depends[path] = others.split()
+        path, _, dependencies = line.partition(":")
+        depends[path] = dependencies.split()
     files = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in depends}
     builtin_list = folder / "modules.builtin"
     built_in = builtin_list.read_text() if builtin_list.is_file() else ""
@@ -101,21 +101,22 @@ def _modules(folder: Path) -> tuple[str, ...]:
 
 
 def memory_for(free_bytes: int, host_bytes: int) -> int:
-    """How much memory to give the kernel, where its file's folder and the host have so much free; 0 if too little."""
+    """Return the memory for a kernel, from the free bytes of its file's folder and of the host. 0: too little."""
     least, most = MEMORY_BYTES
     room = min(free_bytes * 9 // 10, host_bytes // 2) >> 20 << 20
     return 0 if room < least else min(room, most)
 
 
 def find_memory() -> tuple[str, int]:
-    """The folder for the kernel's memory file, in memory if possible, and its size; CapabilityError if none has room.
+    """Return the folder for the kernel's memory file, in memory if possible, and the file's size.
 
-    The file is mapped to be executed, which some containers' /dev/shm forbids.
+    The file is mapped as executable, and some containers forbid that in /dev/shm. Raises CapabilityError if no folder
+    has room.
     """
     import psutil  # most testbeds boot no kernel
 
     host_bytes = psutil.virtual_memory().available
-    found = []
+    reasons = []
     for folder in dict.fromkeys(("/dev/shm", tempfile.gettempdir(), "/var/tmp")):
         try:
             room = os.statvfs(folder)
@@ -123,12 +124,12 @@ def find_memory() -> tuple[str, int]:
             continue
         free_bytes = room.f_bavail * room.f_frsize
         if room.f_flag & os.ST_NOEXEC or not os.access(folder, os.W_OK | os.X_OK):
-            found.append(f"{folder}: nothing there can be executed")
+            reasons.append(f"{folder}: nothing there can be executed")
         elif size := memory_for(free_bytes, host_bytes):
             return folder, size
         else:
-            found.append(f"{folder}: {free_bytes >> 20} MiB free")
+            reasons.append(f"{folder}: {free_bytes >> 20} MiB free")
     raise CapabilityError(
         f"no room for the memory of a User-Mode Linux kernel, {MEMORY_BYTES[0] >> 20} MiB at least"
-        f" ({'; '.join(found)}); free some, or set TMPDIR to a folder with room"
+        f" ({'; '.join(reasons)}); free some, or set TMPDIR to a folder with room"
     )

@@ -1,4 +1,4 @@
-"""The first process of a User-Mode Linux kernel, which runs this file by itself: ``python -I -S init.py``."""
+"""First process of a User-Mode Linux kernel. The kernel runs this file alone: ``python -I -S init.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Find the package without site-packages, and do its work."""
+    """Add the package to the path, without site-packages, and run ``uml.inside``."""
     sys.path.insert(0, __file__.rsplit("/", 4)[0])
     from thalweg.emulation.uml import inside
 

@@ -1,11 +1,11 @@
-"""What runs inside a User-Mode Linux kernel: its first process, which starts commands and relays their streams.
+"""First process inside a User-Mode Linux kernel, which starts commands and relays their streams.
 
-It speaks frames (see ``uml.wire``) over the serial line, the only thing that crosses the two kernels. When the line
-closes, whoever held the kernel is gone: everything is written back and the kernel powers off. Standard library only,
-because the kernel starts it without site-packages.
+It exchanges frames (``uml.wire``) over the serial line, the only connection of the two kernels. If the line closes, the
+kernel's owner has ended. Then everything is written back and the kernel powers off. Standard library only, because the
+kernel starts this process without site-packages.
 
-Lines of a supervisor's protocol pass unchanged. Descriptors cannot cross kernels: a ``spawn``'s three become pipes,
-relayed as a process's streams.
+Lines of a supervisor's protocol pass unchanged. Descriptors cannot cross kernels. The three descriptors of a ``spawn``
+become pipes, relayed as a process's streams.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from thalweg.emulation.uml.streams import Streams
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, PROCESS, STATUS, Frames, Kind
 
 LINE = "/dev/ttyS0"
-MAX_ANSWER_BYTES = 4 << 30  # of a line of the supervisor, which is ours
+MAX_ANSWER_BYTES = 4 << 30  # longest line of the trusted supervisor
 
 
 class _Connection(Connection):
-    """One connection to a supervisor, and what its answers are waited for with."""
+    """Connection to a supervisor, with the processes that await an answer or run."""
 
     def __init__(self, number: int, path: str) -> None:
         super().__init__(socket.socket(socket.AF_UNIX), MAX_ANSWER_BYTES)
         self.number = number
         self.socket.connect(path)
-        self.spawning: dict[int, int] = {}  # request → process
-        self.processes: dict[int, int] = {}  # the supervisor's number of a process → ours
+        self.spawning: dict[int, int] = {}  # number of a request → number of its process here
+        self.processes: dict[int, int] = {}  # number of a process at the supervisor → its number here
 
 
 class Relay:
-    """Connections from the host to a testbed's supervisor."""
+    """Connections of clients on the host to a testbed's supervisor."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._connections: dict[int, _Connection] = {}
 
     def hear(self, kind: int, number: int, payload: bytes) -> None:
-        """A frame for a connection."""
+        """Handle a frame for a connection."""
         if kind == Kind.CONNECT:
             try:
                 connection = _Connection(number, payload.decode())
@@ -101,11 +101,11 @@ class Relay:
             self._agent.drop(process)
         elif process is not None:
             connection.processes[answer["result"]["pid"]] = process
-            line = json.dumps(answer | {"fds": 0}).encode()  # a handle of the process, which is of no use outside
+            line = json.dumps(answer | {"fds": 0}).encode()  # the process descriptor has no use outside
         self._agent.send(Kind.LINE, connection.number, line)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """The supervisor ends what this connection started."""
+        """Close a connection. The supervisor then ends the processes that the connection started."""
         del self._connections[connection.number]
         self._agent.forget(connection.socket.fileno())
         connection.close()
@@ -114,7 +114,7 @@ class Relay:
 
 
 class Agent:
-    """The loop of the first process."""
+    """Event loop of the first process."""
 
     def __init__(self, line: int) -> None:
         self._line, self._sending = line, threading.Lock()
@@ -129,11 +129,11 @@ class Agent:
         self._over = False
 
     def serve(self) -> None:
-        """Work until the line closes."""
+        """Run the event loop until the line closes."""
         self.send(Kind.HELLO)
         while not self._over:
             for key, _ in self._selector.select():
-                if key.fd in self._selector.get_map():  # not dropped by what came before it
+                if key.fd in self._selector.get_map():  # an earlier action may have removed it
                     key.data()
             self._reap()
 
@@ -144,7 +144,7 @@ class Agent:
                 data = data[os.write(self._line, data) :]
 
     def watch(self, descriptor: int, act: Callable[[], None]) -> None:
-        """Have the loop call ``act`` whenever there is something to read."""
+        """Register ``act``, which the loop calls whenever the descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, act)
 
     def forget(self, descriptor: int) -> None:
@@ -188,7 +188,7 @@ class Agent:
     # --- processes ------------------------------------------------------------------------------------
 
     def _start(self, number: int, job: dict[str, Any]) -> None:
-        stdin, stdout, stderr = theirs = self.lend(number, job["terminals"])
+        stdin, stdout, stderr = streams = self.lend(number, job["terminals"])
         try:
             self._commands[number] = subprocess.Popen(
                 job["argv"],
@@ -204,13 +204,13 @@ class Agent:
             self.drop(number)
             self.send(Kind.REFUSED, number, f"cannot run {job['argv'][0]!r}: {error.strerror}".encode())
         finally:
-            for descriptor in theirs:
+            for descriptor in streams:
                 os.close(descriptor)
 
     def lend(self, number: int, terminals: Sequence[tuple[int, int] | None] = (None, None)) -> tuple[int, int, int]:
-        """The standard streams of a process that is to be started.
+        """Return the standard streams of a process that is to be started.
 
-        ``terminals``: lines and columns of outputs that go to one.
+        ``terminals``: lines and columns of outputs that go to a terminal.
         """
         (stdin, feed), (out, stdout), (err, stderr) = os.pipe(), *map(_outlet, terminals)
         self._streams[number] = streams = Streams(self, number, {1: out, 2: err}, {0: feed})
@@ -218,14 +218,14 @@ class Agent:
         return stdin, stdout, stderr
 
     def lend_terminal(self, number: int) -> tuple[int, int, int]:
-        """A terminal for a process that is to be started, three times."""
-        ours, theirs = os.openpty()
-        self._streams[number] = streams = Streams(self, number, {1: ours}, {0: os.dup(ours)})
+        """Return a terminal for a process that is to be started, three times."""
+        controller, terminal = os.openpty()
+        self._streams[number] = streams = Streams(self, number, {1: controller}, {0: os.dup(controller)})
         streams.begin()
-        return theirs, theirs, theirs
+        return terminal, terminal, terminal
 
     def ended(self, number: int, status: int) -> None:
-        """A process has ended; it is reported when all that it wrote has been passed on."""
+        """Handle the end of a process. It is reported after the process's output has been sent."""
         if (streams := self._streams.get(number)) is not None:
             threading.Thread(target=self._report, args=(streams, status), daemon=True).start()
 
@@ -236,14 +236,14 @@ class Agent:
         self.send(Kind.ENDED, streams.number, STATUS.pack(status))
 
     def drop(self, number: int) -> None:
-        """Have no more to do with a process."""
+        """End the streams of a process and forget the process."""
         if (streams := self._streams.pop(number, None)) is not None:
             streams.end()
 
     def _reap(self) -> None:
-        """Notice commands that ended, and bury the orphans that the first process inherits."""
+        """Handle the ends of commands, and wait for the orphans that the first process inherits."""
         for pid in ended_children():
-            number = next((number for number, one in self._commands.items() if one.pid == pid), None)
+            number = next((number for number, command in self._commands.items() if command.pid == pid), None)
             if number is None:
                 os.waitpid(pid, 0)
             else:
@@ -251,17 +251,17 @@ class Agent:
 
 
 def _outlet(terminal: tuple[int, int] | None) -> tuple[int, int]:
-    """A pipe, or a pseudo-terminal that passes bytes on unchanged (the host's own makes of them what it makes)."""
+    """Return a pipe, or a pseudo-terminal that passes bytes on unchanged. The host's terminal converts them."""
     if terminal is None:
         return os.pipe()
-    ours, theirs = os.openpty()
-    tty.setraw(theirs)
-    termios.tcsetwinsize(theirs, terminal)
-    return ours, theirs
+    controller, attached = os.openpty()
+    tty.setraw(attached)
+    termios.tcsetwinsize(attached, terminal)
+    return controller, attached
 
 
 def main() -> None:
-    """Set the system up, and serve."""
+    """Set up the system, and serve until the line closes."""
     os.umask(0o022)
     system.mount_all(PRIVATE)
     power = system.Power()

@@ -1,11 +1,10 @@
 """Testbeds that stay up inside a User-Mode Linux kernel: ``thalweg testbed up --kernel uml``.
 
-A keeper process holds the kernel, runs the same ``testbed up`` in it, and puts the testbed's state file and socket
-where ``detached`` looks for them. Behind the socket it speaks the protocol of ``supervisor`` by relaying it to
-the supervisor inside (see ``uml.inside``), so that ``status``, ``exec``, ``verify``, ``down`` and ``attach`` work as
-they do on the machine's own kernel.
+A keeper process holds the kernel and runs the same ``testbed up`` in it. It puts the testbed's state file and socket
+where ``detached`` looks for them. Behind the socket it relays the protocol of ``supervisor`` to the supervisor inside
+(see ``uml.inside``). So ``status``, ``exec``, ``verify``, ``down`` and ``attach`` work as on the machine's own kernel.
 
-A testbed of a program (``uml.testbed``) does not stay: there the launcher's own connection is relayed.
+A program's testbed (``uml.testbed``) does not stay. There, the keeper relays the launcher's own connection.
 
 States:   starting --launcher gone--> ended;   starting --launcher says stay--> staying;   starting --held--> held
           staying --supervisor inside ends, kernel ends, SIGTERM--> ended;   held --those, launcher gone--> ended
@@ -37,12 +36,12 @@ from thalweg.emulation.uml.wire import PRIVATE, PROCESS, Kind
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
 from thalweg.middleware.platform.python import SHELL, module_command
 
-WATCH, HELD = 1, 2  # the connection by which the keeper learns of the end of the supervisor inside; a launcher's own
+WATCH, HELD = 1, 2  # connections: WATCH shows the end of the supervisor inside, HELD is a launcher's own
 UP, STAY = b"u", b"s"
 
 
 class _Client:
-    """One connection from the host, and what its answers are waited for with."""
+    """Connection of a client on the host, with the processes that await an answer or run."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -56,7 +55,7 @@ class _Client:
 
 
 class Keeper:
-    """Relays between the host's clients and the supervisor of the one testbed inside."""
+    """Relay between clients on the host and the supervisor of the one testbed inside."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -65,18 +64,21 @@ class Keeper:
         self._kernel: Kernel
 
     def keep(self, command: Sequence[str], control: socket.socket) -> int:
-        """Boot, run ``command`` (a ``testbed up``), tell the launcher, and serve until the end; the exit status."""
+        """Boot a kernel, run ``command`` (a ``testbed up``), notify the launcher, and serve until the end.
+
+        Return the exit status.
+        """
         launcher = threading.Thread(target=self._follow_launcher, args=(control,), name="launcher", daemon=True)
         launcher.start()
         with Kernel(self._hear) as kernel:
             self._kernel = kernel
-            status, said = self._output_of(command)
+            status, output = self._output_of(command)
             if status == 0:
                 state = self._state()
                 listener, socket_name = listen(state.id), files(state.id)[1].name
-                publish(state)  # its launcher, or `down`, removes both files
-            with suppress(BrokenPipeError):  # nobody reads it
-                sys.stdout.buffer.write(said)
+                publish(state)  # the launcher or `down` removes both files
+            with suppress(BrokenPipeError):  # the output has no reader
+                sys.stdout.buffer.write(output)
                 sys.stdout.flush()
             if status != 0:
                 return status
@@ -92,27 +94,28 @@ class Keeper:
         return 0
 
     def hold(self, command: Sequence[str], control: socket.socket) -> int:
-        """Boot, run ``command``, which leaves a supervisor and prints its socket's name, and relay to it until the
-        launcher hangs up; the exit status.
+        """Boot a kernel, run ``command``, and relay to the supervisor that it leaves until the launcher disconnects.
+
+        ``command`` prints the name of the supervisor's socket. Return the exit status.
         """
         up = threading.Event()
         threading.Thread(target=self._follow_holder, args=(control, up), name="launcher", daemon=True).start()
         with Kernel(self._hear) as kernel:
             self._kernel = kernel
-            status, said = self._output_of(command)
+            status, output = self._output_of(command)
             if status != 0:
                 return status
             up.set()
             control.sendall(UP)
             client = self._clients[HELD] = _Client(Connection(control))
             for number in (WATCH, HELD):
-                kernel.send(Kind.CONNECT, number, f"{PRIVATE}/thalweg/{said.decode()}".encode())
+                kernel.send(Kind.CONNECT, number, f"{PRIVATE}/thalweg/{output.decode()}".encode())
             threading.Thread(target=self._serve, args=(HELD, client), name="client", daemon=True).start()
             self._over.wait()
         return 0
 
     def _follow_holder(self, control: socket.socket, up: threading.Event) -> None:
-        """Its end is ours, at once while there is nothing yet to be ended in order. Takes nothing of what it says."""
+        """End the keeper when the launcher disconnects: at once before ``up``, else in order. Reads no data."""
         watched = select.poll()
         watched.register(control, select.POLLRDHUP)
         watched.poll()
@@ -122,7 +125,7 @@ class Keeper:
 
     @staticmethod
     def _follow_launcher(control: socket.socket) -> None:
-        """Until the launcher has said that the testbed stays, its end is ours, and that ends the kernel."""
+        """End the keeper, and with it the kernel, if the launcher ends before it requests that the testbed stays."""
         if control.recv(1) != STAY:
             os._exit(1)
 
@@ -133,7 +136,7 @@ class Keeper:
             return status, output.read()
 
     def _state(self) -> TestbedState:
-        """The inner testbed's state, with us as the process whose end ends it."""
+        """Return the inner testbed's state, with the keeper as the process whose end ends the testbed."""
         _, text = self._output_of([SHELL, "-c", f"cat {PRIVATE}/thalweg/*.json"])
         inner = msgspec.json.decode(text, type=TestbedState)
         return msgspec.structs.replace(inner, pid=os.getpid(), start_ticks=start_ticks(os.getpid()) or 0)
@@ -149,11 +152,11 @@ class Keeper:
             threading.Thread(target=self._serve, args=(self._number, client), name="client", daemon=True).start()
 
     def _serve(self, number: int, client: _Client) -> None:
-        """Pass on what a client asks, until it hangs up."""
-        with suppress(EndlessLineError):  # the client is given up
+        """Relay the requests of a client until the client disconnects."""
+        with suppress(EndlessLineError):  # the connection is closed below
             while (lines := client.connection.read()) is not None:
                 for line in lines:
-                    with suppress(TestbedError):  # the kernel has ended, and so will we
+                    with suppress(TestbedError):  # the kernel has ended, and the keeper ends too
                         self._ask(number, client, line)
         self._clients.pop(number, None)
         self._kernel.send(Kind.HANGUP, number)
@@ -168,17 +171,17 @@ class Keeper:
         if request["op"] != "spawn":
             self._kernel.send(Kind.LINE, number, json.dumps(request).encode())
             return
-        stdin, stdout, stderr = given = client.connection.claim(3)
+        stdin, stdout, stderr = streams = client.connection.claim(3)
         if request.get("terminal") is not None:
-            tty.setraw(stdin)  # the one that controls the process is inside, and this one passes on what it says
+            tty.setraw(stdin)  # the controlling terminal is inside, and this one passes its bytes on
         started = client.spawning[request["id"]] = self._kernel.expect(stdin, stdout, stderr)
-        for descriptor in given:
+        for descriptor in streams:
             os.close(descriptor)
         self._kernel.send(Kind.SPAWN, number, PROCESS.pack(started.number) + json.dumps(request).encode())
         started.begin()
 
     def _hear(self, kind: int, number: int, payload: bytes) -> None:
-        """What comes from inside. Called by the kernel's reader, so it sends nothing inside."""
+        """Handle a frame from inside. The kernel's reader calls this method, so the method sends nothing inside."""
         if kind == Kind.HANGUP and number in (0, WATCH):
             self._over.set()
             return
@@ -201,44 +204,45 @@ class Keeper:
 
     @staticmethod
     def _await(client: _Client, process: InsideProcess, pid: int | None) -> None:
-        """Tell of the end of a process when all that it wrote has been passed on."""
+        """Report the end of a process after its whole output has been passed on."""
         with suppress(TestbedError):
             client.send(json.dumps({"exit": {"pid": pid, "status": process.wait()}}).encode())
         client.processes.discard(process)
 
 
 def keeper_words(how: Literal["keep", "hold"], control: socket.socket, command: Sequence[str]) -> list[str]:
-    """The command line of a keeper, which inherits ``control``."""
+    """Return the command line of a keeper, which inherits ``control``."""
     return module_command("thalweg.emulation.uml.keeper", how, str(control.fileno()), *command)
 
 
 def launch(command: Sequence[str]) -> int:
-    """Run ``command``, a ``thalweg testbed up``, in a kernel that stays; its exit status.
+    """Run ``command``, a ``thalweg testbed up``, in a kernel that stays. Return its exit status.
 
-    Its output and errors are ours. Until it stays, whatever ends this process ends the kernel too.
+    The command shares this process's output and errors. Until the testbed stays, the kernel ends with this process.
     """
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    launcher_end, keeper_end = socket.socketpair()
+    with launcher_end, keeper_end:
         keeper = subprocess.Popen(
-            keeper_words("keep", theirs, command), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            keeper_words("keep", keeper_end, command), stdin=subprocess.DEVNULL, pass_fds=[keeper_end.fileno()],
             start_new_session=True,
         )  # fmt: skip
-        theirs.close()
+        keeper_end.close()
         try:
-            if ours.recv(1) != UP:
-                return keeper.wait() or 1  # it has said why
-        except BaseException:  # interrupted
-            ours.close()
+            if launcher_end.recv(1) != UP:
+                return keeper.wait() or 1  # the keeper has printed the reason
+        except BaseException:  # an interrupt
+            launcher_end.close()
             keeper.wait()
             raise
-        ours.sendall(STAY)
-    threading.Thread(target=keeper.wait, name="detached", daemon=True).start()  # no zombie if we live longer
+        launcher_end.sendall(STAY)
+    threading.Thread(target=keeper.wait, name="detached", daemon=True).start()  # avoids a zombie
     return 0
 
 
 def main(how: str, control: str, *command: str) -> int:
-    """The keeper process, which keeps or holds; ``control`` is the launcher's descriptor. Its errors are one line, as
-    the command's own.
+    """Run the keeper process, which keeps or holds. Errors are printed in one line, like the command's own.
+
+    ``control``: descriptor of the launcher's connection.
     """
     try:
         keeper = Keeper()

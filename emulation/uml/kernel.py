@@ -1,12 +1,12 @@
-"""Commands inside a User-Mode Linux kernel, which has netem where the machine's own kernel has not.
+"""Commands inside a User-Mode Linux kernel, which has netem if the machine's own kernel has none.
 
 The kernel is an ordinary program (Debian's package user-mode-linux) and needs no root. Its root is the host's own file
-system (hostfs), so the same Python runs the same code on the same files; a command's streams and its exit status come
-out through a serial line (see ``uml.wire``). It has one processor, and loopback is its only network.
+system (hostfs), so the same Python runs the same code on the same files. A command's streams and exit status come out
+through a serial line (see ``uml.wire``). The kernel has one processor and no network except loopback.
 
-Nothing is left on the host: the kernel writes no file (that of its memory has no name), and it lives in a process
-namespace that ends with the process that booted it, whatever ends that; where the system allows no such namespace,
-the kernel powers off when the line to it closes.
+Nothing is left on the host. The kernel writes no file, as the file of its memory has no name. The kernel is in a
+process namespace that ends with the booting process. If the system permits no such namespace, the kernel powers off
+when the line closes.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, STATUS
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.platform.python import SHELL, find_program, isolated_command, module_command, working_folder
 
-BOOT_S = 60.0  # about 3 s where nothing else runs
+BOOT_S = 60.0  # about 3 s on an idle machine
 POWER_OFF_S = 15.0
 OPEN_FILES = 65_536
-# The first use of a page is dear there (a signal, a system call of the host's): keep what has been freed (mallopt(3)).
+# The first use of a page is expensive there (a signal, a system call of the host). Keep freed memory (mallopt(3)).
 MALLOC_VARIABLES = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_TOP_PAD_": str(4 << 20),
 }
-PRIVATE_VARIABLES = dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), PRIVATE)  # the host's would be no use inside
+PRIVATE_VARIABLES = dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), PRIVATE)  # the host's folders have no use inside
 
 
 class InsideProcess(Streams):
-    """A command inside the kernel. ``wait`` gives its status, negative for a signal, when all its output has gone."""
+    """Command inside the kernel. ``wait`` returns the status, negative for a signal, after the whole output."""
 
     def __init__(self, kernel: Kernel, number: int, stdin: int | None, stdout: int, stderr: int) -> None:
         source = os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin)
@@ -57,11 +57,14 @@ class InsideProcess(Streams):
         self._refused: str | None = None
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; nothing happens when the command has ended."""
+        """Send a signal. If the command has ended, nothing happens."""
         self._kernel.send(Kind.SIGNAL, self.number, bytes([number]))
 
     def wait(self) -> int:
-        """Its status. Raises UsageError when it could not be run, TestbedError when the kernel ended before it."""
+        """Wait for the end and return the status.
+
+        Raises UsageError if the command could not be run, TestbedError if the kernel ended first.
+        """
         self._ended.wait()
         self.join()
         if self._refused is not None:
@@ -86,13 +89,13 @@ class InsideProcess(Streams):
 
 
 class Kernel:
-    """A booted kernel, to be closed; ``with`` does that. Thread-safe.
+    """Booted kernel, which must be closed. ``with`` closes the kernel. Thread-safe.
 
-    It ends when the *thread* that booted it ends, so boot it from the main one.
+    The kernel ends with the *thread* that booted the kernel, so boot it from the main thread.
     """
 
     def __init__(self, relay: Callable[[int, int, bytes], None] | None = None) -> None:
-        """Boot. Raises CapabilityError when this machine cannot, TestbedError when the kernel does not come up.
+        """Boot. Raises CapabilityError if this machine cannot, TestbedError if the kernel does not start.
 
         ``relay`` is called with frames (kind, number, payload) for connections, and with HANGUP 0 when the kernel ends.
         """
@@ -107,8 +110,8 @@ class Kernel:
         self._failed, self._said = "", b""
         self._ready = threading.Event()
         self._modules = files.modules
-        # Two pairs, each for one direction: where a peer ends with data unread, the kernel would read ECONNRESET and
-        # not the end of the line, and never power off. (It hangs up on an end alone, arch/um/drivers/chan_kern.c.)
+        # Two pairs, each for one direction. With one pair, if a peer ends with unread data, the kernel reads ECONNRESET
+        # instead of the end of the line, and never powers off. (Only an end hangs up, arch/um/drivers/chan_kern.c.)
         (self._to, their_in), (self._from, their_out) = socket.socketpair(), socket.socketpair()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the kernel)
         line = (their_in.fileno(), their_out.fileno())
@@ -116,7 +119,7 @@ class Kernel:
         arguments = (
             *(files.binary, f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"),
             *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=fd:{line[0]},fd:{line[1]}"),
-            "uml_dir=/dev/null",  # where no folder can be made: it keeps no files of its own
+            "uml_dir=/dev/null",  # no folder can be created there, so the kernel keeps no files of its own
             *(f'init="{python}"', "--", *options, f'"{first}"'),
         )
         variables, passed = {"TMPDIR": folder, "PATH": os.defpath}, [*line]
@@ -132,8 +135,8 @@ class Kernel:
                 stderr=self._log,
                 env=variables,
                 pass_fds=passed,
-                restore_signals=False,  # SIGPIPE stays ignored: it would end the kernel, and let its processes go
-                start_new_session=True,  # an interrupt from the terminal is for us, who pass it on
+                restore_signals=False,  # SIGPIPE stays ignored. It would end the kernel, but not its processes
+                start_new_session=True,  # this process passes an interrupt from the terminal on
             )
         self._reader = threading.Thread(target=self._read, name="uml", daemon=True)
         self._reader.start()
@@ -158,7 +161,7 @@ class Kernel:
         self.close()
 
     def last_words(self) -> str:
-        """Why it ended, as far as its console tells."""
+        """Return why the kernel ended, from its console."""
         if not self._log.closed:
             self._said = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
         lines = [line.strip() for line in self._said.decode(errors="replace").splitlines() if line.strip()]
@@ -175,9 +178,9 @@ class Kernel:
         stdout: int = 1,
         stderr: int = 2,
     ) -> InsideProcess:
-        """Start a command; its streams are passed on from and to these descriptors (no input if ``stdin`` is None).
+        """Start a command, with its streams relayed from and to the descriptors. ``stdin`` None: no input.
 
-        Environment, folder and umask are this process's, but temporary files are made in the kernel's own memory.
+        Environment, folder and umask are those of this process, but temporary files are in the kernel's memory.
         """
         mask = os.umask(0)
         os.umask(mask)
@@ -188,7 +191,7 @@ class Kernel:
             "cwd": os.fspath(cwd or working_folder()),
             "umask": mask,
             "terminals": [
-                tuple(os.get_terminal_size(one))[::-1] if os.isatty(one) else None for one in (stdout, stderr)
+                tuple(os.get_terminal_size(stream))[::-1] if os.isatty(stream) else None for stream in (stdout, stderr)
             ],
         }
         process = self.expect(stdin, stdout, stderr)
@@ -197,8 +200,10 @@ class Kernel:
         return process
 
     def expect(self, stdin: int | None, stdout: int, stderr: int) -> InsideProcess:
-        """A process whose streams will be relayed from and to these descriptors once it has been started. Raises
-        TestbedError when the kernel has ended."""
+        """Return a process whose streams are relayed from and to the descriptors after the start.
+
+        Raises TestbedError if the kernel has ended.
+        """
         with self._lock:
             if self._down:
                 raise TestbedError(f"the User-Mode Linux kernel has ended: {self.last_words()}")
@@ -207,7 +212,7 @@ class Kernel:
         return process
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame, at the pace of the line; nothing happens when the kernel has ended."""
+        """Send a frame, at the pace of the line. If the kernel has ended, nothing happens."""
         data = memoryview(HEAD.pack(kind, number, len(payload)) + payload)
         with self._send_lock, suppress(OSError):
             while data and (count := self._line.take(len(data))):
@@ -245,7 +250,7 @@ class Kernel:
             setup = {"modules": self._modules, "limit": limit, "name": platform.node()}
             threading.Thread(
                 target=self.send, args=(Kind.SETUP, 0, json.dumps(setup).encode()), name="uml", daemon=True
-            ).start()  # the answers to it are heard here
+            ).start()  # a new thread, as this one must handle the answers
         elif kind in (Kind.READY, Kind.FAILED):
             self._failed = payload.decode(errors="replace")
             self._ready.set()
@@ -260,7 +265,7 @@ class Kernel:
             process.hear(kind, payload)
 
     def close(self) -> None:
-        """Power it off, with all files written back, and wait until it is gone. Idempotent."""
+        """Power the kernel off, with every file written back, and wait for its end. Idempotent."""
         with suppress(OSError):
             self._to.shutdown(socket.SHUT_RDWR)
         self._waiter.join(POWER_OFF_S)
@@ -275,8 +280,8 @@ class Kernel:
         self._log.close()
 
     def _await_end(self) -> None:
-        """When the kernel has ended, end what is left of one that crashed: that holds the line open."""
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # which takes no descriptor
+        """Wait for the end of the kernel, then kill processes left by a crash, which hold the line open."""
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # needs no descriptor
         self._kill()
 
     def _kill(self) -> None:
@@ -285,11 +290,14 @@ class Kernel:
 
 
 def _contained() -> tuple[str, ...]:
-    """What goes before the kernel's command line so that all of it ends when we do; where that is forbidden, less."""
+    """Return words that, before the kernel's command line, make its processes end with this process.
+
+    If a process namespace is forbidden, the words only prevent core files.
+    """
     unshare, setpriv = find_program("unshare"), find_program("setpriv")
     if unshare is not None and setpriv is not None:
         users = () if os.geteuid() == 0 else ("--user", "--map-current-user")
-        # the shell is there because a kernel that panics ends itself by signals, which a first process would ignore
+        # a kernel that panics ends itself by signals. A first process ignores signals, so the first process is a shell
         first = (SHELL, "-c", 'ulimit -c 0; "$@"; exit $?', "sh")
         words = (setpriv, "--pdeathsig", "KILL", unshare, *users, "--pid", "--fork", "--kill-child", *first)
         tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -299,22 +307,22 @@ def _contained() -> tuple[str, ...]:
 
 
 def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
-    """Boot a kernel, run a command in it with our streams, and return its exit status (128 + n for signal n).
+    """Boot a kernel, run a command in it, and return its exit status (128 + n for signal n).
 
-    Environment, folder and umask are ours. The first SIGINT or SIGTERM is passed on to the command, the second has its
-    usual effect. To be called from the main thread. Raises CapabilityError, TestbedError, and UsageError when there is
-    no such command.
+    The command shares this process's streams, environment, folder and umask. The first SIGINT or SIGTERM is passed on
+    to the command, the second has its usual effect. Call it from the main thread. Raises CapabilityError, TestbedError,
+    and UsageError if there is no such command.
     """
     with Kernel() as kernel:
         sys.stdout.flush()
         sys.stderr.flush()
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         process: InsideProcess | None = None
-        early: list[int] = []  # came while the command was being started
+        early: list[int] = []  # signals during the start of the command
 
         def pass_on(number: int, _: FrameType | None) -> None:
-            for each, handler in previous.items():
-                signal.signal(each, handler)  # a second one is for us: the kernel may hang
+            for handled, handler in previous.items():
+                signal.signal(handled, handler)  # a second signal ends this process, as the kernel may hang
             if process is None:
                 early.append(number)
             else:
@@ -334,10 +342,10 @@ def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
 
 
 def own_command_line() -> list[str]:
-    """The ``thalweg`` command line that this process runs."""
+    """Return the ``thalweg`` command line of this process."""
     return module_command("thalweg", *sys.argv[1:])
 
 
 def run_thalweg_inside() -> int:
-    """Run this very ``thalweg`` command line inside a kernel; its exit status."""
+    """Run the ``thalweg`` command line of this process inside a kernel. Return its exit status."""
     return run_inside(own_command_line())

@@ -1,9 +1,9 @@
-/* Loaded before a User-Mode Linux kernel such as Debian's 6.1, on processors with more registers than it knows.
+/* Loaded before a User-Mode Linux kernel such as Debian's 6.1, on processors with more registers than it supports.
 
-   Such a kernel saves and restores the first 2,696 bytes of a process's XSAVE area: all up to AVX-512 and the protection
-   keys. The host restores whole areas only (EFAULT otherwise), which with AMX are 11,008 bytes, so the kernel's first
-   process dies as it starts. Here what it restores is completed by what the process has: nothing else is lost, as
-   nothing in the kernel uses those registers. */
+   Such a kernel saves and restores the first 2,696 bytes of a process's XSAVE area: everything up to AVX-512 and the
+   protection keys. The host only restores whole areas (EFAULT otherwise). With AMX these have 11,008 bytes, so the
+   kernel's first process dies as it starts. This library completes the restored part by the present content of the
+   process's area. Nothing else is lost, because nothing in the kernel uses the additional registers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>

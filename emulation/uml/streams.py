@@ -1,6 +1,6 @@
-"""One end of a process's standard streams between two kernels; both ends are alike. Standard library only.
+"""One end of a process's standard streams between two kernels. Both ends are alike. Standard library only.
 
-What is read at one end is written at the other, with a thread for each stream, so that none waits for another's reader.
+Bytes read at one end are written at the other, with a thread per stream. No stream waits for a different one's reader.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from thalweg.emulation.uml.wire import COUNT, PIECE, STREAM_WINDOW, Kind
 
 
 class Credit:
-    """How many bytes may be sent before the other side has taken some."""
+    """Number of bytes that may be sent before the other side has consumed earlier bytes."""
 
     def __init__(self, window: int) -> None:
         self._left, self.closed = window, False
         self._changed = threading.Condition()
 
     def take(self, most: int) -> int:
-        """Wait until something may be sent, and take up to ``most`` of it; 0 once closed."""
+        """Wait until bytes may be sent, and take credit for up to ``most`` bytes. Return 0 once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._left > 0 or self.closed)
             if self.closed:
@@ -44,53 +44,53 @@ class Credit:
 
 
 class Line(Protocol):
-    """The way to the other kernel."""
+    """Sending side of the line to the other kernel."""
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None: ...
 
 
 class Streams:
-    """The streams of process ``number``: 0 its input, 1 its output, 2 its errors."""
+    """Streams of process ``number``: 0 is the input, 1 the output, 2 the errors."""
 
     def __init__(self, line: Line, number: int, sources: Mapping[int, int], targets: Mapping[int, int]) -> None:
-        """``sources``, ``targets``: descriptors to read from and to write to, by stream; each is closed at its end."""
+        """Create the streams. ``sources``, ``targets``: descriptors to read and to write, which the streams close."""
         self._line, self.number = line, number
-        self._credits = {which: Credit(STREAM_WINDOW) for which in sources}
-        self._queues: dict[int, SimpleQueue[bytes]] = {which: SimpleQueue() for which in targets}
-        self._wakes, self._lock = {which: os.eventfd(0) for which in sources}, threading.Lock()
-        self._readers = [threading.Thread(target=self._read, args=one, daemon=True) for one in sources.items()]
-        self._writers = [threading.Thread(target=self._write, args=one, daemon=True) for one in targets.items()]
+        self._credits = {stream: Credit(STREAM_WINDOW) for stream in sources}
+        self._queues: dict[int, SimpleQueue[bytes]] = {stream: SimpleQueue() for stream in targets}
+        self._wakes, self._lock = {stream: os.eventfd(0) for stream in sources}, threading.Lock()
+        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in sources.items()]
+        self._writers = [threading.Thread(target=self._write, args=pair, daemon=True) for pair in targets.items()]
 
     def begin(self) -> None:
         for thread in (*self._readers, *self._writers):
             thread.start()
 
     def hear(self, kind: int, payload: bytes) -> None:
-        """What the other end says; never blocks."""
-        which = payload[0]
+        """Handle a frame from the other end. Never blocks."""
+        stream = payload[0]
         if kind == Kind.DATA:
-            self._queues[which].put(payload[1:])
+            self._queues[stream].put(payload[1:])
         elif kind == Kind.TAKEN:
-            self._credits[which].give(COUNT.unpack(payload)[1])
+            self._credits[stream].give(COUNT.unpack(payload)[1])
         elif kind == Kind.SHUT:
-            self._shut(which)
+            self._shut(stream)
 
     def read_out(self) -> None:
-        """Pass on what there is to be read, without waiting for what others may still write; wait until it has gone."""
-        for which in self._credits:
-            self._wake(which)
+        """Send what can be read now, without waiting for later writes. Wait until it has been sent."""
+        for stream in self._credits:
+            self._wake(stream)
         for reader in self._readers:
             reader.join()
 
     def end(self) -> None:
-        """Nothing more is read, and nothing more will come."""
-        for which in self._credits:
-            self._shut(which)
+        """End the streams: nothing more is read, and nothing more arrives."""
+        for stream in self._credits:
+            self._shut(stream)
         for queue in self._queues.values():
             queue.put(b"")
 
     def join(self) -> None:
-        """Wait until all that came has been written."""
+        """Wait until every received byte has been written."""
         for thread in (*self._readers, *self._writers):
             thread.join()
 
@@ -104,7 +104,7 @@ class Streams:
                 os.eventfd_write(self._wakes[which], 1)
 
     def _read(self, which: int, source: int) -> None:
-        """Pass on what comes, only as much as is taken, until its end."""
+        """Send bytes from a source, as far as credit permits, until the source ends."""
         credit, poller = self._credits[which], select.poll()
         for descriptor in (source, self._wakes[which]):
             poller.register(descriptor, select.POLLIN)
@@ -113,7 +113,7 @@ class Streams:
                 break
             try:
                 data = os.read(source, room)
-            except OSError:  # a terminal that nobody writes to any more
+            except OSError:  # a terminal without a writer
                 data = b""
             if not data:
                 break
@@ -125,7 +125,7 @@ class Streams:
         self._line.send(Kind.DATA, self.number, bytes([which]))
 
     def _write(self, which: int, target: int) -> None:
-        """Write what comes; when nobody reads it any more, let the other end know."""
+        """Write received bytes to a target. If the target has no reader left, notify the other end."""
         whole = True
         while data := self._queues[which].get():
             if whole:

@@ -1,6 +1,6 @@
-"""What a User-Mode Linux kernel's first process does to the system: file systems, modules, power.
+"""Set-up of the system by the first process of a User-Mode Linux kernel: file systems, modules, power.
 
-Standard library only, see ``uml.inside``.
+Standard library only (see ``uml.inside``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INIT_MODULE = 175
 _NOSUID, _REMOUNT = 2, 32
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
-END_S = 5.0  # by then killed processes have ended, unless the host's file system keeps them waiting
+END_S = 5.0  # killed processes end within this time, unless the host's file system delays them
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,9 +37,9 @@ def _mount(kind: str, where: str, flags: int = 0, options: str = "") -> None:
 
 
 def mount_all(private: str) -> None:
-    """The kernel's own file systems over the host's, and the folder ``private`` in memory.
+    """Mount the kernel's own file systems over the host's, and create the folder ``private`` in memory.
 
-    The root keeps its programs from changing the user: seen from a user namespace, root's own belong to nobody.
+    The root is mounted without set-user-ID, because in a user namespace root's programs belong to nobody.
     """
     _mount("proc", "/proc")
     _mount("sysfs", "/sys")
@@ -54,7 +54,7 @@ def mount_all(private: str) -> None:
 
 
 def load_module(path: str) -> None:
-    """Load one kernel module, compressed or not; one that is there already is no error."""
+    """Load a kernel module, compressed or not. A module that is already loaded is no error."""
     with open(path, "rb") as file:
         image = file.read()
     if path.endswith(".xz"):
@@ -66,7 +66,7 @@ def load_module(path: str) -> None:
 
 
 def loopback_up() -> None:
-    """127.0.0.1 answers."""
+    """Set the loopback interface up, so that 127.0.0.1 answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh", b"lo", 0).ljust(40, b"\0")
         flags = struct.unpack_from("h", fcntl.ioctl(control, _SIOCGIFFLAGS, request), 16)[0]
@@ -74,36 +74,36 @@ def loopback_up() -> None:
 
 
 class Power:
-    """The switch of the kernel's power, taken while the kernel runs.
+    """Power switch of the kernel, opened while the kernel runs.
 
-    Should the kernel crash, the host lets its processes go, and they run on as programs of the host, where neither
-    "kill all" nor "power off" may be said. Only within the kernel the first process has number 1; and what is said
-    to all goes into a file of the kernel's, so that it reaches no further.
+    If the kernel crashes, its processes continue as programs of the host. There, neither "kill all" nor "power off" may
+    be requested. The first process has number 1 only within the kernel. Requests that affect every process are written
+    to a file of the kernel, so that they do not reach the host.
     """
 
     def __init__(self) -> None:
         self._trigger = os.open("/proc/sysrq-trigger", os.O_WRONLY)
 
     def off(self) -> None:
-        """End everything, with all files written back to the host. Does not return.
+        """End everything, with every file written back to the host. Does not return.
 
-        The kernel's end kills the host's processes behind its own but for those that are just ending, which would go
-        on as programs of the host: all are waited for.
+        At its end the kernel kills the host's processes behind its own, except processes that are just ending. These
+        would continue as programs of the host, so ``off`` waits for every process.
         """
         if os.getpid() != 1:
             os._exit(1)
-        os.write(self._trigger, b"i")  # SIGKILL to all but the first process
+        os.write(self._trigger, b"i")  # SIGKILL to every process except the first
         burial = threading.Thread(target=_bury_all, daemon=True)
         burial.start()
         burial.join(END_S)
         os.sync()
         os.write(self._trigger, b"o")
         while os.getpid() == 1:
-            time.sleep(1)  # the kernel is going; its first process must not go before it
+            time.sleep(1)  # the kernel is ending, and its first process must not end earlier
         os._exit(1)
 
 
 def _bury_all() -> None:
-    with suppress(ChildProcessError):  # none is left
+    with suppress(ChildProcessError):  # no child is left
         while True:
             os.waitpid(-1, 0)

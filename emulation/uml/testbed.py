@@ -1,7 +1,7 @@
-"""A netns testbed in a User-Mode Linux kernel of its own, for a program: both end with the program.
+"""Netns testbed in a User-Mode Linux kernel of its own, for a program. Testbed and kernel end with the program.
 
-Run inside the kernel, as ``python -P -m thalweg.emulation.uml.testbed``, it leaves the supervisor there. The testbed
-then builds it and asks it from outside.
+Inside the kernel, ``python -P -m thalweg.emulation.uml.testbed`` starts the supervisor and leaves it running. The
+testbed then builds its hosts by requests from outside.
 """
 
 from __future__ import annotations
@@ -21,45 +21,48 @@ from thalweg.middleware.errors import TestbedError
 from thalweg.middleware.platform.python import module_command
 
 MODULE = "thalweg.emulation.uml.testbed"
-INSIDE = "inside"  # what the supervisor is called there, where it is the only one
+INSIDE = "inside"  # name of the supervisor in the kernel, where it is alone
 
 
 class UmlTestbed(NetnsTestbed):
-    """As ``NetnsTestbed``, on a kernel that has netem."""
+    """``NetnsTestbed`` on a separate kernel with netem."""
 
     def _supervisor(self, listener: socket.socket | None) -> StartedSupervisor:
-        """Raises CapabilityError when there is no kernel to boot, TestbedError when it does not come up."""
+        """Boot a kernel and return its supervisor.
+
+        Raises CapabilityError if there is no kernel to boot, TestbedError if the kernel does not start.
+        """
         find_kernel()
         find_memory()
-        ours, theirs = socket.socketpair()
+        program_end, keeper_end = socket.socketpair()
         log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the keeper)
 
         def lost() -> str:
             log.seek(0)
             return (log.read().decode(errors="replace").strip().splitlines() or [""])[-1].removeprefix("thalweg: ")
 
-        with theirs:
-            words = keeper_words("hold", theirs, module_command(MODULE))
+        with keeper_end:
+            words = keeper_words("hold", keeper_end, module_command(MODULE))
             keeper = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()],
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[keeper_end.fileno()],
                 start_new_session=True,
             )  # fmt: skip
         up = False
         try:
-            up = ours.recv(1) == UP
+            up = program_end.recv(1) == UP
         finally:
-            if not up:  # or interrupted
-                ours.close()
+            if not up:  # also after an interrupt
+                program_end.close()
                 keeper.wait()
         if not up:
             why = lost() or "it did not come up"
             log.close()
             raise TestbedError(f"no testbed in a User-Mode Linux kernel: {why}")
-        return StartedSupervisor(keeper, SupervisorClient(ours, lost), log, "uml")
+        return StartedSupervisor(keeper, SupervisorClient(program_end, lost), log, "uml")
 
 
 def leave_supervisor() -> None:
-    """Inside the kernel: start a supervisor that stays, and print its socket's name."""
+    """Start a supervisor that stays, and print its socket's name. Called inside the kernel."""
     with listen(INSIDE) as listener:
         started = start_isolated(INSIDE, listener)
         started.client.call(requests.Detach(str(logs(INSIDE))))

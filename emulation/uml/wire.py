@@ -1,18 +1,18 @@
-"""What crosses the serial line into a User-Mode Linux kernel and out of it. Standard library only.
+"""Frames on the serial line into a User-Mode Linux kernel and out of it. Standard library only.
 
 Frames: ``HEAD``, then the payload.
 
     host → inside   SETUP {modules, limit, name}; for process n: START {argv, env, cwd, umask, terminals}, SIGNAL
                     number; for connection n to a supervisor: CONNECT path, SPAWN (process, line), a line whose
-                    descriptors are that process's streams
+                    descriptors are the streams of the process
     inside → host   HELLO; READY, or FAILED text; RECEIVED count; for process n: REFUSED text, ENDED status
     either way      for process n: DATA (stream, bytes, none at its end), TAKEN (stream, count), SHUT stream, which
-                    nobody reads any more; for connection n: LINE, HANGUP
+                    has no reader left; for connection n: LINE, HANGUP
 
-Nothing may be lost on the way, and nobody may be kept waiting by somebody else's reader:
- - the line's own buffer overflows for good when over 4 KB wait in it (the kernel's serial driver throttles, and never
-   wakes again), so the host sends at most ``LINE_WINDOW`` bytes that have not been ``RECEIVED``;
- - a stream sends at most ``STREAM_WINDOW`` bytes that its reader has not ``TAKEN``.
+No byte may be lost on the way, and no stream may wait for a different stream's reader:
+ - The line's own buffer overflows for good if more than 4 KB wait in it. The kernel's serial driver throttles, and
+   never wakes again. The host therefore sends at most ``LINE_WINDOW`` bytes that have not been ``RECEIVED``.
+ - A stream sends at most ``STREAM_WINDOW`` bytes that its reader has not ``TAKEN``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRIVATE = "/dev/shm/private"  # inside: a folder in memory, for temporary files
 
 
 class Kind(IntEnum):
-    """Of a frame."""
+    """Kind of a frame."""
 
     HELLO = 0
     SETUP = 1
@@ -52,19 +52,19 @@ class Kind(IntEnum):
 
 
 class Frames:
-    """Takes bytes as they come, gives whole frames."""
+    """Assembly of whole frames from bytes as they arrive."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """The frames that ``data`` completes: kind, number, payload."""
+        """Return the frames that ``data`` completes: kind, number, payload."""
         self._pending += data
-        found = []
+        frames = []
         while len(self._pending) >= HEAD.size:
             kind, number, length = HEAD.unpack_from(self._pending)
             if len(self._pending) < HEAD.size + length:
                 break
-            found.append((kind, number, bytes(self._pending[HEAD.size : HEAD.size + length])))
+            frames.append((kind, number, bytes(self._pending[HEAD.size : HEAD.size + length])))
             del self._pending[: HEAD.size + length]
-        return found
+        return frames

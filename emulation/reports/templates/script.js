@@ -1,4 +1,4 @@
-// Without it every drawing is shown; with it they can be looked at one at a time, large.
+// Without the script every drawing is shown. With the script, drawings can be shown large, one at a time.
 for (const box of document.querySelectorAll(".frames")) {
   const all = box.querySelectorAll("figure");
   if (all.length < 2) continue;

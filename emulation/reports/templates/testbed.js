@@ -1,4 +1,4 @@
-// The moment under the pointer, in all tracks at once; and a filter for long tables.
+// A marker of the moment under the pointer, in every track, and a filter for long tables.
 const now = document.getElementById("now");
 const clock = (seconds) => {
   const at = new Date(Number(now.dataset.unix) + 1000 * seconds).toISOString();
