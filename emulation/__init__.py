@@ -1,1 +1,1 @@
-"""What stands in for a WAN: traces, tc shaping and testbeds."""
+"""Replacement for a real WAN: traces, tc shaping and testbeds."""

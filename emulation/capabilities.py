@@ -1,4 +1,4 @@
-"""What this machine can do, found out by trying: namespaces, queueing disciplines, Docker, User-Mode Linux."""
+"""Capabilities of this machine, found by trying: namespaces, queueing disciplines, Docker, User-Mode Linux."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from thalweg.middleware.platform import memory_bytes, needs_linux, on_linux, usa
 from thalweg.middleware.platform.packages import find_package, install_line
 from thalweg.middleware.platform.python import find_program
 
-NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
+NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # needs of the netns testbed
 ENGINE_TIMEOUT_S = 1.0
-SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # programs of root's, which are not on an ordinary user's PATH
+SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # programs for root, missing on the PATH of an ordinary user
 
 
 UML_RIGHTS = "a program there cannot reach this machine's kernel, but all files that you can"
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """One thing that works or does not; ``detail`` says what was found, or why not and what to do."""
+    """Result of one trial. ``detail`` has the finding, or the reason of the failure and a remedy."""
 
     name: str
     works: bool
@@ -36,7 +36,7 @@ class Capability(msgspec.Struct, frozen=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """All that was tried. ``cpus`` are those this process may use."""
+    """Results of the trials on a machine. ``cpus``: processors that this process may use."""
 
     netns: Capability
     netem: Capability
@@ -55,7 +55,7 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 def probe() -> Capabilities:
-    """Try everything; well under two seconds. On another system than Linux there is nothing to try."""
+    """Try every feature, in well under two seconds. Without Linux nothing is tried, and nothing works."""
     if not on_linux():
         return _elsewhere()
     with ThreadPoolExecutor() as pool:
@@ -75,7 +75,10 @@ def probe() -> Capabilities:
 
 
 def _elsewhere() -> Capabilities:
-    """Every testbed needs Linux's kernel, that of containers as well: their links are shaped from outside."""
+    """Return the capabilities without Linux: none works.
+
+    Every testbed needs the Linux kernel. Containers need it too: their links are shaped from outside.
+    """
     return Capabilities(
         netns=Capability("netns", False, needs_linux("network namespaces need")),
         netem=Capability("netem", False, needs_linux("netem needs")),
@@ -90,7 +93,7 @@ def _elsewhere() -> Capabilities:
 
 
 def _kernel() -> tuple[Capability, Capability, Capability, Capability]:
-    """Try namespaces with shaped links, and netem, managed queues and rates of hosts in them."""
+    """Try namespaces with shaped links, and netem, managed queues and rates of hosts in a namespace."""
     try:
         supervisor = start_isolated("probe")
     except CapabilityError as error:
@@ -137,7 +140,7 @@ NO_HOST_RATES = (
 
 
 def _rights(mode: str) -> str:
-    """Return what a program in a namespace testbed may do to the machine, and the safer way."""
+    """Return the rights of a program in a namespace testbed on the machine, and the safer way."""
     if mode.startswith("root"):
         return (
             "a program on a host is root on this machine, with all its files: run code that you do not trust with"
@@ -147,8 +150,8 @@ def _rights(mode: str) -> str:
 
 
 def _no_netem() -> str:
-    """Return what links have without netem, and how to get netem here."""
-    modules = f"linux-modules-extra-{platform.release()}"  # Ubuntu has the module in a package of its own
+    """Return the effect of a missing netem on links, and the steps to get netem here."""
+    modules = f"linux-modules-extra-{platform.release()}"  # a separate package of Ubuntu has the module
     steps = [install_line("the kernel's further modules", modules)] if find_package(modules) else []
     if find_program("modprobe", *SYSTEM_FOLDERS) is None:
         steps.append(install_line("modprobe", "kmod"))
@@ -168,13 +171,13 @@ def _user_namespaces() -> Capability:
 
 
 def _docker() -> Capability:
-    """Asks the engine itself for its version, over HTTP as the Docker API has it (GET /version)."""
+    """Try Docker by a request for the engine's version, over HTTP as in the Docker API (GET /version)."""
     where = engine.endpoint()
     try:
-        with engine.dial(ENGINE_TIMEOUT_S) as there:
-            there.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
+        with engine.dial(ENGINE_TIMEOUT_S) as connection:
+            connection.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
             answer = b""
-            while piece := there.recv(1 << 16):
+            while piece := connection.recv(1 << 16):
                 answer += piece
         version = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=dict[str, object]).get("Version")
     except PermissionError:
@@ -192,7 +195,7 @@ def _docker() -> Capability:
 
 
 def _uml() -> Capability:
-    """A kernel that runs, its modules, and room for its memory; booting one would take seconds."""
+    """Look for a User-Mode Linux kernel, its modules, and room for its memory. Booting would take seconds."""
     name = "user-mode linux"
     try:
         files = find_kernel()

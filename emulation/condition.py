@@ -1,4 +1,4 @@
-"""Condition of a testbed in a few lines, as the report of a failed test has it."""
+"""Condition of a testbed in a few lines, as in the report of a failed test."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from thalweg.emulation.reports.process_text import ending, short_command
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import ThalwegError, counted, one_line
 
-NAMED = 6  # links of one shape that are named; of more only their number
-COMMAND = 100  # characters of a command
+NAMED = 6  # most links of one shape that are named; of more only the number is written
+COMMAND = 100  # most characters of a command
 
 
 def condition(bed: Testbed, outputs: Outputs) -> str:
-    """Return the hosts, links and cuts of a testbed that is up, and the processes that a test has started."""
+    """Return a text of the hosts, links and cuts of a testbed, and of the processes that a test has started."""
     try:
         return "\n".join([*_network(bed), *_processes(outputs)])
     except ThalwegError as error:

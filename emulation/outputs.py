@@ -1,4 +1,4 @@
-"""Processes that a test has started on hosts: output is printed with the host's name, and the last lines are kept."""
+"""Processes that a test has started on hosts. Output is printed with the host's name, and the last lines are kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import IO
 from thalweg.emulation.supervisor.client import TestbedProcess
 
 LAST_LINES = 20
-MOST_FAILED = 5  # commands that have failed and are kept: a test may ask until a server answers
-JOIN_S = 1.0  # a process that has ended may have left its output to another one
+MOST_FAILED = 5  # most failed commands that are kept: a test may retry until a server answers
+JOIN_S = 1.0  # a child of the ended process may still hold the pipe
 
 
 class Outputs:
-    """Processes of one testbed in the order of their start, each with its output if that is read here."""
+    """Processes of one testbed in the order of their start, with the output of every process that is read here."""
 
     def __init__(self) -> None:
         self._readers: dict[TestbedProcess, _Reader | None] = {}
@@ -26,22 +26,22 @@ class Outputs:
         """Commands that failed before those that are kept."""
 
     def add(self, process: TestbedProcess, *, read: bool) -> None:
-        """Keep a process. Its stdout, which is a pipe, is read and printed if ``read`` is set."""
+        """Keep a process. If ``read`` is set, its stdout, which is a pipe, is read and printed."""
         reader = None
         if read and process.stdout is not None:
             reader, process.stdout = _Reader(process.host, process.stdout, self._printer), None
         self._readers[process] = reader
 
     def hold(self) -> None:
-        """Print nothing more until ``release``, as between the phases of a test: pytest would not capture it."""
+        """Print nothing more until ``release``: between the phases of a test pytest would not capture the output."""
         self._printer.hold()
 
     def release(self) -> None:
-        """Print what was held, and from now on every line as it comes. Idempotent."""
+        """Print the lines on hold, and from now on every line at once. Idempotent."""
         self._printer.release()
 
     def end(self, process: TestbedProcess, stdout: str, stderr: str, *, failed: bool) -> None:
-        """Keep the last lines of a command whose end was waited for, if it has failed; otherwise forget it."""
+        """Keep the last lines of a finished command if the command has failed. Otherwise forget the command."""
         if not failed:
             self._readers.pop(process, None)
             return
@@ -52,18 +52,18 @@ class Outputs:
             self.dropped += 1
 
     def last_lines(self) -> Iterator[tuple[TestbedProcess, tuple[str, ...]]]:
-        """Yield each process with the last lines of its output."""
+        """Yield every process with the last lines of its output."""
         for process, reader in [*self._readers.items()]:
             if reader is not None and process.poll() is not None:
                 reader.join(JOIN_S)
             yield process, self._failed.get(process, ()) if reader is None else tuple(reader.last)
 
     def by_pid(self) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return the last lines of each process whose output is read, by its host and the number that it has there."""
-        return {(one.host, one.inner_pid): lines for one, lines in self.last_lines() if lines and one.inner_pid}
+        """Return the last lines of the processes whose output is read, by host and by process number there."""
+        return {(item.host, item.inner_pid): lines for item, lines in self.last_lines() if lines and item.inner_pid}
 
     def close(self) -> None:
-        """Read what is left, and close the pipes. To be called when the processes have ended."""
+        """Read the remaining output, and close the pipes. Call this when the processes have ended."""
         for reader in self._readers.values():
             if reader is not None:
                 reader.close()
@@ -71,7 +71,7 @@ class Outputs:
 
 
 class _Printer:
-    """What prints the lines of all processes of a testbed, or holds them."""
+    """Printer of the lines of a testbed's processes: prints the lines, or holds the lines back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class _Printer:
 
 
 class _Reader(threading.Thread):
-    """Reader of one process's output. ``last`` has its last lines."""
+    """Thread for the output of one process. ``last`` has the last lines."""
 
     def __init__(self, host: str, file: IO[bytes], printer: _Printer) -> None:
         super().__init__(name=f"output-of-{host}", daemon=True)

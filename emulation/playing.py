@@ -1,4 +1,4 @@
-"""Scenario files and traces that begin on a testbed which is up."""
+"""Start of scenario files and traces on a testbed that is up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from thalweg.middleware.network.view import Link
 
 
 def play(bed: Testbed, file: Path, links: Sequence[Link] | None) -> None:
-    """Let a scenario file, or a trace on these links, begin now, in place of what was played before.
+    """Start to play a scenario file, or a trace on these links, now. Stop an earlier replay.
 
     Args:
-        links: the links that follow a trace; None: the file is a scenario, which names its links.
+        links: links to follow the trace; None: the file is a scenario, which names the links.
 
-    Raises UsageError for a file that cannot be read, or that has other hosts.
+    Raises UsageError for a file that cannot be read, or with hosts that the testbed lacks.
     """
     timeline = _described(bed, file) if links is None else _following(bed, file, links)
     bed.stop_replay(missing_ok=True)
@@ -33,7 +33,7 @@ def play(bed: Testbed, file: Path, links: Sequence[Link] | None) -> None:
 
 
 def _described(bed: Testbed, file: Path) -> Timeline:
-    """Return the time line of a scenario file, whose hosts are among those of the testbed."""
+    """Return the time line of a scenario file. Raises UsageError if the testbed lacks one of its hosts."""
     timeline = compile_timeline(read_scenario(file))
     if timeline.layer != bed.layer:
         raise UsageError(f"{file} counts rates at layer {timeline.layer}, this testbed at layer {bed.layer}")
@@ -44,7 +44,7 @@ def _described(bed: Testbed, file: Path) -> Timeline:
 
 
 def _following(bed: Testbed, file: Path, links: Sequence[Link]) -> Timeline:
-    """Return these links with the rates, delays and losses of a trace. What the trace has not stays as it is now."""
+    """Return a time line of these links with the rates, delays and losses of a trace. The remaining figures stay."""
     trace, shapes = read_link_trace(file), bed.shapes_of(links)
     if trace.rate is None and (plain := [link for link in links if link not in shapes]):
         raise UsageError(f"link {plain[0].text} has no rate, and {file} has none; give it one first")

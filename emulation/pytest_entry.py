@@ -1,7 +1,7 @@
-"""Entry point of the plugin in an environment where Thalweg is installed: its name is ``thalweg``.
+"""Entry point of the pytest plugin in an environment with Thalweg installed. The plugin's name there is ``thalweg``.
 
-``-p no:thalweg`` switches it off. It is a module of its own, so that ``-p thalweg.emulation.pytest_plugin`` loads the
-plugin there as well without an error of pytest's: no module may have two names.
+``-p no:thalweg`` switches the plugin off. A module may have only one name in pytest, so this module is separate: ``-p
+thalweg.emulation.pytest_plugin`` then loads the plugin in such an environment without an error.
 """
 
 from thalweg.emulation.pytest_plugin import pytest_addoption as pytest_addoption

@@ -1,4 +1,4 @@
-"""The testbed as a program uses it: hosts, the links between them, and what runs on the hosts.
+"""Testbed for the use in programs: hosts, the links between them, and processes on the hosts.
 
 ::
 
@@ -48,16 +48,16 @@ Words = Sequence[str | os.PathLike[str]]
 
 
 class Asked(TypedDict, total=False):
-    """What ``Testbed.open`` takes by name.
+    """Keyword arguments of ``Testbed.open``.
 
-    ``rate``, ``delay``, ``jitter``, ``loss``, ``queue``, ``mtu``: of every link, as for ``set``; without a rate links
-    are not shaped, as fast as the machine is. ``up_rate``, ``down_rate``: of every host, as for ``set``. ``preset``: of
-    every host, or of every link, as for ``set``. ``kernel``:
-    ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns). ``image``: of containers.
-    ``networks``: those in which hosts have an interface besides the one that all share. ``ipv6``: hosts have IPv6
-    addresses as well, unless it is False. ``control_band``: on every link, what is marked for expedited forwarding
-    goes before all else, as this runtime's control messages then do. ``private``: folders of which each host has its
-    own, empty one, such as ``["run", "tmp"]``, instead of sharing the machine's.
+    ``rate``, ``delay``, ``jitter``, ``loss``, ``queue``, ``mtu``: figures of every link, as for ``set``. Without a rate
+    links are not shaped, and as fast as the machine. ``up_rate``, ``down_rate``: of every host, as for ``set``.
+    ``preset``: of every host, or of every link, as for ``set``. ``kernel``: ``"uml"`` for a separate User-Mode Linux
+    kernel, which has netem (of netns). ``image``: of containers. ``networks``: further networks, in which hosts have an
+    interface besides the interface in the shared network. ``ipv6``: unless False, hosts have IPv6 addresses too.
+    ``control_band``: on every link, packets marked for expedited forwarding pass first. This runtime's control messages
+    then have this mark. ``private``: folders such as ``["run", "tmp"]``. Every host has its own, empty folder of that
+    name instead of the machine's.
     """
 
     rate: Quantity | None
@@ -78,12 +78,12 @@ class Asked(TypedDict, total=False):
 
 
 class Testbed:
-    """Hosts on this machine, and a link from each to every other one. Made by ``open`` or ``attach``; use it ``with``.
+    """Emulated WAN on this machine: hosts, and a link for every directed pair. Create it by ``open`` or ``attach``.
 
-    A link has a direction: ``set("a", "b", …)`` is what a sends to b, and ``both=True`` the way back as well. Without
-    ``target`` all links of a host are meant, both ways. They are those of the network that all hosts share, or of the
-    one that ``on`` has named. Whatever ends this process, nothing of a testbed that it has
-    opened stays. Every error is a ``ThalwegError`` of one line.
+    Use a testbed in a ``with`` statement. A link has a direction: ``set("a", "b", …)`` concerns the way from a to b,
+    and ``both=True`` the way back too. Without ``target`` a call concerns every link of a host, in both directions. The
+    links are those of the shared network, or of the network that ``on`` has selected. For whatever reason this process
+    ends, no part of a testbed that it has opened stays. Every error is a ``ThalwegError`` of one line.
     """
 
     __test__ = False
@@ -96,11 +96,11 @@ class Testbed:
     def open(
         cls, backend: Literal["netns", "docker", "loopback"], hosts: Sequence[str], **asked: Unpack[Asked]
     ) -> Self:
-        """Bring a testbed up, which ends with this process, with ``down`` or with ``with``; ``asked``: see ``Asked``.
+        """Start a testbed, which ends with this process, with ``down`` or with ``with``. ``asked``: see ``Asked``.
 
-        Raises UsageError, and CapabilityError where this machine cannot.
+        Raises UsageError, and CapabilityError if this machine lacks a capability.
         """
-        __tracebackhide__ = True  # of pytest: a failure shows the test
+        __tracebackhide__ = True  # for pytest: a failure shows the test
         for unknown in asked.keys() - Asked.__annotations__.keys():
             raise UsageError(f"Testbed.open takes no {unknown!r}; {nearest(unknown, Asked.__annotations__)}")
         image, kernel, networks = asked.pop("image", None), asked.pop("kernel", "host"), asked.pop("networks", ())
@@ -115,9 +115,9 @@ class Testbed:
         bed = cls(_on_uml(backend, hosts, more) if kernel == "uml" else _on_host(backend, hosts, kernel, more))
         try:
             bed._bed.up()
-            given: dict[str, Any] = {word: value for word, value in asked.items() if value is not None}
-            if given:
-                bed.set(**given)
+            figures: dict[str, Any] = {word: value for word, value in asked.items() if value is not None}
+            if figures:
+                bed.set(**figures)
         except BaseException:
             bed.down()
             raise
@@ -125,17 +125,18 @@ class Testbed:
 
     @classmethod
     def attach(cls, identity: str | None = None) -> Self:
-        """Use a testbed that ``thalweg testbed up`` has left up, by its id or name, or the only one there is.
+        """Connect to a testbed that ``thalweg testbed up`` has started, by its id or name.
 
-        It stays up when this one is closed. Raises UsageError when there is none, or more than one.
+        None: the only such testbed. The testbed stays up when this object is closed. Raises UsageError if there is no
+        such testbed, or more than one.
         """
         return cls(detached.attach(known.choose(identity)))
 
     def on(self, network: str) -> Self:
-        """The same testbed, where links and addresses are those of one of its networks.
+        """Return this testbed with the links and addresses of one of its networks.
 
-        In one that not all hosts share there are the links that have been set; what names no link means these. Raises
-        UsageError for a network that it does not have.
+        A further network has only the links that have been set. A call without a link concerns these links. Raises
+        UsageError if the testbed lacks the network.
         """
         if network != NET and network not in self._bed.networks:
             raise UsageError(f"there is no network {network!r}; {nearest(network, (NET, *self._bed.networks))}")
@@ -144,7 +145,7 @@ class Testbed:
         return other
 
     def down(self) -> None:
-        """End every process on the hosts and remove all; one that was attached stays. Idempotent."""
+        """End every process on the hosts and remove the testbed. An attached testbed stays. Idempotent."""
         self._bed.down()
         if self._outputs is not None:
             self._outputs.close()
@@ -160,22 +161,22 @@ class Testbed:
 
     @property
     def id(self) -> str:
-        """What ``thalweg testbed`` calls it."""
+        """Id of the testbed, as in ``thalweg testbed``."""
         return self._bed.run_id
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """Every host's IP address, by name."""
+        """IP address of every host, by name."""
         return self._bed.networks.get(self._network or NET, self._bed.hosts)
 
     @property
     def hosts_6(self) -> Mapping[str, str]:
-        """Every host's IPv6 address, by name; empty where they have none, and of further networks."""
+        """IPv6 address of every host, by name. Empty if hosts have none, and for further networks."""
         return {} if self._network not in (None, NET) else self._bed.hosts_6
 
     @property
     def links(self) -> Mapping[Link, LinkShape]:
-        """What every shaped link is set to at this moment."""
+        """Present shape of every shaped link."""
         self._bed.status(strangers=False)
         if self._network is None:
             return self._bed.shapes
@@ -183,7 +184,7 @@ class Testbed:
 
     @property
     def unplugged(self) -> list[str]:
-        """The hosts that have no carrier. In a further network a host is called ``HOST.NETWORK``."""
+        """Hosts without a carrier. In a further network a host is called ``HOST.NETWORK``."""
         return [*self._bed.status((), strangers=False).get("unplugged", ())]
 
     def shapes_of(self, links: Sequence[Link]) -> Mapping[Link, LinkShape]:
@@ -209,18 +210,20 @@ class Testbed:
         preset: str | None = None,
         both: bool = False,
     ) -> None:
-        """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
+        """Change the given figures of a link in place, and keep the remaining figures.
 
-        ``loss``: a share, or ``{"p": "1%", "burst": 5}`` for bursts of 5 packets on average.
-        ``queue``: what waits for the link at most, ``"100ms"`` of its rate, ``"64kb"``, a number of packets; or what
-        keeps it short: ``"fq_codel"``, ``"codel"``, ``"pie"``, ``"red"``. ``up_rate``, ``down_rate``: of all that the
-        host ``source`` sends together, or receives, whatever its links have (``"unlimited"`` lifts it); without a host
-        of every one. ``mtu``: bytes of the longest packet; the source gets to know it, unless it is
-        ``{"bytes": 1400, "silent": True}``. ``carrier``: of the interface of the host ``source``, ``"down"`` takes the
-        plug out. A rate below the least that a link has (8 kbit/s) becomes that one, with a warning.
-        ``preset``: the access line of the host ``source`` (``"4g"``), or a path that links are (``"transatlantic"``);
-        its figures replace all of these links, and figures that are given beside it win.
-        Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
+        Without a host, change every link. ``delay``: one way. ``loss``: a share, or ``{"p": "1%", "burst": 5}`` for
+        bursts of 5 packets on average. ``queue``: limit of the link's queue (``"100ms"`` at its rate, ``"64kb"``, or a
+        number of packets), or a discipline that keeps the queue short (``"fq_codel"``, ``"codel"``, ``"pie"``,
+        ``"red"``). ``up_rate``, ``down_rate``: limit of the total that the host ``source`` sends, or receives,
+        independent of its links. ``"unlimited"`` removes the limit. Without a host the limit holds for every host.
+        ``mtu``: bytes of the longest packet. The source gets to know the MTU, unless ``mtu`` is ``{"bytes": 1400,
+        "silent": True}``. ``carrier``: of the interface of the host ``source``. ``"down"`` takes the plug out.
+        ``preset``: access line of the host ``source`` (``"4g"``), or path for the links (``"transatlantic"``). The
+        preset's figures replace the figures of these links, except for figures that the call gives.
+
+        A rate below the minimum of a link (8 kbit/s) becomes the minimum, with a warning. Raises UsageError for
+        impossible figures, CapabilityError for figures that this machine's kernel cannot emulate.
         """
         __tracebackhide__ = True
         figures = _figures(rate=rate, delay=delay, jitter=jitter, loss=loss, queue=queue, mtu=mtu)
@@ -242,7 +245,7 @@ class Testbed:
             self._bed.set_carrier(self._hosts_alone("carrier is", source, target), carrier, self._network or NET)
 
     def _set_line(self, preset: str, host: str | None, target: str | None, figures: Mapping[str, Any]) -> None:
-        """Give a host, or all hosts, an access line. Change their links, whose other ends keep their own lines."""
+        """Give a host, or every host, an access line. Change its links. Hosts at the far ends keep their lines."""
         __tracebackhide__ = True
         if target is not None:
             raise UsageError(
@@ -260,14 +263,14 @@ class Testbed:
         self._bed.set_lines(dict.fromkeys(changed, HostLine(preset, queue)), via)
 
     def _limit_hosts(self, host: str | None, target: str | None, *rates: Quantity | None) -> None:
-        """Set the sending and the receiving rate of a host, or of all hosts. None keeps a rate."""
+        """Set the sending and the receiving rate of a host, or of every host. None keeps a rate."""
         __tracebackhide__ = True
         chosen = self._hosts_alone("up_rate and down_rate are", host, target)
         up_bps, down_bps = ({} if rate is None else dict.fromkeys(chosen, _limit(rate)) for rate in rates)
         self._bed.limit_hosts(up_bps, down_bps, self._network or NET)
 
     def _hosts_alone(self, what: str, host: str | None, target: str | None) -> list[str]:
-        """Return the host, or all hosts. Raises UsageError if a link is named."""
+        """Return the host, or every host. Raises UsageError if a link is named."""
         __tracebackhide__ = True
         if target is not None:
             raise UsageError(f"{what} of a host, not of the link to {target!r}; name {host!r} alone")
@@ -276,7 +279,7 @@ class Testbed:
         return [*self.hosts] if host is None else [host]
 
     def reset(self, source: str | None = None, target: str | None = None) -> int:
-        """Reset the TCP connections between two hosts, of one host, or of all hosts. Return their number.
+        """Reset the TCP connections between two hosts, of one host, or of every host. Return their number.
 
         Programs on ``source`` get ECONNABORTED. The reset travels over the link, and programs on ``target`` get
         ECONNRESET when it arrives. Raises CapabilityError if the kernel cannot.
@@ -286,12 +289,12 @@ class Testbed:
         return self._bed.reset([link for link in links if source in (None, link.source)])
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
-        """Let nothing pass any more; what is under way is lost."""
+        """Cut links: nothing passes, and data under way is lost."""
         __tracebackhide__ = True
         self._alter(self.named(source, target, both=both), {"cut": True})
 
     def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
-        """Let links that were cut be what they were; without a host all of them."""
+        """Restore the former shapes of cut links. Without a host, restore every link."""
         __tracebackhide__ = True
         named = self.named(source, target, both=both)
         self._alter([*self.shapes_of(named)], {"cut": False})
@@ -299,15 +302,14 @@ class Testbed:
     def play(
         self, file: str | os.PathLike[str], source: str | None = None, target: str | None = None, *, both: bool = False
     ) -> None:
-        """Let a scenario file (``.toml``), or a trace on the links named or on all, begin now.
+        """Start to play a scenario file (``.toml``), or a trace on the named links or on every link.
 
-        A trace has rates, delays or losses; what it has not stays. Delays and losses repeat for a day at most, of many
-        links for half a million changes in all.
-        It takes the place of what was played before. Raises UsageError for a file that cannot be read, or that has
-        other hosts.
+        A trace has rates, delays or losses. Figures that the trace lacks stay. Delays and losses repeat for a day at
+        most, and with many links for half a million changes in total. An earlier replay ends. Raises UsageError for a
+        file that cannot be read, or with hosts that the testbed lacks.
         """
         __tracebackhide__ = True
-        from thalweg.emulation.playing import play  # what reads files takes longer to import than all else here
+        from thalweg.emulation.playing import play  # the import of file readers is slow
 
         whole = os.fspath(file).endswith(".toml")
         if whole and source is not None:
@@ -315,7 +317,7 @@ class Testbed:
         play(self._bed, Path(file), None if whole else self.named(source, target, both=both))
 
     def stop(self) -> None:
-        """Stop what is being played; every link stays as it is now. Idempotent."""
+        """Stop the replay. Every link stays as it is now. Idempotent."""
         self._bed.stop_replay(missing_ok=True)
 
     def prove(
@@ -327,9 +329,10 @@ class Testbed:
         seconds: float | None = None,
         check: bool = True,
     ) -> list[LinkProof]:
-        """Fill links, all that have a rate by default, and measure what they deliver; what is played rests meanwhile.
+        """Fill links with traffic and measure the result. By default, prove every link that has a rate.
 
-        ``seconds``: of measuring each. Raises TestbedError when a link is off, unless ``check`` is False.
+        A replay stops meanwhile, and begins anew afterwards. ``seconds``: time of a measurement. Raises TestbedError if
+        a link is off, unless ``check`` is False.
         """
         __tracebackhide__ = True
         every = source is None and target is None
@@ -383,17 +386,17 @@ class Testbed:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host to its end, and return its exit status and what it wrote, as ``subprocess.run``.
+        """Run a command on a host to its end. Return its exit status and its output, as ``subprocess.run`` does.
 
-        Raises TestbedError when it takes longer than ``timeout_s``, which ends it, and with ``check`` CommandError,
-        which has its output, when it fails.
+        After ``timeout_s`` the command is killed and TestbedError is raised. With ``check``, a command that fails
+        raises CommandError with its output.
         """
         __tracebackhide__ = True
         with ExitStack() as files:
-            given, out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-            given.write(input.encode())
-            given.seek(0)
-            process = self.start(host, argv, env=env, cwd=cwd, stdin=given, stdout=out, stderr=err)
+            stdin, out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            stdin.write(input.encode())
+            stdin.seek(0)
+            process = self.start(host, argv, env=env, cwd=cwd, stdin=stdin, stdout=out, stderr=err)
             name, late = os.path.basename(process.args[0]), False
             try:
                 status = process.wait(timeout_s)
@@ -424,9 +427,9 @@ class Testbed:
         stdout: Redirect = None,
         stderr: Redirect = None,
     ) -> TestbedProcess:
-        """Start a command on a host and return at once; streams as for ``subprocess.Popen``.
+        """Start a command on a host and return at once. Streams are as for ``subprocess.Popen``.
 
-        It ends with the testbed, or with this object where that was attached.
+        The command ends with the testbed. With an attached testbed, it ends with this object.
         """
         __tracebackhide__ = True
         words = _words(argv, "a command")
@@ -439,29 +442,29 @@ class Testbed:
         return process
 
     def follow_outputs(self) -> Outputs:
-        """From now on print output that is not redirected behind its host's name, and keep it for ``condition``."""
+        """Print output that is not redirected, after its host's name, and keep the output for ``condition``."""
         self._outputs = self._outputs or Outputs()
         return self._outputs
 
     def condition(self) -> str:
         """Return links, cuts and processes since ``follow_outputs``, in lines for people.
 
-        The processes are those that ``start`` has started, and the last commands of ``run`` that have failed.
+        The processes are the processes of ``start``, and the last failed commands of ``run``.
         """
-        from thalweg.emulation.condition import condition  # a failed test alone needs it
+        from thalweg.emulation.condition import condition  # only a failed test needs this
 
         return condition(self._bed, self._outputs or Outputs())
 
     def report(self, folder: str | os.PathLike[str], *, last: Quantity | None = None, title: str = "") -> Path:
-        """Write a report of all that went on since the start, and return its page, ``FOLDER/index.html``.
+        """Write a report of the events since the start, and return its page, ``FOLDER/index.html``.
 
         Beside the page are Parquet tables: counters of links over time, changes, cuts, rates of hosts, processes.
-        ``last``: only the last so many seconds (``"5min"``). ``title``: of the page. Raises CapabilityError if pyarrow
-        or jinja2 is not installed, and UsageError if the folder cannot be written.
+        ``last``: only the last seconds (``"5min"``). ``title``: of the page. Raises CapabilityError if pyarrow or
+        jinja2 is not installed, and UsageError if the folder cannot be written.
         """
         __tracebackhide__ = True
         require("pyarrow", "jinja2")
-        from thalweg.emulation.reports.report import About, last_lines, write_report  # a report alone needs it
+        from thalweg.emulation.reports.report import About, last_lines, write_report  # only a report needs this
 
         last_s = None if last is None else units.seconds(last)
         if last_s == 0:
@@ -484,7 +487,7 @@ def _on_uml(backend: str, hosts: Sequence[str], more: Mapping[str, Any]) -> Back
     if inside_uml():
         return _on_host(backend, hosts, "host", more)
     check_linux(NEEDED)
-    from thalweg.emulation.uml.testbed import UmlTestbed  # few need it
+    from thalweg.emulation.uml.testbed import UmlTestbed  # only few testbeds need this
 
     return UmlTestbed(_words(hosts, "hosts"), **more)
 
@@ -506,7 +509,7 @@ _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def _figures(**asked: Any) -> dict[str, Any]:
-    """Return the fields of a shape that are given, in bit/s, seconds and shares."""
+    """Return the given fields of a shape, in bit/s, seconds and shares."""
     fields: dict[str, Any] = {}
     for name, value in asked.items():
         fields |= {} if value is None else _READERS[name](value)

@@ -1,4 +1,4 @@
-"""How a virtual world works, and over which trees a stream goes in it."""
+"""Configuration of a virtual world, and the trees of a striped stream in such a world."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 
 class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the world works: the model of the hosts' interfaces, the start-up cost of a message, and the cores' limits.
+    """Configuration of a virtual world: link model, start-up cost of a message, and limits of the cores.
 
-    ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
-    ``interfaces_bps``: of cables that are limited, on links that are shaped. ``up_bps``, ``down_bps``: likewise, of all
-    that they send, or receive. ``control_band``: control messages pass by the bulk that their link has queued.
-    ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
-    another speed, or more cores, and say so. ``call_timeout_s``: what a run's
-    calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
+    ``take_up_s``: time that a message lies at its target before the host handles the message. Other messages pass
+    meanwhile. ``interfaces_bps``: rates of limited interfaces, by cable. Only ``shared`` and shaped links have such
+    limits. ``up_bps``, ``down_bps``: likewise, of the total that a cable sends, or receives. ``control_band``: control
+    messages pass the bulk in the queue of their link. ``compute_factor``: factor by which a host computes longer.
+    ``capacities``: figures of hosts that announce a different speed, or more cores. ``call_timeout_s``: limit of a call
+    of a run's code, in simulated time. ``guests``: further clients, which may subscribe. ``validate``: check the
     invariants of a core after each of its events. ``ahead``: partitions under way over an edge.
-    ``control_bytes``: the size of each control message; None: the size of its encoding. With a size, faults that chance
-    draws for single messages tell control messages from bulk, and not by kinds. Then no name of a message and no field
-    changes what a run does.
+
+    ``control_bytes``: size of every control message. None: the size of the message's encoding. With a size, random
+    faults of single messages distinguish only control messages and bulk. Names and fields of messages then have no
+    effect on a run.
     """
 
     interface: str = "single"
@@ -42,20 +43,20 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control_bytes: int | None = None
 
     def core_of(self, host: str) -> CoreConfig:
-        """What the core of a host is made with."""
-        said = self.capacities.get(host)
-        return self.core if said is None else msgspec.structs.replace(self.core, capacity=said)
+        """Return the core configuration of a host, with the host's capacity from ``capacities``, if there is one."""
+        figures = self.capacities.get(host)
+        return self.core if figures is None else msgspec.structs.replace(self.core, capacity=figures)
 
     def factor_of(self, host: str) -> float:
-        """How many times as long its processor takes."""
-        said = self.capacities.get(host)
-        return self.compute_factor.get(host, 1.0) / (1.0 if said is None else said.speed)
+        """Return the factor by which a host's computations take longer, from ``compute_factor`` and ``capacities``."""
+        figures = self.capacities.get(host)
+        return self.compute_factor.get(host, 1.0) / (1.0 if figures is None else figures.speed)
 
 
 class Striped(msgspec.Struct, frozen=True):
-    """The trees that a stream goes over, and where their nodes are. ``shares``, ``window``: as ``StripesRequested``.
+    """Trees of a striped stream, with the placement of each. ``shares``, ``window``: as in ``StripesRequested``.
 
-    ``above``: what runs once above them.
+    ``above``: the upper graph, which runs once above the trees.
     """
 
     trees: tuple[tuple[Dataflow, Placement], ...]

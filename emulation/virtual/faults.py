@@ -1,7 +1,7 @@
-"""Plans of what is to go wrong in the virtual WAN (``faulty``): single faults, and how a seed draws many.
+"""Plans of the faults of the virtual WAN (``faulty``): kinds of single faults, and the drawing of faults from a seed.
 
-A fault of a message names it: the *n*-th of its kind from one host to another, so that the name means much the same
-when other faults are left out.
+A fault of a message names the message: the *n*-th of its kind from one host to another. So the name keeps its meaning,
+more or less, when other faults are left out.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 
 from thalweg.middleware.dataflow import MOST_AHEAD
 
-LONGEST_S = 60.0  # that a message is late
-LARGE_BYTES = 700  # a demand has less unless measurements are piggybacked, a partition more
+LONGEST_S = 60.0  # longest delay of a late message
+LARGE_BYTES = 700  # a demand without piggybacked measurements is smaller, a partition larger
 AHEAD = (1, 1, 1, 2, 4)  # partitions under way over an edge
-GRAY = 0.6  # of the seeds: part of what some link carries is lost
-LONG_GRAY = 0.3  # of these faults: they last long enough for somebody to be given up
-GRAY_FOR_GOOD = 0.2  # of these faults: they never end
-EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
+GRAY = 0.6  # share of the seeds with gray faults: a link loses a part of its messages
+LONG_GRAY = 0.3  # share of the gray faults that last long enough for a host to be given up
+GRAY_FOR_GOOD = 0.2  # share of the gray faults that never end
+EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts join a run within 0.1 to 0.3 s
 
 At = Annotated[float, msgspec.Meta(ge=0)]
 Span = Annotated[float, msgspec.Meta(gt=0)]
@@ -32,18 +32,21 @@ Number = Annotated[int, msgspec.Meta(ge=1)]
 class _Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag=str.lower):
     """Base of all faults. Seconds are those of the virtual clock.
 
-    The tag, by which plans in files name a fault, is the class name or what the class says: a ``Cut`` is a
+    The tag names the fault in plan files. The tag is the class name, or the tag that the class sets: a ``Cut`` is a
     ``partition`` of the network, a ``Storm`` its ``weather``.
     """
 
     @property
     def kind(self) -> str:
-        """The tag."""
+        """Tag of the fault, by which a plan file names the fault."""
         return str(type(self).__struct_config__.tag)
 
 
 class _OfMessage(_Fault, frozen=True):
-    """What befalls the ``number``-th ``message`` (``Demand``, ``Partition``, …) from ``source`` to ``target``."""
+    """Base of the faults of one message.
+
+    The message is the ``number``-th ``message`` (``Demand``, ``Partition``, …) from ``source`` to ``target``.
+    """
 
     source: str
     target: str
@@ -52,29 +55,29 @@ class _OfMessage(_Fault, frozen=True):
 
 
 class Drop(_OfMessage, frozen=True):
-    """It is lost."""
+    """Loss of the message."""
 
 
 class Duplicate(_OfMessage, frozen=True):
-    """It comes again, ``after_s`` later."""
+    """Second arrival of the message, ``after_s`` after the first."""
 
     after_s: Span
 
 
 class Delay(_OfMessage, frozen=True):
-    """It comes ``for_s`` late: those sent after it come before it."""
+    """Delay of the message by ``for_s``. Messages that are sent in this time overtake the message."""
 
     for_s: Span
 
 
 class Unconfirmed(_OfMessage, frozen=True):
-    """It, a bulk one, arrives, but its sender is told that the transfer failed."""
+    """Missing confirmation of a bulk message that arrives: its sender is notified of a failed transfer."""
 
 
 class _OfLink(_Fault, frozen=True):
     """Base of the faults of one direction of a link, from ``source`` to ``target``.
 
-    Without ``for_s`` the fault lasts for good. ``via``: the only network that has it. Without it all networks have it.
+    Without ``for_s`` the fault lasts for good. ``via``: the only network with the fault. Empty: all networks have it.
     """
 
     source: str
@@ -85,26 +88,29 @@ class _OfLink(_Fault, frozen=True):
 
     @property
     def until_s(self) -> float:
-        """The time at which the fault ends."""
+        """Time at which the fault ends. Infinity: never."""
         return math.inf if self.for_s is None else self.at_s + self.for_s
 
 
 class Outage(_OfLink, frozen=True):
-    """The link loses every message."""
+    """Loss of every message of the link."""
 
 
 class BulkOutage(_OfLink, frozen=True, tag="bulk-outage"):
-    """The link loses partitions, states and probes. Control messages pass, as if a firewall opened one port of two."""
+    """Loss of the link's partitions, states and probes.
+
+    Control messages pass, as if a firewall opened one port of two.
+    """
 
 
 class LargeOutage(_OfLink, frozen=True, tag="large-outage"):
-    """The link loses messages of more than ``above_bytes``, as a path does whose MTU is smaller than its ends know."""
+    """Loss of the link's messages above ``above_bytes``, as on a path whose MTU is smaller than its ends know."""
 
     above_bytes: Annotated[int, msgspec.Meta(ge=0)] = LARGE_BYTES
 
 
 class Cut(_Fault, frozen=True, tag="partition"):
-    """``hosts`` are cut off from all others, in both directions."""
+    """Separation of ``hosts`` from the remaining hosts, in both directions."""
 
     hosts: tuple[str, ...]
     at_s: At
@@ -112,7 +118,7 @@ class Cut(_Fault, frozen=True, tag="partition"):
 
 
 class Crash(_Fault, frozen=True):
-    """``host`` loses everything, and is back ``restart_after_s`` later, or never."""
+    """Crash of ``host``: the host loses everything, and restarts after ``restart_after_s``, or never."""
 
     host: str
     at_s: At
@@ -120,7 +126,7 @@ class Crash(_Fault, frozen=True):
 
 
 class Stop(_Fault, frozen=True):
-    """``host`` does nothing, and ``for_s`` later goes on where it was, as after SIGSTOP and SIGCONT."""
+    """Pause of ``host``: the host does nothing for ``for_s``, then continues, as after SIGSTOP and SIGCONT."""
 
     host: str
     at_s: At
@@ -128,7 +134,10 @@ class Stop(_Fault, frozen=True):
 
 
 class Slow(_Fault, frozen=True):
-    """``host`` takes ``factor`` times as long to compute and to take up a message; of several the largest counts."""
+    """Slowdown of ``host``: computing, and taking up a message, takes ``factor`` times as long.
+
+    Of several slowdowns of a host the largest factor counts.
+    """
 
     host: str
     factor: Annotated[float, msgspec.Meta(ge=1)]
@@ -137,7 +146,10 @@ class Slow(_Fault, frozen=True):
 
 
 class Storm(_Fault, frozen=True, tag="weather"):
-    """Of all messages so many are lost, come twice, come late, or are not confirmed; ``delay_s`` is the mean delay."""
+    """Faults of random messages: shares that are lost, arrive twice, arrive late, or are not confirmed.
+
+    ``delay_s``: mean delay.
+    """
 
     drop: Share = 0.0
     duplicate: Share = 0.0
@@ -147,7 +159,10 @@ class Storm(_Fault, frozen=True, tag="weather"):
 
 
 class Late(_Fault, frozen=True):
-    """Of all messages so many come twice, or late, at any time within ``within_s``: many after the run's end."""
+    """Shares of the messages that arrive twice, or late, at a random time within ``within_s``.
+
+    Many of these messages arrive after the run's end.
+    """
 
     duplicate: Share = 0.0
     delay: Share = 0.0
@@ -155,7 +170,7 @@ class Late(_Fault, frozen=True):
 
 
 class Hostility(_Fault, frozen=True, tag="hostile"):
-    """Host ``host``, which is none of the run's, says what it should not (``virtual.hostile``) every ``every_s``."""
+    """Messages of a hostile host, ``host``, outside the run (``virtual.hostile``): one every ``every_s``."""
 
     host: str
     at_s: At
@@ -163,19 +178,19 @@ class Hostility(_Fault, frozen=True, tag="hostile"):
     every_s: Span
 
 
-Kind = tuple[str, str, str]  # of messages: source, target, what they are
+Kind = tuple[str, str, str]  # source, target and kind of a message
 OfMessage = Drop | Duplicate | Delay | Unconfirmed
 OfLink = Outage | BulkOutage | LargeOutage
 Fault = OfMessage | OfLink | Cut | Crash | Stop | Slow | Storm | Late | Hostility
-OVER_ALL = Storm | Late  # of these faults are no single ones
+OVER_ALL = Storm | Late  # faults that are drawn for every message
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``.
+    """Faults of one trial, whose tree, or ``graph``, is drawn from ``seed``.
 
-    ``lasting``: the run outlives its hosts. ``spares``: sources have stand-ins, and operators may go on without some,
-    as the seed draws. ``ahead``: partitions under way over an edge. ``stripes``: the stream goes over several trees.
-    ``networks``: hosts are joined by further networks.
+    ``lasting``: the run has failover. ``spares``: sources have stand-ins, and operators may continue without some
+    sources, as the seed draws. ``ahead``: partitions under way over an edge. ``stripes``: the stream goes over several
+    trees. ``networks``: further networks join the hosts.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0)]
@@ -192,25 +207,25 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a stream over several trees has neither a graph nor several networks")
 
     def hosts(self) -> set[str]:
-        """All of the run's that its faults name."""
-        told = [msgspec.structs.asdict(fault) for fault in self.faults if not isinstance(fault, Hostility)]
-        named = {each[key] for each in told for key in ("source", "target", "host") if key in each}
-        return named.union(*(each.get("hosts", ()) for each in told))
+        """Return the hosts of the run that the plan's faults name."""
+        rows = [msgspec.structs.asdict(fault) for fault in self.faults if not isinstance(fault, Hostility)]
+        named = {row[key] for row in rows for key in ("source", "target", "host") if key in row}
+        return named.union(*(row.get("hosts", ()) for row in rows))
 
     @property
     def over_s(self) -> float:
-        """When the last fault that has a time is over; of one that never ends, when it begins."""
-        told = [msgspec.structs.asdict(fault) for fault in self.faults]
-        lasts = [(each, each.get("for_s") or each.get("restart_after_s") or 0.0) for each in told if "at_s" in each]
-        return max((each["at_s"] + lasts_s for each, lasts_s in lasts), default=0.0)
+        """Time at which the last fault with a time is over. For a fault without an end, its start counts."""
+        rows = [msgspec.structs.asdict(fault) for fault in self.faults]
+        lasts = [(row, row.get("for_s") or row.get("restart_after_s") or 0.0) for row in rows if "at_s" in row]
+        return max((row["at_s"] + lasts_s for row, lasts_s in lasts), default=0.0)
 
 
 def draw_plan(
     seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool = False, lasting: bool = False
 ) -> FaultPlan:
-    """A plan for a run on ``hosts`` (the client is last) of about ``duration_s``, from a light shower to the worst.
+    """Draw the faults of a run on ``hosts`` (the client is last) of about ``duration_s``: from few faults to very many.
 
-    ``lasting``: for one that outlives its hosts, with stand-ins, and perhaps several partitions under way.
+    ``lasting``: the run has failover and stand-ins, and perhaps several partitions under way.
     """
     dice = Random(f"{seed} faults")
     names = list(hosts)
@@ -219,7 +234,7 @@ def draw_plan(
         factor = round(10 ** dice.uniform(0.3, 1.7), 1)
         slow, at_s = dice.choice(names), _draw_time(dice, duration_s)
         faults.append(Slow(slow, factor, at_s, round(dice.uniform(1.0, duration_s), 2)))
-    dice = Random(f"{seed} for good")  # of its own, so that all else is as it would be without
+    dice = Random(f"{seed} for good")  # a generator of its own, so that all other draws stay the same
     if dice.random() < 0.06:
         source, target = dice.sample(names, 2)
         faults.append(Outage(source, target, _draw_time(dice, duration_s)))
@@ -246,7 +261,7 @@ def _draw_time(dice: Random, duration_s: float) -> float:
 
 
 def _draw_cut_s(dice: Random) -> float:
-    """Return how long a cut lasts: mostly too short for any host to be given up, sometimes long enough."""
+    """Return the duration of a cut: mostly too short for a host to be given up, sometimes long enough."""
     return round(dice.uniform(50.0, 90.0) if dice.random() < 0.12 else dice.expovariate(0.5) + 0.1, 2)
 
 
@@ -272,27 +287,27 @@ def _draw_cuts(dice: Random, names: Sequence[str], duration_s: float) -> list[Fa
 
 
 def _draw_crashes(dice: Random, names: Sequence[str], duration_s: float) -> list[Fault]:
-    """Return crashes of one host or two, or nothing. The client (the last name) crashes less often."""
+    """Return crashes of one or two hosts, or nothing. The client (the last name) crashes less often."""
     if dice.random() >= 0.3:
         return []
     faults: list[Fault] = []
     for host in dice.sample(names, dice.choice([1, 1, 2])):
         if host != names[-1] or dice.random() < 0.5:
             back_s: float | None
-            if host != names[-1] and dice.random() < 0.25:  # as it takes its part in the run, and back soon
+            if host != names[-1] and dice.random() < 0.25:  # while the host joins the run; the host is back soon
                 at_s, back_s = round(10 ** dice.uniform(*EARLY), 3), round(dice.uniform(0.02, 1.0), 3)
             else:
                 at_s = _draw_time(dice, duration_s)
                 back_s = None if dice.random() < 0.4 else round(10 ** dice.uniform(-1, 1.5), 2)
             faults.append(Crash(host, at_s, back_s))
-            if back_s is not None and host != names[-1] and dice.random() < 0.3:  # a copy for what it was before
+            if back_s is not None and host != names[-1] and dice.random() < 0.3:  # a copy for the old process
                 after_s = round(at_s + back_s + dice.uniform(0.0, 0.5), 3)
                 faults.append(Duplicate(names[-1], host, "Install", 1, after_s))
     return faults
 
 
 def _draw_losses(dice: Random, names: Sequence[str], duration_s: float) -> list[Fault]:
-    """Return faults that a run which outlives its hosts has to survive: crashes of hosts, and a host that stops."""
+    """Return faults that a run with failover has to survive: crashes of hosts, and a host that stops."""
     faults: list[Fault] = []
     for _ in range(dice.choice([1, 1, 2, 3])):
         at_s = _draw_time(dice, duration_s)
@@ -304,22 +319,23 @@ def _draw_losses(dice: Random, names: Sequence[str], duration_s: float) -> list[
 
 
 def draw_gray(seed: int, hosts: Sequence[str], duration_s: float, networks: Sequence[str] = ()) -> tuple[OfLink, ...]:
-    """Draw faults that a host which only asks "are you there?" does not see.
+    """Draw faults that a host which only sends pings does not see.
 
-    Bulk alone is lost, large messages alone, or one direction of a link. The links are one, both directions of one, all
-    that lead to a host (a closed port), or all that leave it. ``networks``: names of those that a fault may be of.
+    Bulk alone is lost, or large messages alone, or one direction of a link. A fault concerns one link, both directions
+    of a link, every link to a host (a closed port), or every link from a host. ``networks``: names of the networks that
+    a fault may be limited to.
     """
     dice = Random(f"{seed} gray")
     if dice.random() >= GRAY:
         return ()
     faults: list[OfLink] = []
     for _ in range(dice.choice([1, 1, 1, 2, 3])):
-        one, *others = dice.sample([*hosts], len(hosts))
+        host, *peers = dice.sample([*hosts], len(hosts))
         links = dice.choice([
-            [(one, others[0])],
-            [(one, others[0]), (others[0], one)],
-            [(other, one) for other in others],
-            [(one, other) for other in others],
+            [(host, peers[0])],
+            [(host, peers[0]), (peers[0], host)],
+            [(peer, host) for peer in peers],
+            [(host, peer) for peer in peers],
         ])  # fmt: skip
         kind = dice.choice([BulkOutage, BulkOutage, LargeOutage, Outage])
         at_s, via = round(dice.uniform(0.0, duration_s), 2), dice.choice(["", *networks])

@@ -1,24 +1,26 @@
-"""The virtual WAN in which things go wrong by a plan (``faults``): what becomes of messages, links and hosts.
+"""Virtual WAN with the faults of a plan (``faults``): the effects on messages, links and hosts.
 
 Rules:
 
-- A plan is a seed and a list of faults. A fault of a message names it: the *n*-th of its kind from one host to another,
-  so that the name means much the same when other faults are left out. ``Storm`` and ``Late`` stand for very many of
-  these: they decide for every message from the plan's seed, and what they did is in ``FaultyWorld.done``, message by
-  message, so that the same run can be had from an explicit list, or from less.
-- A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
-  probe is told so ``STUCK_S`` later, as a shell does that has had no answer for long; nobody is told of any other.
-- A copy, and what is late, reaches a host that was restarted meanwhile.
-- A cut link loses what is on its way over it: every message, what is bulk, or what is large. While that is bulk, the
-  sender hears every second that nothing gets through, as in a shell. A crashed host loses its core, its code, its
-  timers, and what is on its way to it or waits to be sent; restarted, it is a host of its name that knows of no run.
-- A slow host takes longer to compute, and is late to see messages and timers. One that is stopped hears what was said
-  to it when it goes on, in order.
-- A hostile host is none of the run's. What it says to one of those, under its own name, is there at once; what they
-  answer goes nowhere, and no partition or state goes to it.
-- After every event: no node of a generation of the run is on two hosts, nothing is held that the rules of a node do not
-  allow, and a run, or a generation of it, that is over on a host, which has closed it or heard that its client removed
-  it, has not come back there. What a core's own ``validate`` checks is checked with ``WorldConfig.validate``.
+- A plan is a seed and a list of faults. A fault of a message names the message: the *n*-th of its kind from one host to
+  another. So the name keeps its meaning, more or less, when other faults are left out. ``Storm`` and ``Late`` stand for
+  very many of these faults: the plan's seed decides for every message. ``FaultyWorld.done`` lists the resulting faults
+  message by message, so an explicit list, or a part of it, can repeat the run.
+- A lost message is lost on its way, after its usual time. The sender of a lost partition, state or probe is notified
+  ``STUCK_S`` later, as by a shell that has long had no answer. No sender is notified of a lost control message.
+- A copy of a message, or a late message, reaches a host that was restarted meanwhile.
+- A cut link loses the messages on their way over the link: every message, only bulk, or only large messages. While bulk
+  is lost, the sender is notified every second that nothing gets through, as in a shell. A crashed host loses its core,
+  its code, its timers, and the messages that are on their way to the host or wait to be sent. After the restart the
+  host has its name and knows of no run.
+- A slow host takes longer to compute, and handles messages and timers late. A stopped host handles its messages in
+  order when it continues.
+- A hostile host is outside the run. Its messages to hosts of the run, under its own name, arrive at once. Answers are
+  dropped. No partition or state may go to the hostile host.
+- After every event the world checks three rules. No node of a generation of the run is on two hosts. No node holds more
+  than its rules allow. A run, or a generation, that is over on a host has not come back there. A run is over on a host
+  when the host has closed the run, or was notified of its removal by the client. With ``WorldConfig.validate`` the
+  checks of a core's own ``validate`` are done too.
 """
 
 from __future__ import annotations
@@ -67,16 +69,16 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
-STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
-HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application
-LOST_IN_A_ROW = 3  # messages of one link that the storm takes at most; a link that loses more is a cut one
-MANY_EVENTS = 200_000  # of one trial; a run of this kind has some thousands
+STUCK_S = 5.0  # time until the sender of a lost bulk message is notified
+HANDLING_S = 0.002  # time of a host to open code, take or restore a state, or deliver to the application
+LOST_IN_A_ROW = 3  # most messages of a link that a storm drops in a row; a link that loses more is cut
+MANY_EVENTS = 200_000  # limit of a trial; a run of this kind has some thousands
 
 
 class _Cut(NamedTuple):
     """Time in which one direction of a link loses messages.
 
-    ``bulk``: control messages pass. ``above_bytes``: messages of at most that size pass.
+    ``bulk``: control messages pass. ``above_bytes``: messages of at most this size pass.
     """
 
     from_s: float
@@ -85,21 +87,23 @@ class _Cut(NamedTuple):
     above_bytes: int = -1
 
     def loses(self, transfer: Transfer, since_s: float, now: float) -> bool:
-        """Return whether such a message, on its way from ``since_s`` to ``now``, met the cut."""
+        """Return whether a message like ``transfer``, on its way from ``since_s`` to ``now``, is lost to the cut."""
         met = since_s < self.until_s and self.from_s <= now
         return met and transfer.size_bytes > self.above_bytes and not (self.bulk and transfer.rank == CONTROL)
 
 
 class FaultyWorld(World):
-    """A world in which things go wrong by ``plan``. ``done`` is what has become of single messages.
+    """World with the faults of ``plan``. ``done`` lists the faults that single messages had.
 
-    ``patience_s``: a run that delivers nothing for so long, after the last of the plan's times, has ``stalled``.
-    ``crashed_s``, ``back_s``: when a host crashed first, and was last restarted, if it is up. ``fallen``: the nodes
-    that were on a host when it crashed, for those that had a part in a run. ``begun``: the hosts that began to hand
-    over a node of a generation at a version of its location. ``left``: the hosts on which the run is over, and which
-    generation. ``failed_s``, ``at_failure``: when the run ended early, and where the client, and the newest word that
-    any host had, put each node then; ``there_at_failure``: the hosts that the client had then.
-    Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
+    ``patience_s``: time after which a run without deliveries has ``stalled``, counted from the last time in the plan.
+    ``crashed_s``, ``back_s``: by host, the time of the first crash, and of the last restart if the host is up.
+    ``fallen``: nodes that were on a host when it crashed, for hosts with a part in a run. ``begun``: hosts that began
+    to hand over a node, by generation, node and version of the location. ``left``: last generation that is over, by
+    host and run. ``failed_s``: time at which the run ended early. ``at_failure``: by node, the host of the node at that
+    time, first as the client knew, then by the newest location on a host. ``there_at_failure``: the hosts that the
+    client had at that time.
+
+    Raises UsageError for a plan that names an unknown host, AssertionError for a broken invariant.
     """
 
     patience_s, stuck_s = 100.0, STUCK_S
@@ -138,14 +142,14 @@ class FaultyWorld(World):
         self._in_a_row: defaultdict[Pair, int] = defaultdict(int)
         self._counts: defaultdict[Kind, int] = defaultdict(int)
         self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
-        self._cuts: defaultdict[tuple[str, str, str], list[_Cut]] = defaultdict(list)  # "": any network
-        # of every message under way: the hosts it was between when it was sent, and what is to become of it
+        self._cuts: defaultdict[tuple[str, str, str], list[_Cut]] = defaultdict(list)  # network "": any
+        # by message under way: its source and target at the time of sending, and its faults
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
-        self._still_s: dict[tuple[str, str, str], float] = {}  # links for bulk: since when nothing has got through
+        self._still_s: dict[tuple[str, str, str], float] = {}  # by link: since when no bulk has got through
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._hostile: dict[str, Hostile] = {}
         self._networks = {NET, *(Link(*link).via for link in links)}
-        self._stopped: dict[VirtualHost, float] = {}  # until when
+        self._stopped: dict[VirtualHost, float] = {}  # until this time
         self._nodes: dict[str, set[tuple[RunId, str]]] = {name: set() for name in self.hosts}
         for fault in plan.faults:
             self._prepare(fault)
@@ -160,10 +164,10 @@ class FaultyWorld(World):
                     cut = cut._replace(above_bytes=fault.above_bytes)
                 self._cuts[fault.source, fault.target, fault.via].append(cut)
             case Cut(hosts, at_s, for_s):
-                others = [name for name in self.hosts if name not in hosts]
-                for one, other in itertools.product(hosts, others):
-                    self._cuts[one, other, ""].append(_Cut(at_s, at_s + for_s))
-                    self._cuts[other, one, ""].append(_Cut(at_s, at_s + for_s))
+                rest = [name for name in self.hosts if name not in hosts]
+                for inside, outside in itertools.product(hosts, rest):
+                    self._cuts[inside, outside, ""].append(_Cut(at_s, at_s + for_s))
+                    self._cuts[outside, inside, ""].append(_Cut(at_s, at_s + for_s))
             case Crash():
                 self._schedule(fault.at_s, self._crash, fault)
             case Stop():
@@ -177,7 +181,7 @@ class FaultyWorld(World):
     # --- time -----------------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
-        """A run that is over goes on until nothing is left to happen anywhere, or it has stalled."""
+        """Return False: after the run's end, time goes on until no event is left, or until the run has stalled."""
         return False
 
     def _until(self, over: Callable[[], bool]) -> None:
@@ -189,7 +193,7 @@ class FaultyWorld(World):
 
     def _handle(self, host: VirtualHost, event: e.Event) -> None:
         if self.hosts[host.name] is not host or host.name in self.down:
-            return  # it was meant for what the host was before it crashed
+            return  # the event was for the process before the crash
         if self._stopped and self.now < self._stopped.get(host, 0.0):
             self._schedule(self._stopped[host], self._tell, (host, event))
             return
@@ -199,7 +203,7 @@ class FaultyWorld(World):
         self._check(host)
 
     def _leave(self, host: VirtualHost, run: RunId, *, joins: bool = False) -> None:
-        """A run is over on a host, which may have dropped it and ``joins`` it again."""
+        """Record that a run is over on a host. With ``joins`` the host may join this generation again."""
         key = host, run.first_generation
         self.left[key] = max(self.left.get(key, -1), run.generation - joins)
 
@@ -214,7 +218,7 @@ class FaultyWorld(World):
             super()._fire(timer)
 
     def _late_s(self, name: str) -> float:
-        """How much later than others a host sees what there is to see."""
+        """Return the time by which a slow host handles messages and timers late."""
         return HANDLING_S * max(self._slow[name], default=0.0)
 
     def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
@@ -227,17 +231,17 @@ class FaultyWorld(World):
             and _run_of(command).stream_id not in (self.run_id, NO_RUN)
             and not isinstance(command, e.Meet)
         ):
-            return  # of what a hostile host began, nothing but that lines are opened
+            return  # of a run that a hostile host began, only connections are opened
         if isinstance(command, e.Fail) and command.query is None and self.failed is None:
             self.failed_s = self.now
-            cores = [each.core.runs for each in self.hosts.values()]
+            cores = [member.core.runs for member in self.hosts.values()]
             tables = [runs[command.run].directory.locations for runs in cores if command.run in runs]
-            mine = host.core.runs.get(command.run)  # None: what lingered is over with its failure
-            self.there_at_failure = set() if mine is None else {*mine.directory.hosts}
-            for name, here in mine.directory.locations.items() if mine else ():
-                known = [table[name] for table in tables if name in table]  # of two trees, or one
-                newest = max(known, key=lambda entry: entry.version)
-                self.at_failure[name] = here.host, newest.host
+            failed = host.core.runs.get(command.run)  # None: a lingering run that is over with its failure
+            self.there_at_failure = set() if failed is None else {*failed.directory.hosts}
+            for name, location in failed.directory.locations.items() if failed else ():
+                entries = [table[name] for table in tables if name in table]  # of one tree or two
+                newest = max(entries, key=lambda entry: entry.version)
+                self.at_failure[name] = location.host, newest.host
         elif isinstance(command, e.TreeChanged):
             self.on_tree(command.dataflow)
         elif isinstance(command, e.Forgotten):
@@ -255,11 +259,11 @@ class FaultyWorld(World):
     def _send(self, host: VirtualHost, send: e.Send) -> None:
         source, target = host.name, send.to
         assert source != target, f"host {source} sends itself {send.message}"
-        if target in self._hostile or target not in self.hosts:  # whom a hostile host has made up, as one to probe
+        if target in self._hostile or target not in self.hosts:  # a hostile host has invented this target
             for_data = isinstance(send.message, m.Partition | m.AnyState)
             assert not for_data, f"host {source} sends {target} {send.message}"
             return
-        if isinstance(send.via, str) and send.via not in self._networks:  # of a hostile host's making
+        if isinstance(send.via, str) and send.via not in self._networks:  # a hostile host has invented this network
             failed = e.TransferFailed(target, send.message, send.via)
             self._schedule(self.now + self.stuck_s, self._tell, (host, failed))
             return
@@ -279,7 +283,7 @@ class FaultyWorld(World):
         return "bulk" if send.bulk else "control"
 
     def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:
-        """What the storm, and what comes late, does to a message: always the same to the same message."""
+        """Return the faults that storms and ``Late`` draw for a message. A message always gets the same faults."""
         fates: list[OfMessage] = []
         for late in self._lates:
             dice = self._of_kind("late", kind)
@@ -307,22 +311,22 @@ class FaultyWorld(World):
         return fates
 
     def _of_kind(self, what: str, kind: Kind) -> Random:
-        """Chance for messages of a kind."""
+        """Return the random generator for messages of a kind."""
         dice = self._dice.get((what, *kind))
         if dice is None:
             dice = self._dice[what, *kind] = Random(f"{self.plan.seed} {what} {' '.join(kind)}")
         return dice
 
     def _arrived(self, transfer: Transfer) -> None:
-        """A message is through, as far as the link is concerned."""
+        """Handle a message at the end of its link: apply its faults, deliver the message, and confirm bulk."""
         if type(transfer.item) is Piece:
             self._piece_arrived(transfer)
             return
         source, target, fates = self._under_way.pop(transfer.number)
         send: e.Send = transfer.item
-        straight = isinstance(send.via, str)  # otherwise each of its pieces has met what there is on the way
+        straight = isinstance(send.via, str)  # else each of its pieces has met the faults of its link
         if source.gone_s < transfer.began_s:
-            return  # it never left its host
+            return  # the message never left its host
         gone = self.hosts[target.name] is not target or target.name in self.down
         cut = straight and self._is_cut(transfer)
         if gone or cut:
@@ -347,7 +351,7 @@ class FaultyWorld(World):
         if large and not target.core.wants(source.name, message):
             self._refuse(source, target, transfer, received, late_s)
             return
-        for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
+        for after_s in again_s:  # a copy may reach a restarted host
             self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
         if transfer.rank == CONTROL:
             return  # only bulk messages are confirmed
@@ -363,7 +367,7 @@ class FaultyWorld(World):
             self._fail(source, transfer)
 
     def _lose(self, source: VirtualHost, transfer: Transfer, *, cut: bool) -> None:
-        """Lose a message whose target is gone, or whose link is cut."""
+        """Lose a message because its target is gone, or its link is cut."""
         if cut and transfer.rank != CONTROL:
             self._stand(source, transfer)
         self._fail(source, transfer)
@@ -371,7 +375,7 @@ class FaultyWorld(World):
     def _refuse(
         self, source: VirtualHost, target: VirtualHost, transfer: Transfer, received: e.MessageReceived, late_s: float
     ) -> None:
-        """Drop a large message that its target does not want. The target of a state tells its sender why."""
+        """Drop a large message that its target does not want. The target of a state answers with the reason."""
         send: e.Send = transfer.item
         if isinstance(send.message, m.AnyState):
             self._at(late_s, target, msgspec.structs.replace(received, payload=None))
@@ -388,13 +392,16 @@ class FaultyWorld(World):
             self._handle(host, event)
 
     def _fail(self, source: VirtualHost, transfer: Transfer) -> None:
-        """The sender of a bulk message hears that it got stuck; nobody hears of another."""
+        """Schedule ``TransferFailed`` for the sender of a bulk message. A control message fails without notice."""
         if transfer.rank != CONTROL:
             failed = e.TransferFailed(transfer.target, transfer.item.message, transfer.item.via)
             self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
 
     def _stand(self, source: VirtualHost, transfer: Transfer) -> None:
-        """Tell the sender every second that nothing gets through a link, until something does or the message failed."""
+        """Notify the sender every second that nothing gets through a link.
+
+        The notices end when a message gets through, or the transfer has failed.
+        """
         key = transfer.source, transfer.target, transfer.via
         since_s = self._still_s.setdefault(key, self.now)
         for second in range(1, int(self.stuck_s) + 1):
@@ -406,13 +413,16 @@ class FaultyWorld(World):
         if self._still_s.get(key) != since_s:
             return
         idle_s = self.now - since_s
-        if not self._is_lost(transfer, self.now):  # what a shell goes on sending gets through by now
+        if not self._is_lost(transfer, self.now):  # in a shell, which goes on sending, bytes get through by now
             del self._still_s[key]
             idle_s = 0.0
         self._handle(source, e.TransferStalled(transfer.target, transfer.item.message, idle_s, transfer.via))
 
     def _piece_arrived(self, transfer: Transfer) -> None:
-        """A piece of what goes over relays is through: its sender, or a relay, may be gone, or the link cut."""
+        """Handle a piece at the end of its link, on a route over relays.
+
+        If its sender or a relay is gone, or the link is cut, the passage is dropped.
+        """
         piece: Piece = transfer.item
         passage, target = piece.passage, self.hosts[transfer.target]
         if passage.dropped:
@@ -430,18 +440,18 @@ class FaultyWorld(World):
         self._drop_at(source, passage, after_s)
 
     def _is_cut(self, transfer: Transfer) -> bool:
-        """Return whether the link that a message is on was cut for such a message meanwhile."""
+        """Return whether a message's link was cut for such messages while the message was on its way."""
         return self._is_lost(transfer, transfer.began_s)
 
     def _is_lost(self, transfer: Transfer, since_s: float) -> bool:
-        """Return whether the link loses such a message that has been on its way since then."""
+        """Return whether the link loses such a message, on its way since ``since_s``."""
         cuts = [
             cut for via in ("", transfer.via) for cut in self._cuts.get((transfer.source, transfer.target, via), ())
         ]
         return any(cut.loses(transfer, since_s, self.now) for cut in cuts)
 
     def _attack(self, fault: Hostility) -> None:
-        """The next that a hostile host says, to one of the others."""
+        """Have a random host of the run handle the next message of a hostile host, and schedule the next attack."""
         if self.now > fault.at_s + fault.for_s:
             return
         if fault.host not in self._hostile:
@@ -479,8 +489,8 @@ class FaultyWorld(World):
     def _stop(self, fault: Stop) -> None:
         host = self.hosts[fault.host]
         self._stopped[host] = until_s = max(self._stopped.get(host, 0.0), fault.at_s + fault.for_s)
-        if fault.for_s >= host.core.config.liveness_s / 3:  # what ``WOKE_S`` is of it on sockets
-            self._schedule(until_s, self._tell, (host, e.Woke(fault.for_s)))  # before what came meanwhile
+        if fault.for_s >= host.core.config.liveness_s / 3:  # as ``WOKE_S`` on sockets: a third
+            self._schedule(until_s, self._tell, (host, e.Woke(fault.for_s)))  # before the events that came meanwhile
 
     def _restart(self, name: str) -> None:
         self.down.discard(name)
@@ -497,11 +507,14 @@ class FaultyWorld(World):
     def _set_factor(self, name: str) -> None:
         self.hosts[name].factor = self.config.factor_of(name) * max(self._slow[name], default=1.0)
 
-    # --- what must never be ---------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------
 
     def _check(self, host: VirtualHost) -> None:
-        """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
-        runs = [run for run in host.core.runs.values() if run.id.stream_id == self.run_id]  # but those of hostile hosts
+        """Check that no node is on two hosts, and that a finished run stays away from the host.
+
+        A node may hold one output, retain one, and have one set of inputs.
+        """
+        runs = [run for run in host.core.runs.values() if run.id.stream_id == self.run_id]  # no hostile ones
         nodes: set[tuple[RunId, str]] = set()
         for run in runs:
             left = self.left.get((host, run.id.first_generation), -1)
@@ -512,7 +525,7 @@ class FaultyWorld(World):
                 self.begun.setdefault((run.id, name, leaving.version), set()).add(host)
             for name, node in run.flow.nodes.items():
                 version = run.directory.locations[name].version
-                if version > 1:  # each is of a hand-over, this one perhaps begun and over with one event
+                if version > 1:  # a hand-over, perhaps begun and over in one event
                     self.begun.setdefault((run.id, name, version - 1), {host})
                 held, sent = node.output, node.window.last
                 if held is not None and sent is not None:
@@ -527,6 +540,6 @@ class FaultyWorld(World):
 
 
 def _run_of(command: e.Command) -> RunId:
-    """The run that a command is about, if it is about one."""
+    """Return the run of a command. A command without a run has ``NO_RUN``."""
     run: RunId = command.install.run if isinstance(command, e.OpenRun) else getattr(command, "run", NO_RUN)
     return run

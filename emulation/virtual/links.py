@@ -1,44 +1,46 @@
-"""How messages get from host to host in virtual time: three models of what they wait for. Pure.
+"""Transport of messages between hosts in virtual time: three models of the queues and rates of links. Pure.
 
-``SingleInterface``, the model of Ranganathan et al. (1998), section 2: a host sends or receives at most one message
-at a time. A message waits until both its ends are idle; of those that could go, control messages go first, then
-probes (an eighth of an image), then partitions, and older ones before younger. ``IndependentLinks``, as tc shapes them:
-every directed link is a queue of its own for bulk transfers, one after the other; control messages pass them by, unless
-the network has no band for them (R10).
-``SharedLinks``, the bounded multi-port model (Benoit et al. 2008, section 2.2): the same, and hosts with a limited
-interface share its rate among all that they send and receive at once.
+``SingleInterface`` is the model of Ranganathan et al. (1998), section 2: a host sends or receives at most one message
+at a time. A message waits until both its ends are idle. Among the messages that could go, control messages go first,
+then probes (an eighth of an image), then partitions. Within a rank the oldest goes first. ``IndependentLinks`` are
+links as tc shapes them. Every directed link has a queue of its own, which sends bulk one transfer at a time. Control
+messages pass the queue, unless the network has no band for control messages (R10). ``SharedLinks`` is the bounded
+multi-port model (Benoit et al. 2008, section 2.2). It adds hosts with a limited interface, whose rate is shared among
+the messages that the host sends and receives at once.
 
 A message takes the start-up cost and then its bytes at the link's rate, integrated exactly over the trace's steps.
 
-A ``ShapedLink`` has delays and losses besides, as a scenario gives them to packets. What TCP makes of these is told of
-whole messages:
+A ``ShapedLink`` also has delays and losses, which a scenario defines for packets. With TCP, these have the following
+effects on whole messages:
 
-- R1: a message is there a delay after its last byte has left; meanwhile the link takes the next one.
-- R2: a delay varies from message to message by its jitter, and no message overtakes another of its connection: what is
-  bulk has one, what is control another.
-- R3: packets that are lost or corrupted are sent again, and take the link's rate again, until all have come through.
-  Each such round takes a round trip, or the time-out of TCP where too few packets follow for a receiver to tell.
-- R4: a packet that is duplicated takes the link's rate twice. One that is sent at once, instead of after its delay,
-  waits at the receiver for those before it.
-- R5: a sender hears that a message has arrived when the answer has come back.
-- R6: a link that is cut carries nothing; what is on its way waits. One that is cut for good carries nothing any more.
-- R7: a host with a limited interface sends, and receives, one message's bytes after the other at that rate. It has an
-  interface for each network. A host with an up rate sends at the lesser of this and its interface's rate. A host with a
-  down rate receives at the lesser of this and its interface's rate.
+- R1: a message arrives a delay after its last byte has left. Meanwhile the link sends the next message.
+- R2: a delay varies from message to message by its jitter. No message overtakes an earlier message of its connection.
+  Bulk has one connection, control messages have a second.
+- R3: lost or corrupted packets are sent again, and take the link's rate again, until every packet has come through.
+  Every such round takes a round trip. If too few packets follow for a receiver to detect the loss, the time-out of TCP
+  is added.
+- R4: a duplicated packet takes the link's rate twice. A reordered packet, which is sent at once instead of after its
+  delay, waits at the receiver for the packets before it.
+- R5: a sender is notified of an arrival when the answer has come back.
+- R6: a link that is cut carries nothing, and the messages on their way wait. A link that is cut for good never carries
+  anything again.
+- R7: a host with a limited interface sends at that rate one message's bytes after the other, and receives likewise. A
+  host has an interface for each network. A host with an up rate sends at the lesser of this and the interface's rate. A
+  host with a down rate receives at the lesser of this and the interface's rate.
 
-Of ``SharedLinks``:
+Rules of ``SharedLinks``:
 
-- R8: what goes at once has max-min fair rates: none can be raised without lowering one that is no higher, where no link
-  carries more than its own rate, and no interface more than its rate of what it sends and receives together. All that
-  a host sends together has at most its up rate, all that it receives together at most its down rate.
+- R8: messages that go at once have max-min fair rates: no rate can be raised without lowering a rate that is no higher.
+  No link carries more than its own rate. No interface sends and receives together more than its rate. A host sends in
+  total at most at its up rate, and receives in total at most at its down rate.
 - R9: rates are shared anew as soon as a message begins or ends, or the rate of a link in use changes.
 
-Of ``IndependentLinks`` and ``SharedLinks``, where ``control_band`` is False:
+Rules of ``IndependentLinks`` and ``SharedLinks`` if ``control_band`` is False:
 
-- R10: a control message whose bytes could go waits for the bulk that its link has under way or waiting at that moment.
-  It waits as long as the bytes of this bulk still need (shared: at the rate they have then), without start-up costs and
-  round trips, and at most as long as the link alone takes to carry a full queue.
-- R11: control messages of a link leave in the order in which they came to it.
+- R10: a control message whose bytes could go waits for the bulk on its link at that moment. The wait is the time that
+  the remaining bytes of this bulk need (shared: at the rate of that moment), without start-up costs and round trips.
+  The wait is at most the time in which the link alone carries a full queue.
+- R11: control messages leave a link in the order of their arrival at the link.
 """
 
 from __future__ import annotations
@@ -60,19 +62,19 @@ from thalweg.middleware.errors import TraceError
 from thalweg.middleware.network.view import NET, Cable, Link, cable_of
 
 CONTROL, PROBE, BULK = RANKS = range(3)
-Schedule = Callable[[float, Callable[[Any], None], Any], None]  # (at, call, with what)
+Schedule = Callable[[float, Callable[[Any], None], Any], None]  # (time, call, argument)
 
 
-LinkRate = Rates  # what a link can carry over time; ``BandwidthTrace`` and ``Window`` are such
+LinkRate = Rates  # rates of a link over time, such as a ``BandwidthTrace`` or a ``Window``
 
 
 class Transfer:
-    """The ``number``-th message on its way; ``item`` is the sender's own. The times are set when it starts.
+    """The ``number``-th message, on its way over one link. ``item`` belongs to the sender. A start sets the times.
 
-    ``link``: the one that it takes, over the network ``via``, as a ``Link`` hashes. ``follows``: it is a later piece of
-    what has begun, and costs no start-up.
-    ``back_s``: from its arrival until its sender hears of it. ``waits_s``: the part of ``took_s`` in which the sender
-    waits for round trips and none of its bytes goes.
+    ``link``: the link of the message over the network ``via``, equal to a ``Link``. ``follows``: the transfer is a
+    later piece of a passage that has begun, and has no start-up cost. ``back_s``: time from the arrival until the
+    sender is notified. ``waits_s``: the part of ``took_s`` in which the sender waits for round trips and sends no
+    bytes.
     """
 
     __slots__ = (
@@ -91,16 +93,16 @@ class Transfer:
 
 
 SEGMENT_BYTES = 1448  # of a message in a packet: 1500 bytes without the headers of IPv4 and TCP with time stamps
-FEW_PACKETS = 4  # a lost packet is told by three later ones, or by a time-out; RFC 5681, section 3.2
-TIME_OUT_S = 0.2  # Linux's least
+FEW_PACKETS = 4  # three later packets reveal a lost packet, or else a time-out does; RFC 5681, section 3.2
+TIME_OUT_S = 0.2  # minimum in Linux
 
 
 class ShapedLink:
-    """A link with the rate of ``rates``, and the delays and losses of ``shapes``, each from its time on.
+    """Link with the rate of ``rates``, and with the delays and losses of ``shapes``, each from its time on.
 
-    ``key``: what chance on the link depends on, besides the number of a message. ``time_out_s``: of TCP, in the link's
-    time. ``time_scale``: of the testbed that the link stands for, which counts its usual queue in time of the wall. It
-    knows what it has carried: each world needs links of its own.
+    ``key``: seed of the link's random draws, together with the number of a message. ``time_out_s``: time-out of TCP, in
+    the link's time. ``time_scale``: time scale of the testbed that the link represents. The testbed sizes its usual
+    queue in time of the clock. The link keeps the times of the last arrivals, so every world needs links of its own.
     """
 
     def __init__(
@@ -125,25 +127,28 @@ class ShapedLink:
         return self.rates.until_s(t_s)
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that a message's bytes take from ``start_s`` on, if none is lost; infinity where none arrives."""
+        """Return the seconds that a message's bytes take from ``start_s`` on, without losses.
+
+        Infinity: the link is cut for good.
+        """
         try:
             return self.rates.transfer_time_s(size_bytes, start_s)
-        except TraceError:  # R6: cut for good
+        except TraceError:  # R6: the link is cut for good
             return math.inf
 
     def shape_at(self, t_s: float) -> LinkShape:
-        """Of the delays and losses; its rate is not meant."""
+        """Return the delays and losses at a time. The rate of the shape is not to be used."""
         return self._shapes[max(0, bisect_right(self._from_s, t_s) - 1)]
 
     def queue_bytes_at(self, t_s: float) -> int:
-        """Return the limit of the link's queue at its rate of that moment."""
+        """Return the limit of the link's queue at the rate of a moment."""
         shape = self.shape_at(t_s)._replace(rate_bps=self.rate_at(t_s))
         return shape.dilated(self._time_scale).queue_bytes
 
     def again(self, transfer: Transfer, start_s: float, back_s: float) -> tuple[int, float]:
-        """The bytes of a message that take the link's rate once more, and how long is waited to know which.
+        """Return the bytes of a message that take the link's rate again, and the time of the rounds that detect losses.
 
-        ``back_s``: the delay of the way back.
+        ``back_s``: the delay of the link in the opposite direction.
         """
         shape = self.shape_at(start_s)
         spoilt = 1 - (1 - shape.loss) * (1 - shape.corrupt)
@@ -162,7 +167,7 @@ class ShapedLink:
         return extra * min(SEGMENT_BYTES, transfer.size_bytes), waits_s
 
     def arrives_s(self, transfer: Transfer, sent_s: float) -> float:
-        """When a message is there whose last byte left at ``sent_s``."""
+        """Return the arrival time of a message whose last byte left at ``sent_s``."""
         shape, connection = self.shape_at(sent_s), int(transfer.rank != CONTROL)
         delay_s = shape.delay_s
         if shape.jitter_s:
@@ -174,7 +179,7 @@ class ShapedLink:
 
 
 def _lost(packets: int, shape: LinkShape, spoilt: float, dice: Random) -> int:
-    """Return how many of so many packets in a row are lost or corrupted."""
+    """Return the number of packets, of ``packets`` in a row, that are lost or corrupted."""
     if not shape.loss_burst:
         return plain_sum(dice.random() < spoilt for _ in range(packets))
     (begins, ends), count = shape.gilbert, 0
@@ -186,7 +191,7 @@ def _lost(packets: int, shape: LinkShape, spoilt: float, dice: Random) -> int:
 
 
 def _spread(distribution: str, dice: Random) -> float:
-    """How far a delay is from its mean, in units of the jitter, as netem draws it."""
+    """Return the deviation of a delay from its mean, in units of the jitter, drawn as netem does."""
     if distribution == "uniform":
         return dice.uniform(-1.0, 1.0)
     normal, pareto = dice.gauss(0.0, 1.0), (dice.paretovariate(3.0) - 1.5) / math.sqrt(0.75)  # means 0, deviations 1
@@ -194,10 +199,10 @@ def _spread(distribution: str, dice: Random) -> float:
 
 
 class LinkModel(ABC):
-    """The links between hosts. ``send`` takes a transfer; ``arrived`` is called with it when it is there.
+    """Base of the models of the links between hosts.
 
-    ``config``: says the start-up cost, what hosts are limited to, and whether control messages pass bulk by. Raises
-    KeyError for a pair of hosts without a link over the network that is asked for.
+    ``arrived`` is called with a transfer when the transfer arrives. ``config`` has the start-up cost, the limits of
+    hosts, and ``control_band``. Raises KeyError for a pair of hosts without a link over the requested network.
     """
 
     def __init__(
@@ -209,22 +214,22 @@ class LinkModel(ABC):
     ) -> None:
         self.links: dict[tuple[str, ...], LinkRate] = dict(links.items())
         self.config, self.startup_s, self.schedule, self.arrived = config, config.startup_s, schedule, arrived
-        self._shaped = {link: one for link, one in self.links.items() if isinstance(one, ShapedLink)}
-        # of a cable, for sending and for receiving: the rate, and when it is free
+        self._shaped = {link: shaped for link, shaped in self.links.items() if isinstance(shaped, ShapedLink)}
+        # by cable, for sending and for receiving: the rate, and the time from which the cable is free
         self._limits_bps: dict[tuple[Cable, bool], float] = _limits_bps(config) if self._shaped else {}
         self._free_s: dict[tuple[Cable, bool], float] = {}
 
     @abstractmethod
     def send(self, transfer: Transfer, now: float) -> None:
-        """Take a message, which goes as soon as those before it let it."""
+        """Accept a message, which goes as soon as earlier messages permit."""
 
     def _start(self, transfer: Transfer, now: float) -> None:
-        """Let the bytes of a message go: ``_through`` is called when the last of them has left."""
+        """Start the bytes of a message. ``_through`` is called when the last byte has left."""
         bytes_from_s = now if transfer.follows else now + self.startup_s
         self._leaves(transfer, now, self._left_s(transfer, bytes_from_s))
 
     def _leaves(self, transfer: Transfer, began_s: float, end_s: float) -> None:
-        """Set a message's times, and have ``_through`` called when its last byte leaves."""
+        """Set a message's times, and schedule ``_through`` for the time at which its last byte leaves."""
         transfer.began_s = began_s
         transfer.ends_s = end_s
         transfer.took_s = end_s - began_s
@@ -232,12 +237,18 @@ class LinkModel(ABC):
             self.schedule(end_s, self._through, transfer)
 
     def _left_s(self, transfer: Transfer, start_s: float) -> float:
-        """Return when the last byte of a message has left whose bytes go from ``start_s`` on; infinity for never."""
+        """Return the time at which the last byte of a message has left, if the bytes go from ``start_s`` on.
+
+        Infinity: never.
+        """
         end_s = start_s + self.links[transfer.link].transfer_time_s(transfer.size_bytes, start_s)
         return self._shaped_end_s(transfer, start_s, end_s) if self._shaped else end_s
 
     def _shaped_end_s(self, transfer: Transfer, start_s: float, end_s: float) -> float:
-        """When its last byte has left for good; were nothing lost, and no interface limited, at ``end_s``."""
+        """Return the time at which the last byte of a message has left for good.
+
+        ``end_s``: this time without losses and without limited interfaces.
+        """
         link = self._shaped[transfer.link]
         extra_bytes, waits_s = self._again(transfer, start_s)
         if end_s < math.inf and (extra_bytes or waits_s):
@@ -252,14 +263,14 @@ class LinkModel(ABC):
         return end_s
 
     def _limits_of(self, transfer: Transfer) -> Iterator[tuple[tuple[Cable, bool], float]]:
-        """Yield the ends of a message's link that are limited: the sender's, the receiver's, and the rate of each."""
+        """Yield the limited ends of a message's link, the sender's and the receiver's, each with its rate."""
         for host, receives in ((transfer.source, False), (transfer.target, True)):
             end = cable_of(host, transfer.via), receives
             if rate_bps := self._limits_bps.get(end):
                 yield end, rate_bps
 
     def _again(self, transfer: Transfer, start_s: float) -> tuple[int, float]:
-        """The bytes of a message that take its link's rate once more, and how long is waited to know which."""
+        """Set a transfer's ``back_s``, and return the result of ``ShapedLink.again``: 0 without shaped links."""
         if not self._shaped:
             return 0, 0.0
         back = self._shaped[Link(transfer.target, transfer.source, transfer.via)]
@@ -268,10 +279,10 @@ class LinkModel(ABC):
 
     @abstractmethod
     def _through(self, transfer: Transfer) -> None:
-        """The last byte of a message has left: what waited for it goes."""
+        """Handle the departure of a message's last byte: start the messages that waited for it."""
 
     def _there(self, transfer: Transfer) -> None:
-        """Its bytes have left: it arrives now, or after the link's delay."""
+        """Have a message arrive whose bytes have left: now, or after the link's delay."""
         if self._shaped:
             at_s = self._shaped[transfer.link].arrives_s(transfer, transfer.ends_s)
             self.schedule(at_s, self.arrived, transfer)
@@ -281,30 +292,30 @@ class LinkModel(ABC):
 
 def _limits_bps(config: WorldConfig) -> dict[tuple[Cable, bool], float]:
     """Return the limit of each cable for sending (False) and receiving (True): the lesser of its two rates."""
-    found: dict[tuple[Cable, bool], float] = {}
+    least_bps: dict[tuple[Cable, bool], float] = {}
     for receives, own_bps in ((False, config.up_bps), (True, config.down_bps)):
         for limits in (config.interfaces_bps, own_bps):
             for cable, rate_bps in limits.items():
-                found[cable, receives] = min(rate_bps, found.get((cable, receives), math.inf))
-    return found
+                least_bps[cable, receives] = min(rate_bps, least_bps.get((cable, receives), math.inf))
+    return least_bps
 
 
 class IndependentLinks(LinkModel):
-    """Links do not hinder each other."""
+    """Links without influence on the rates of other links, with one queue of bulk for each link."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._queues: dict[tuple[str, ...], deque[Transfer]] = {
             link: deque() for link in self.links
-        }  # the first is going
-        self._control_s: dict[tuple[str, ...], float] = {}  # by link: when its last control message has left
+        }  # the first is under way
+        self._control_s: dict[tuple[str, ...], float] = {}  # by link: time at which its last control message leaves
 
     def send(self, transfer: Transfer, now: float) -> None:
         queue = self._queues[transfer.link]
         if transfer.rank == CONTROL:
             if self.config.control_band:
                 self._start(transfer, now)
-            elif self.startup_s:  # R10: it joins the queue when its bytes could go
+            elif self.startup_s:  # R10: the message joins the queue when its bytes could go
                 self.schedule(now + self.startup_s, self._join, (transfer, now))
             else:
                 self._join((transfer, now))
@@ -314,17 +325,17 @@ class IndependentLinks(LinkModel):
             self._start(transfer, now)
 
     def _join(self, sent: tuple[Transfer, float]) -> None:
-        """Let a control message, and when it was sent, wait behind the bulk of its link."""
+        """Have a control message, with its time of sending, wait behind the bulk of its link."""
         transfer, began_s = sent
         now = began_s + self.startup_s
         from_s = now + self._queued_s(transfer.link, now)
         end_s = self._left_s(transfer, from_s) if from_s < math.inf else math.inf
-        end_s = max(end_s, self._control_s.get(transfer.link, 0.0))  # R11: not before the one before it
+        end_s = max(end_s, self._control_s.get(transfer.link, 0.0))  # R11: not before the control message in front
         self._control_s[transfer.link] = end_s
         self._leaves(transfer, began_s, end_s)
 
     def _queued_s(self, link: tuple[str, ...], now: float) -> float:
-        """Return how long the bulk of a link that is queued now keeps a control message waiting (R10)."""
+        """Return the time for which the bulk in a link's queue keeps a control message waiting (R10)."""
         queue, rates = self._queues[link], self.links[link]
         if not queue:
             return 0.0
@@ -338,15 +349,15 @@ class IndependentLinks(LinkModel):
         return min(needs_s, most_s)
 
     def _needs_s(self, transfer: Transfer, now: float, most_bits: float) -> float:
-        """Return how long the bytes of the message that is going still need; all of them if it is starting up.
+        """Return the time that the remaining bytes of the message under way need. In its start-up all bytes remain.
 
-        It may be infinity if the link could carry ``most_bits`` in this time.
+        The result may be infinity if the link could carry ``most_bits`` in this time.
         """
         bytes_from_s = transfer.began_s if transfer.follows else transfer.began_s + self.startup_s
         return max(0.0, transfer.ends_s - transfer.waits_s - max(now, bytes_from_s))
 
     def _alone_s(self, transfer: Transfer, start_s: float) -> float:
-        """Return how long the bytes of a message take from ``start_s`` on, if no other message is in their way."""
+        """Return the time that the bytes of a message take from ``start_s`` on if no other message is in the way."""
         least_s = (8 * transfer.size_bytes / rate_bps for _, rate_bps in self._limits_of(transfer))
         return max(self.links[transfer.link].transfer_time_s(transfer.size_bytes, start_s), *least_s, 0.0)
 
@@ -360,13 +371,13 @@ class IndependentLinks(LinkModel):
 
 
 def _queue_bytes(link: LinkRate, t_s: float) -> int:
-    """Return the limit of a link's queue at its rate of that moment: its own, or the usual one."""
+    """Return the limit of a link's queue at the rate of a moment: the link's own limit, or the usual limit."""
     return link.queue_bytes_at(t_s) if isinstance(link, ShapedLink) else LinkShape(link.rate_at(t_s)).queue_bytes
 
 
 def _carried_s(link: LinkRate, bits: float, start_s: float) -> float:
-    """Return how long a link takes to carry so many bits, headers and all; infinity for never."""
-    most_s = link.transfer_time_s(bits / 8, start_s)  # as long, or longer where the link adds headers
+    """Return the time in which a link carries ``bits``, including headers. Infinity: never."""
+    most_s = link.transfer_time_s(bits / 8, start_s)  # so long, or longer if the link adds headers
     if most_s == math.inf:  # R6: the link is cut for good
         return math.inf
     at_s = start_s
@@ -380,9 +391,9 @@ def _carried_s(link: LinkRate, bits: float, start_s: float) -> float:
 
 
 class _Flow:
-    """A message on its way from ``from_s`` on: what is left of it, at which rate it goes, and when it would be through.
+    """Message on its way from ``from_s`` on, with the remaining bits, the rate and the expected end.
 
-    ``waits_s``: what its sender then waits for besides. ``entered``: its bytes have begun to go.
+    ``waits_s``: time that the sender waits after the last bit. ``entered``: the bytes have begun to go.
     """
 
     __slots__ = ("bits", "cables", "ends_s", "entered", "from_s", "link", "rate_bps", "transfer", "waits_s")
@@ -395,14 +406,14 @@ class _Flow:
 
 
 class SharedLinks(IndependentLinks):
-    """Links share the interfaces of the hosts at their ends, max-min fair."""
+    """Links that share the interfaces of the hosts at their ends, max-min fair."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._limits_bps = _limits_bps(self.config)
         self._flows: list[_Flow] = []
-        self._going: dict[tuple[str, ...], _Flow] = {}  # the last one of each link that has started
-        self._at_s, self._rounds = 0.0, 0  # of the last sharing
+        self._going: dict[tuple[str, ...], _Flow] = {}  # by link: the flow that started last
+        self._at_s, self._rounds = 0.0, 0  # time and number of the last sharing
 
     def _start(self, transfer: Transfer, now: float) -> None:
         if transfer.rank == CONTROL:
@@ -418,7 +429,7 @@ class SharedLinks(IndependentLinks):
         flow.entered = True
         extra_bytes, flow.waits_s = self._again(transfer, now)
         alone_s = link.transfer_time_s(transfer.size_bytes + extra_bytes, now)
-        if alone_s < math.inf:  # R6: else the link is cut for good, and the message stays
+        if alone_s < math.inf:  # R6: else the link is cut for good, and the message never leaves
             flow.bits = link.bits_between(now, now + alone_s)
             self._flows.append(flow)
             self._share(now)
@@ -429,16 +440,16 @@ class SharedLinks(IndependentLinks):
         flow = self._going[transfer.link]
         if not flow.entered:
             return self._alone_s(transfer, flow.from_s)
-        self._share(now)  # so that the flow's bits and rate are those of this moment
+        self._share(now)  # brings the flow's bits and rate up to date
         if not flow.bits:
             return 0.0
         most_bps = flow.link.rate_at(now)
         share = flow.rate_bps / most_bps if most_bps else 1.0
-        bits = flow.bits / share if share else math.inf  # that the link alone would carry in the same time
+        bits = flow.bits / share if share else math.inf  # bits that the link alone would carry in the same time
         return _carried_s(flow.link, bits, now) if bits < most_bits else math.inf
 
     def _share(self, now: float) -> None:
-        """Count what has gone until now, let go what is through, and share the rates until something changes."""
+        """Update the bits of every flow, release finished flows, and set the rates until the next change (R8, R9)."""
         going: list[_Flow] = []
         for flow in self._flows:
             flow.bits = max(0.0, flow.bits - flow.rate_bps * (now - self._at_s))
@@ -465,7 +476,7 @@ class SharedLinks(IndependentLinks):
 
     def _share_again(self, due: tuple[int, float]) -> None:
         number, at_s = due
-        if number == self._rounds:  # R9: nothing has changed since
+        if number == self._rounds:  # R9: no rates have been shared since
             self._share(at_s)
 
 
@@ -476,11 +487,12 @@ def max_min_rates(
     up_bps: Mapping[Cable, float] = {},
     down_bps: Mapping[Cable, float] = {},
 ) -> list[float]:
-    """Fair rates of what goes between hosts at once: ``most_bps`` and ``cables`` of each, and which have limits.
+    """Return the fair rates of messages between hosts that go at once.
 
-    ``interfaces_bps``: of what a cable sends and receives together; ``up_bps``: of what it sends; ``down_bps``: of what
-    it receives. Progressive filling: all rates rise alike, until a link or a limit is full; then those that it carries
-    stay.
+    ``most_bps`` and ``cables`` have the rate of the link, and the cables at its ends, of each message.
+    ``interfaces_bps``: limits of the total that a cable sends and receives. ``up_bps``, ``down_bps``: limits of the
+    total that a cable sends, or receives. Progressive filling: the rates rise alike until a link or a limit is full.
+    The rates of the messages that it carries are then final.
     """
     rates, rising = [0.0] * len(cables), list(range(len(cables)))
     limits = interfaces_bps, up_bps, down_bps
@@ -503,13 +515,13 @@ def max_min_rates(
 
 
 class SingleInterface(LinkModel):
-    """A host does one thing at a time: it sends one message, or receives one."""
+    """Links between hosts that do one thing at a time: send a message, or receive a message."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         hosts = dict.fromkeys(host for link in self.links for host in link[:2])
         self._busy = dict.fromkeys(hosts, False)
-        # of every host, what waits to be sent or received there, by rank, oldest first
+        # by host: the messages that wait there to be sent or received, by rank, oldest first
         self._waiting: dict[str, tuple[list[Transfer], ...]] = {host: ([], [], []) for host in hosts}
 
     def send(self, transfer: Transfer, now: float) -> None:
@@ -525,26 +537,29 @@ class SingleInterface(LinkModel):
         super()._start(transfer, now)
 
     def _through(self, transfer: Transfer) -> None:
-        """What the arrival gives rise to waits with the rest; then both hosts take up something else."""
+        """Deliver the message before its hosts become idle, so that messages caused by the arrival wait with the rest.
+
+        Then start the oldest waiting messages of both hosts.
+        """
         self._there(transfer)
         now = transfer.ends_s
         source, target = transfer.source, transfer.target
         self._busy[source] = self._busy[target] = False
         for rank in RANKS:
-            while (next_one := self._older(source, target, rank)) is not None:
-                self._waiting[next_one.source][rank].remove(next_one)
-                self._waiting[next_one.target][rank].remove(next_one)
-                self._start(next_one, now)
+            while (oldest := self._older(source, target, rank)) is not None:
+                self._waiting[oldest.source][rank].remove(oldest)
+                self._waiting[oldest.target][rank].remove(oldest)
+                self._start(oldest, now)
 
     def _older(self, one_host: str, other_host: str, rank: int) -> Transfer | None:
-        """The oldest that waits at either host and could go."""
-        one, other = self._oldest(one_host, rank), self._oldest(other_host, rank)
-        if one is None or other is None:
-            return one or other
-        return one if one.number < other.number else other
+        """Return the oldest message that waits at one of two hosts and could go."""
+        first, second = self._oldest(one_host, rank), self._oldest(other_host, rank)
+        if first is None or second is None:
+            return first or second
+        return first if first.number < second.number else second
 
     def _oldest(self, host: str, rank: int) -> Transfer | None:
-        """The oldest that waits at a host and could go."""
+        """Return the oldest message that waits at a host and could go."""
         busy = self._busy
         if not busy[host]:
             for transfer in self._waiting[host][rank]:

@@ -1,7 +1,8 @@
-"""What goes over relays in virtual time: in pieces, each of which a relay passes on as it comes. Pure.
+"""Partitions that go over relays in virtual time, in pieces. A relay passes a piece on as soon as it arrives. Pure.
 
-As sockets have it (``shell.relays``): of a link no more pieces are under way than a window, and one counts no more once
-the relay at the link's end has passed it on. So a slow link holds up those before it, and relays hold little.
+The rules of sockets apply (``shell.relays``): on a link at most one window of pieces is under way. A piece stops
+counting when the relay at the link's end has passed the piece on. So a slow link holds up the links before it, and
+relays hold few pieces.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from thalweg.middleware.shell.transfers import CHUNK_BYTES, WINDOW_CHUNKS
 
 
 class Passage:
-    """A partition, the ``number``-th message, on its way from host ``source`` over the hops of ``what``.
+    """Partition, the ``number``-th message, on its way from host ``source`` over the hops of ``what``.
 
-    ``began_s``: when it was sent. ``took_s``: by link, how long it was busy with the pieces that have come.
-    ``relays``: the hosts that have begun to pass it on.
+    ``began_s``: time of sending. ``took_s``: by link, the time that the arrived pieces have kept the link busy.
+    ``relays``: the hosts at the ends of the links that a piece has passed, in order.
     """
 
     __slots__ = (
@@ -37,18 +38,18 @@ class Passage:
 
     @property
     def hops(self) -> tuple[m.LinkEnd, ...]:
-        """What it is sent over."""
+        """Hops of the route over which the partition is sent."""
         assert isinstance(self.what.via, tuple)
         return self.what.via
 
     def header(self, hop: int) -> m.RelayedChunk:
-        """What the host at the end of a hop is told of it."""
+        """Return the header of a chunk that the host at the end of a hop gets."""
         assert isinstance(self.what.message, m.Partition)
         size = self.what.size_bytes
         return m.RelayedChunk(0, size, 0, self.what.message, source=self.source, hops=self.hops, at=hop)
 
     def due(self) -> Iterator[Piece]:
-        """The pieces that go now, which count as sent then."""
+        """Yield the pieces that may go now, and count each piece as sent."""
         for hop in range(len(self.links)):
             while not self.dropped and self.sent[hop] < self._come(hop) and self._under_way(hop) < WINDOW_CHUNKS:
                 yield Piece(self, hop, self.sent[hop])
@@ -63,12 +64,12 @@ class Passage:
 
     @property
     def over(self) -> bool:
-        """Whether all of it is at the end of the route."""
+        """Return whether the whole partition has arrived at the end of the route."""
         return self.there[-1] == self.count
 
 
 class Piece:
-    """A piece of a passage on one of its links."""
+    """Piece of a passage on one link of the route."""
 
     __slots__ = ("hop", "number", "passage")
 

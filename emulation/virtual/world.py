@@ -1,17 +1,17 @@
-"""The virtual shell: the pure cores of many hosts, a simulated clock, and links that follow traces.
+"""Virtual shell: the pure cores of many hosts, a simulated clock, and links that follow traces.
 
-What a host decides is decided by the same ``HostCore`` that the ZeroMQ shell runs; here are only a queue of events,
-what links, disks and processors take, and an application at the client that takes partitions as they come.
+A host is the same ``HostCore`` that the ZeroMQ shell runs. This module adds a queue of events, the times that links,
+disks and processors take, and an application at the client that accepts partitions as they come.
 
 Rules:
 
-- One queue, ordered by time and then by the order in which things were put there; nothing else decides what comes
-  first, so the same world gives the same events, byte for byte.
-- A source reads from its host's disk and an operator computes on its host's processor, one after the other on each, or
-  on as many cores as a host has.
-- A message to another host goes over the link model (see ``virtual.links``); its sender hears that it has arrived, and
-  how long it took, at once. Over relays it goes in pieces (``virtual.passages``).
-- Code of nodes comes from a ``CodeBook``: sizes only, or real values.
+- One queue holds the events, ordered by time and then by the order of their entry. So the same world gives the same
+  events, byte for byte.
+- A source reads from its host's disk, and an operator computes on its host's processor. A device does one thing at a
+  time, a processor as many as it has cores.
+- A message to a second host goes over the link model (``virtual.links``). The sender is notified of the arrival and its
+  duration at once. Over relays a message goes in pieces (``virtual.passages``).
+- The code of nodes comes from a ``CodeBook``: sizes only, or real values.
 
 Source of the resources: Ranganathan et al. (1998), section 4.
 """
@@ -49,16 +49,16 @@ from thalweg.middleware.protocol.stripes import WINDOW
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult, StateCall
 
-MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop
+MAX_EVENTS = 200_000_000  # hours of computing: a simulation with more events has an endless loop
 
 
 CodeBook = Callable[[Node], NodeCode]
 
 
 class VirtualHost:
-    """One host: its core, its devices, its timers and the code of its nodes. ``gone_s``: when it crashed.
+    """State of one host: its core, devices and timers, and the code of its nodes. ``gone_s``: time of its crash.
 
-    ``cores_free_s``: a heap of when each core of its processor is free.
+    ``cores_free_s``: heap of the times from which the cores of the processor are free.
     """
 
     __slots__ = ("code", "core", "cores_free_s", "disk_free_s", "factor", "gone_s", "met", "name", "timers")
@@ -69,15 +69,15 @@ class VirtualHost:
         self.disk_free_s = 0.0
         self.gone_s = math.inf
         self.timers: dict[e.TimerKey, float] = {}
-        self.met: dict[RunId, set[str]] = {}  # by run: the hosts it has a line to
+        self.met: dict[RunId, set[str]] = {}  # by run: the hosts that this host is connected to
         self.code: dict[tuple[RunId, str], NodeCode] = {}  # by run and node
 
 
 class World:
-    """Hosts ``hosts``, the last of them the client, on links that follow ``links``.
+    """Virtual WAN of ``hosts``, of which the last is the client, on links that follow ``links``.
 
-    ``on_record`` gets every record of a core (host, seconds, record); without it cores keep none. ``digest``: keep one
-    of all events. ``answer``: the planner of a run whose operators the client moves.
+    ``on_record`` is called with every record of a core (host, seconds, record). Without it cores keep no records.
+    ``digest``: keep a digest of the events. ``answer``: planner of a run whose operators the client moves.
     """
 
     run_id = RunId("run")
@@ -102,16 +102,16 @@ class World:
         for source, target, via in sorted(tuple(link) for link in links if len(link) > 2):
             for name in (source, target):
                 joined[name][via] = f"tcp://{name}.{via}:2"
-        there = tuple(
+        members = tuple(
             m.Peer(name, f"tcp://{name}:1", m.NetworkEndpoints(ends) if len(ends) > 1 else ends[NET], "1", limit)
             for name, ends in joined.items()
         )
-        self.peers, self.guests = there[: len(hosts)], frozenset(guests)
+        self.peers, self.guests = members[: len(hosts)], frozenset(guests)
         self.hosts = {
             peer.name: VirtualHost(
                 peer.name, HostCore(peer, self.config.core_of(peer.name)), self.config.factor_of(peer.name)
             )
-            for peer in there
+            for peer in members
         }
         for host in self.hosts.values():
             host.core.context.recording = on_record is not None
@@ -120,32 +120,32 @@ class World:
         self.answer: Callable[[e.RequestPlan], e.PlanReady] | None = None
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
         self.on_attached: Callable[[e.QueryStarted], None] | None = None
-        self.driver: Callable[[], None] | None = None  # what the application does then, such as moving operators
-        self.ways: tuple[m.RoutePreference, ...] = ()  # over which networks partitions go at first
-        self.needs: tuple[Need, ...] = ()  # what hosts measure besides bandwidth while a run goes on
-        self.failover: m.Failover | None = None  # how runs outlive their hosts
+        self.driver: Callable[[], None] | None = None  # called at each delivery, for example to move operators
+        self.ways: tuple[m.RoutePreference, ...] = ()  # networks of the edges at the start of a run
+        self.needs: tuple[Need, ...] = ()  # measurements of hosts besides bandwidth during a run
+        self.failover: m.Failover | None = None  # of the runs, or None
         self.failed: str | None = None
-        self.planner_failed: str | None = None  # while data flowed, which went on
-        self.trees: dict[int | None, tuple[Dataflow, Placement]] = {}  # as the client knows them, by stripe; None: else
-        self.attached: dict[int, e.QueryStarted] = {}  # queries that have begun beside the first one
+        self.planner_failed: str | None = None  # while data flowed; the run went on
+        self.trees: dict[int | None, tuple[Dataflow, Placement]] = {}  # by stripe; None: else
+        self.attached: dict[int, e.QueryStarted] = {}  # by number: further queries that have begun
         self.queries_failed: dict[int, str] = {}
-        self.queries_failed_s: dict[int, float] = {}  # when
-        self.open: set[int] = set()  # queries that the application has not left, as in ``client.Run``
+        self.queries_failed_s: dict[int, float] = {}  # time of the failure
+        self.open: set[int] = set()  # queries that the application still uses, as in ``client.Run``
         self.subscribed: dict[tuple[str, int], e.QueryStarted] = {}  # by guest and number
         self.dismissed: dict[tuple[str, int], str] = {}
         self.relocations = 0
         self.reshapings = 0
         self.plans = 0
-        self.planning_s = 0.0  # of this machine's processor
+        self.planning_s = 0.0  # processor time of this machine
         self._code = code
         self._reorderable = FIXED
         self._on_record = on_record
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._number = 0
         self._sent = 0
-        self.carried_bytes: dict[tuple[str, ...], int] = {}  # of messages, by link
+        self.carried_bytes: dict[tuple[str, ...], int] = {}  # by link, of messages
         self._over = False
-        self._sinks: dict[int, set[str]] = {}  # of queries: those that have not ended
+        self._sinks: dict[int, set[str]] = {}  # by query: the sinks that have not ended
         self._reports: dict[Link, LinkEstimate | Latency | Place] = {}
         self._digest = hashlib.sha256() if digest else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=_as_bytes, order="deterministic").encode
@@ -157,12 +157,12 @@ class World:
         heapq.heappush(self._queue, (at_s, self._number, call, what))
 
     def _until(self, over: Callable[[], bool]) -> None:
-        """Let time pass until ``over``, or until nothing is left to happen."""
+        """Let time pass until ``over`` returns true, or until no event is left."""
         queue = self._queue
         pop = heapq.heappop
         while queue and not over():
-            self.now, _, call, what = pop(queue)
-            call(what)
+            self.now, _, call, argument = pop(queue)
+            call(argument)
             if self.events > MAX_EVENTS:
                 raise RunError(f"the simulation did not end within {MAX_EVENTS} events")
 
@@ -170,7 +170,7 @@ class World:
         self._handle(*told)
 
     def _handle(self, host: VirtualHost, event: e.Event) -> None:
-        """One event of one core, and what it commands."""
+        """Have a core handle one event, and carry out the resulting commands."""
         self.events += 1
         if self._digest is not None:
             self._digest.update(self._encode((self.now, host.name, _digest_name(type(event)), event)))
@@ -203,9 +203,10 @@ class World:
 
     @staticmethod
     def _check_way(host: VirtualHost, event: e.Event, send: e.Send) -> None:
-        """On sockets a host reaches those that it has met in the run, and answers who has just said something.
+        """Check that a host with sockets could send this control message.
 
-        The rest is lost; of a probe that nobody waits for, as its run is over here, nothing is lost by that.
+        A host reaches the peers that it has met in the run, and the sender of the message that it handles. Sockets lose
+        other messages. If the run is over here, its probe's result may be lost: no host waits for the result.
         """
         asker = event.sender if isinstance(event, e.MessageReceived) else ""
         heard = send.to == asker or send.to in host.met.get(send.run, ())
@@ -232,7 +233,7 @@ class World:
         self.links.send(transfer, self.now)
 
     def _pass_on(self, passage: Passage) -> None:
-        """Send the pieces of what goes over relays that are where they can go on."""
+        """Send the pieces of a passage that may go now."""
         for piece in passage.due():
             self._sent += 1
             link = piece.link
@@ -241,7 +242,10 @@ class World:
             self._carry(transfer)
 
     def _piece_arrived(self, transfer: Transfer) -> None:
-        """A piece is at the end of its link."""
+        """Handle a piece at the end of its link: pass it on, and deliver the partition after the last piece.
+
+        A passage is dropped if the host there refuses it.
+        """
         piece: Piece = transfer.item
         passage, hop = piece.passage, piece.hop
         if passage.dropped:
@@ -269,7 +273,7 @@ class World:
         self._arrived(whole)
 
     def _drop(self, passage: Passage, after_s: float) -> None:
-        """What went over relays is refused on its way, or gets stuck."""
+        """Drop a passage that is refused or stuck on its way. The source is notified after ``after_s``."""
         self._drop_at(self.hosts[passage.source], passage, after_s)
 
     def _drop_at(self, source: VirtualHost, passage: Passage, after_s: float) -> None:
@@ -296,7 +300,7 @@ class World:
             self._handle(source, self._measured(transfer))
 
     def _measured(self, transfer: Transfer) -> e.TransferMeasured:
-        """What the sender hears of a transfer: the time its bytes took, as what begins it is known beforehand."""
+        """Return the sender's measurement of a transfer: the time of its bytes, without the known start-up cost."""
         send: e.Send = transfer.item
         busy_s = max(0.0, transfer.took_s - self.config.startup_s)
         return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s, send.via)
@@ -305,12 +309,12 @@ class World:
         code = host.code.get((command.run.first_generation, command.node))
         if code is None:
             return
-        made = node_code.make(code, command)
-        if not isinstance(made, NodeResult):
-            self._soon(host, made)
+        outcome = node_code.make(code, command)
+        if not isinstance(outcome, NodeResult):
+            self._soon(host, outcome)
             return
-        seconds = made.seconds * host.factor if command.inputs else made.seconds
-        answer: e.Event = node_code.finished(command, made, seconds)
+        seconds = outcome.seconds * host.factor if command.inputs else outcome.seconds
+        answer: e.Event = node_code.finished(command, outcome, seconds)
         limit_s = self.config.call_timeout_s
         if limit_s is not None and seconds > limit_s:
             seconds, why = limit_s, f"{node_code.name_of(command)} {node_code.not_within(limit_s)}"
@@ -336,8 +340,8 @@ class World:
                 self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
                 host.code.pop((run.first_generation, name), None)
-            case e.CloseRun(run, _, kept):
-                self._drop_code(host, run.first_generation, kept)
+            case e.CloseRun(run, _, keep):
+                self._drop_code(host, run.first_generation, keep)
                 if run not in host.core.coordinator.led:
                     host.met.pop(run, None)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
@@ -362,10 +366,10 @@ class World:
                 host.met.pop(run, None)
                 over = run.first_generation == self.run_id and not (follows or host.name in self.guests)
                 self._over = self._over or over
-            case e.OperatorMoved(run, name, where):
+            case e.OperatorMoved(run, name, new_host):
                 placement = self.trees[run.stripe][1]
-                self.relocations += placement[name] != where  # what stays gets a new version as well
-                placement[name] = where
+                self.relocations += placement[name] != new_host  # an operator that stays may get a new version too
+                placement[name] = new_host
             case e.TreeChanged(run, dataflow, placement):
                 self.trees[run.stripe] = dataflow, placement
                 self.reshapings += 1
@@ -394,7 +398,7 @@ class World:
                 self._reports[Link(source, target)] = estimate
 
     def _code_of(self, host: VirtualHost, command: e.OpenNode | StateCall) -> NodeCode:
-        """The code that a command is about, opened if that is what it wants."""
+        """Return the code of a node that a command concerns. An ``OpenNode`` opens the code first."""
         run = command.run.first_generation
         if not isinstance(command, e.OpenNode):
             return host.code[run, command.node]
@@ -426,29 +430,31 @@ class World:
                 if not left:
                     self.detach(query)
 
-    # --- what the application does ------------------------------------------------------------------------
+    # --- actions of the application -----------------------------------------------------------------------
 
     def find(self, wanted: Iterable[Link], patience_s: float) -> dict[str, Place]:
-        """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
-        return {link.source: found for link, found in self.probe(wanted, patience_s, "coordinates").items()}
+        """Return the network coordinates of the hosts at the start of these links, measured to the links' ends."""
+        return {link.source: place for link, place in self.probe(wanted, patience_s, "coordinates").items()}
 
     def probe(self, wanted: Iterable[Link], patience_s: float, quantity: m.Quantity = "bandwidth") -> dict[Link, Any]:
-        """Measure these links, before a run: estimates, or latencies. Those that took longer than ``patience_s`` are
-        left out, and those of networks that not all share."""
+        """Measure links before a run, and return their estimates, latencies or coordinates.
+
+        Links of further networks, and links that took longer than ``patience_s``, are left out.
+        """
         client = self.hosts[self.client]
         peers = {peer.name: peer for peer in self.peers}
         by_source: dict[str, list[m.Peer]] = {}
         links = {link for link in wanted if len(link) == 2}
         self._reports.clear()
         for source, target in sorted(links):
-            measured = target in by_source and peers[source] in by_source[target]  # by the echo
+            measured = target in by_source and peers[source] in by_source[target]  # an echo measures both directions
             if quantity == "coordinates" or not measured:
                 by_source.setdefault(source, []).append(peers[target])
         for source, targets in by_source.items():
-            there = tuple(targets), peers[self.client]
-            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *there, quantity))
+            ends = tuple(targets), peers[self.client]
+            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *ends, quantity))
         until_s = self.now + patience_s
-        self._schedule(until_s, lambda _: None, None)  # so that nothing that comes later is waited for
+        self._schedule(until_s, lambda _: None, None)  # an event at the end of the wait
         if quantity == "latency":
             links = {link for link in links if peers[link[1]] in by_source.get(link[0], ())}
         if quantity == "coordinates":
@@ -466,10 +472,9 @@ class World:
         known: Mapping[Link, LinkEstimate] | None = None,
         reorderable: Reorderable = FIXED,
     ) -> None:
-        """Run a dataflow until every host has forgotten it. ``failed`` says why it ended early, if it did.
+        """Run a dataflow until every host has forgotten the run. ``failed`` has the reason if the run ended early.
 
-        ``reorderable``: which codes are reorderable, for an adaptation or a driver that changes the tree. ``known``:
-        what was measured of links before.
+        ``reorderable``: for an adaptation or a driver that changes the tree. ``known``: earlier measurements of links.
         """
         self.trees, self._reorderable = {None: (dataflow, dict(placement))}, reorderable
         self._run_until_over(self._request(self.run_id, partitions, adaptation, label, known))
@@ -483,7 +488,7 @@ class World:
         known: Mapping[Link, LinkEstimate] | None = None,
         reorderable: Reorderable = FIXED,
     ) -> None:
-        """Run a stream over several trees, as ``run`` does over one."""
+        """Run a stream over several trees, as ``run`` does over one tree."""
         self.trees = {number: (dataflow, dict(placement)) for number, (dataflow, placement) in enumerate(stripes.trees)}
         self._reorderable = reorderable
         requests = [
@@ -507,7 +512,7 @@ class World:
         label: str,
         known: Mapping[Link, LinkEstimate] | None,
     ) -> e.RunRequested:
-        """What the client's core is asked for: a run over its tree."""
+        """Return the request to the client's core for a run over the run's tree."""
         dataflow, placement = self.trees[run.stripe]
         install = m.Install(
             run=run,
@@ -533,7 +538,7 @@ class World:
         self._until(self._is_over)
 
     def begin(self, call: Callable[[], None]) -> None:
-        """Have the application do this when it has asked for the run, at once."""
+        """Have the application call ``call`` as soon as it has requested the run."""
         self._schedule(self.now, lambda _: call(), None)
 
     def _is_over(self) -> bool:
@@ -541,8 +546,10 @@ class World:
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
-        """The run's graph and where its nodes are, as far as the client has heard; of several trees the first, and
-        what is above them."""
+        """Graph and placement of the run, as the client knows them.
+
+        For several trees: the first tree and the upper graph.
+        """
         below, above = self.trees.get(0), self.trees.get(None)
         if below is not None and above is not None:
             return whole(PlacedGraph(*below), PlacedGraph(*above))
@@ -550,27 +557,27 @@ class World:
 
     @property
     def _top(self) -> Dataflow:
-        """The graph that has the sinks."""
+        """Graph that contains the sinks."""
         return self.trees[None if None in self.trees else 0][0]
 
     @property
     def placement(self) -> Placement:
-        """Where the nodes are, as far as the client has heard."""
+        """Placement of the nodes, as the client knows it."""
         return self.tree[1]
 
     def move(self, placement: Mapping[str, str], stripe: int | None = None) -> None:
-        """Have operators of the run, or of a stripe, change hosts, as ``client.Run.move``."""
+        """Request moves of operators of the run, or of a stripe, as ``client.Run.move`` does."""
         wish = e.PlacementProposed(self._run_of(stripe), dict(placement), "asked for")
         self._soon(self.hosts[self.client], wish)
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int | None = None) -> None:
-        """Have the run, or a stripe, go on as another tree, as ``client.Run.reshape``."""
+        """Request that the run, or a stripe, continue with a new tree, as ``client.Run.reshape`` does."""
         run = self._run_of(stripe)
         wish = e.PlacementProposed(run, dict(placement), "asked for", dataflow, *self._reorderable)
         self._soon(self.hosts[self.client], wish)
 
     def reroute(self, ways: tuple[m.RoutePreference, ...]) -> None:
-        """Have partitions go over other networks from some partition on, as the client's planner does."""
+        """Request that partitions go over other networks from a later partition on, as the client's planner does."""
         self._soon(self.hosts[self.client], e.PlacementProposed(self.run_id, {}, "networks", ways=ways))
 
     def _run_of(self, stripe: int | None) -> RunId:
@@ -579,39 +586,42 @@ class World:
     def attach(
         self, query: int, dataflow: Dataflow, placement: Mapping[str, str], apart: Mapping[str, float] | None = None
     ) -> None:
-        """Have another query begin in the run, as ``client.Run.attach``; it does not share what is ``apart``."""
+        """Request that a query join the run, as ``client.Run.attach`` does.
+
+        The query does not share the nodes in ``apart``.
+        """
         self.open.add(query)
         wish = e.AttachRequested(self.run_id, query, dataflow, dict(placement), dict(apart or {}))
         self._soon(self.hosts[self.client], wish)
 
     def detach(self, query: int) -> None:
-        """Have a query leave, as ``client.Run.detach``: with the last one the run is over."""
+        """Have a query leave, as ``client.Run.detach`` does. With the last query the run is over."""
         if query in self.open:
             self.open.discard(query)
             leaves = e.DetachRequested(self.run_id, query) if self.open else e.RunAbandoned(self.run_id)
             self._soon(self.hosts[self.client], leaves)
 
     def allow(self, names: Iterable[str]) -> None:
-        """Let these guests, and no others, subscribe, as ``client.Run.allow``."""
+        """Let these guests subscribe, and no further guests, as ``client.Run.allow`` does."""
         self._soon(self.hosts[self.client], e.SubscribersAllowed(self.run_id, 0, frozenset(names)))
 
     def subscribe(self, guest: str, number: int, node: str) -> None:
-        """Have a guest take the partitions of a node, as ``client.Client.subscribe``."""
+        """Have a guest subscribe to the partitions of a node, as ``client.Client.subscribe`` does."""
         owner = next(peer for peer in self.peers if peer.name == self.client)
         self._soon(self.hosts[guest], e.SubscribeRequested(self.run_id, number, node, owner))
 
     def unsubscribe(self, guest: str, number: int) -> None:
-        """Have it leave, as ``client.Subscription.detach``."""
+        """End a guest's subscription, as ``client.Subscription.detach`` does."""
         self._soon(self.hosts[guest], e.UnsubscribeRequested(self.run_id, number))
 
     @property
     def log_digest(self) -> str:
-        """Over every event that any core was told of, in order, with its time and host."""
+        """Digest of every event that a core has handled, in order, with its time and host."""
         assert self._digest is not None
         return f"sha256:{self._digest.hexdigest()}"
 
 
-# Events that have other names today. Digests of events keep the names that they began with (``tests/test_golden.py``).
+# Events with a new name. Digests of events keep the original name (``tests/test_golden.py``).
 _RENAMED: Mapping[type[e.Event], str] = {
     e.OutputCommitted: "Had",
     e.PlanReady: "Planned",
@@ -625,7 +635,7 @@ def _digest_name(kind: type[e.Event]) -> str:
 
 
 def _as_bytes(value: Any) -> Any:
-    """Values as they go into the digest of events."""
+    """Return the form in which a value goes into the digest of events."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).data).digest()
     if isinstance(value, Parcel):

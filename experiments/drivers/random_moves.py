@@ -1,13 +1,13 @@
-"""Moves at random, for tests: a driver of a run from outside, through the calls that any application has.
+"""Random moves for tests: a driver of a run that uses the calls of an application.
 
 Rules:
 
-R1. At every partition that is delivered some operators are asked to be elsewhere, or the tree to be another one, unless
-    what was asked for last is still to come.
-R2. An operator has moved when the run says that it is where it was asked to be.
-R3. The run says nothing of what it refuses. What has not come about when the partitions that were in the tree are out
-    is asked for again, which changes nothing where it is under way, and given up in the end.
-R4. When as many have moved as shall, and the tree has changed as often, nothing more is asked for.
+R1. At every delivered partition the driver requests moves of some operators, or a change of the tree. While the last
+    request is open, nothing new is requested.
+R2. An operator has moved when the run reports the operator at the requested host.
+R3. The run does not report refusals. If a request has not come about when the partitions in the tree are delivered, the
+    driver repeats the request. The repetition has no effect on a change under way. In the end the driver gives up.
+R4. After the set numbers of moves and changes of the tree, the driver requests nothing more.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.planning.registry import Driver, RandomReshapes
 
 MAX_FAN_IN = 4
-GRACE = 2  # partitions, beyond those that are in the tree
-TRIES = 4  # to ask for something
+GRACE = 2  # partitions to wait for beyond the partitions in the tree
+TRIES = 4  # number of tries of a request
 
 
 class Movable(Protocol):
-    """A run as its application has it: ``client.Run``, or one in virtual time."""
+    """Run as its application uses it: ``client.Run``, or a run in virtual time."""
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]: ...
@@ -42,7 +42,10 @@ class Movable(Protocol):
 
 
 class RandomMover:
-    """Moves operators of ``run`` to any of ``hosts``, and has its tree change; ``free``: the reorderable codes."""
+    """Driver that moves operators of ``run`` to random hosts of ``hosts``, and changes the tree.
+
+    ``free``: the reorderable codes.
+    """
 
     def __init__(
         self,
@@ -54,30 +57,30 @@ class RandomMover:
         self._run, self._free = run, free
         self._there = hosts if callable(hosts) else lambda: hosts
         self._random = Random(options.seed)
-        self._moves = options.moves  # that are left
+        self._moves = options.moves  # moves that are left
         self._reshapes = options.reshapes if isinstance(options, RandomReshapes) else 0
-        self._asked: Placement = {}  # where operators are to be
-        self._before: Dataflow | None = None  # the tree that is to change
+        self._asked: Placement = {}  # requested hosts of operators
+        self._before: Dataflow | None = None  # tree before the requested change
         self._ask: Callable[[], object]
         self._tries = self._wait = 0
 
     @property
     def _hosts(self) -> Sequence[str]:
-        """Those that are there."""
+        """Hosts that are present."""
         return self._there()
 
     @property
     def _open(self) -> bool:
-        """Whether something that was asked for is still to come."""
+        """Return whether a request is still open."""
         return bool(self._asked) or self._before is not None
 
     @property
     def left(self) -> int:
-        """How many moves and changes of the tree have still to be seen done."""
+        """Number of moves and changes of the tree that have still to come about."""
         return self._moves + self._reshapes
 
     def on_delivered(self) -> None:
-        """The application has got a partition."""
+        """Handle the delivery of a partition: check the open requests, and make or repeat a request."""
         flow, placement = self._run.tree
         self._take_stock(flow, placement)
         self._wait -= 1
@@ -86,22 +89,22 @@ class RandomMover:
         if not self._open or self._tries == 0:
             self._choose(flow, placement)
         if self._open:
-            with suppress(PlacementError):  # a host has gone: it is there again for a later try, or another is chosen
+            with suppress(PlacementError):  # a host has gone: a later try finds the host again, or a new one
                 self._ask()
             self._tries -= 1
             self._wait = max(flow.level.values()) + GRACE
 
     def _take_stock(self, flow: Dataflow, placement: Placement) -> None:
         for name, host in list(self._asked.items()):
-            if placement.get(name, host) == host:  # R2: the run says that the operator is where it was asked to be
-                self._moves -= name in placement  # else it has gone with another tree
+            if placement.get(name, host) == host:  # R2: the run reports the operator at the requested host
+                self._moves -= name in placement  # else the operator is not in the new tree
                 del self._asked[name]
         if self._before is not None and self._before is not flow:
             self._reshapes -= 1
             self._before = None
 
     def _choose(self, flow: Dataflow, placement: Placement) -> None:
-        """Something else to ask for, if there is more to be done."""
+        """Choose the next request, if moves or changes of the tree are left."""
         self._asked, self._before, self._tries = {}, None, TRIES
         if len(self._hosts) < 2:
             return
@@ -113,59 +116,59 @@ class RandomMover:
             free = [name for name in flow.operators if flow.by_name[name].pinned is None]
             some = min(self._moves, max(1, len(free) // 2), len(free))
             self._asked = {name: self._elsewhere(placement[name]) for name in self._random.sample(free, some)}
-            self._ask = functools.partial(self._run.move, self._asked)  # what of it is still to come
+            self._ask = functools.partial(self._run.move, self._asked)  # only the moves that are still open
 
     def _elsewhere(self, host: str) -> str:
-        return self._random.choice([each for each in self._hosts if each != host])
+        return self._random.choice([name for name in self._hosts if name != host])
 
 
 def shuffled(
     flow: Dataflow, placement: Placement, free: Collection[Code], hosts: Sequence[str], below: Callable[[int], int]
 ) -> tuple[Dataflow, Placement]:
-    """Another tree that makes the same combinations, and where its operators are to be.
+    """Return a random tree with the same combinations, and a placement of its nodes.
 
     Args:
-        flow, placement: the tree there is; operators that are not free stay.
+        flow, placement: the present tree. Operators that are not free stay.
         free: the codes that are reorderable.
-        below: a number at random in ``range(limit)``.
+        below: returns a random number in ``range(limit)``.
     """
     nodes: list[Node] = []
     where: Placement = {}
     count = 0
 
     def build(name: str) -> str:
-        """The new name of what ``name`` makes."""
+        """Add the nodes of the new tree for ``name``, and return the name of the node with the same output."""
         nonlocal count
         node = flow.by_name[name]
         if not is_free(node, free):
-            inputs = tuple([build(each) for each in node.inputs])
+            inputs = tuple([build(producer) for producer in node.inputs])
             nodes.append(msgspec.structs.replace(node, inputs=inputs))
             where[name] = placement[name]
             return name
         assert node.code is not None
-        loose = [build(each) for each in _members(flow, name, free)]
+        loose = [build(member) for member in _members(flow, name, free)]
         while True:
             picked = [loose.pop(below(len(loose))) for _ in range(min(len(loose), 1 + below(MAX_FAN_IN)))]
             while f"mix{count}" in flow.by_name:
                 count += 1
-            made = f"mix{count}"
+            mix = f"mix{count}"
             count += 1
-            nodes.append(Node(made, "operator", tuple(picked), node.code))
-            where[made] = hosts[below(len(hosts))]
-            loose.append(made)
+            nodes.append(Node(mix, "operator", tuple(picked), node.code))
+            where[mix] = hosts[below(len(hosts))]
+            loose.append(mix)
             if len(loose) == 1:
-                return made
+                return mix
 
     build(flow.sinks[0])
     return Dataflow(tuple(nodes)).validate(), where
 
 
 def _members(flow: Dataflow, root: str, free: Collection[Code]) -> list[str]:
-    """What a combination combines: inputs of free operators of one code that feed each other."""
-    found: list[str] = []
+    """Return the inputs of the combination that ends at ``root``."""
+    members: list[str] = []
     queue = [root]
     while queue:
         for name in flow.by_name[queue.pop()].inputs:
             same = is_free(flow.by_name[name], free) and flow.by_name[name].code == flow.by_name[root].code
-            (queue if same else found).append(name)
-    return found
+            (queue if same else members).append(name)
+    return members

@@ -1,7 +1,7 @@
-"""The picture of a dataflow on its hosts: layers of nodes, the sinks at the right, each node at the host it was last.
+"""Picture of a dataflow on its hosts: layers of nodes with the sinks at the right, and every node at its last host.
 
-Layers and the places in them are networkx'. Edges that pass a layer have a place of their own in it, so that none runs
-through a node; each layer is ordered by where its neighbours are (Sugiyama, Tagawa, Toda, 1981, section 3).
+networkx computes the layers and the places in the layers. An edge that passes a layer has a place there, so no edge
+runs through a node. Layers are ordered by the places of neighbours (Sugiyama, Tagawa, Toda, 1981, section 3).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, SOFT = "#333333", "#8a96a3"
-WIDE, HIGH = 0.6, 0.62  # of a node's box, as a share of its layer and of its row
+WIDE, HIGH = 0.6, 0.62  # width and height of a node's box, as shares of its layer and row
 LAYER_INCH, ROW_INCH, TALLEST_INCH = 2.0, 0.62, 24.0
-ONE_LINE = 0.6  # of the usual height of a row: with less, name and host stand beside each other
-LABELLED = 60  # edges; with more, only their width tells what they carried
-SWEEPS = 8  # over the layers, to order them
+ONE_LINE = 0.6  # share of the usual height of a row; in lower rows name and host share a line
+LABELLED = 60  # most edges with labels; among more, only the width shows the bytes
+SWEEPS = 8  # number of sweeps over the layers that order the nodes
 KEY = "Arrows: bytes over links; dashed: on one host. Strong rim: the operator moved."
 
 Point = tuple[float, float]
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A dataflow as it ended: the inputs and, in their order, the hosts of every node, and what edges carried.
+    """Dataflow at its end: the inputs of every node, its hosts in order, and the bytes of every edge.
 
-    ``over``: the networks and relays by which that went, where these are not one.
+    ``over``: networks and relays of the bytes, if these are several.
     """
 
     inputs: dict[str, list[str]]
@@ -49,34 +49,38 @@ class Shown(msgspec.Struct, frozen=True):
 def shown(
     course: Course, sent: Mapping[tuple[str, str], int], over: Mapping[tuple[str, str], Sequence[str]] = {}
 ) -> Shown:
-    """How a placement ended. ``sent``: the bytes that nodes sent to other hosts; ``over``: by which networks, relays.
+    """Return the dataflow of a placement at its end.
 
-    What was sent to several consumers on one host counts for each of them in equal parts.
+    ``sent``: bytes that nodes sent to other hosts. ``over``: networks and relays of these bytes. Bytes for several
+    consumers on one host count for every consumer in equal parts.
     """
     inputs = course.changed[-1].inputs if course.changed else course.inputs
-    producers: dict[str, list[str]] = {name: [] for each in inputs.values() for name in each if name not in inputs}
+    producers: dict[str, list[str]] = {name: [] for names in inputs.values() for name in names if name not in inputs}
     hosts = {name: [course.start[name]] for name in (*producers, *inputs) if name in course.start}
     for stay in timeline(course).stays:
         hosts.setdefault(stay.node, [])
         if hosts[stay.node][-1:] != [stay.host]:
             hosts[stay.node].append(stay.host)
     whole: dict[str, list[str]] = {**producers, **inputs}
-    edges = [Edge(producer, name) for name, each in whole.items() for producer in each]
+    edges = [Edge(producer, name) for name, feeding in whole.items() for producer in feeding]
     carried, by = dict.fromkeys(edges, 0), defaultdict[Edge, dict[str, None]](dict)
     for (node, host), size_bytes in sent.items():
         takers = [edge for edge in edges if edge.producer == node and host in hosts.get(edge.consumer, ())]
         for edge in takers:
             carried[edge] += size_bytes // len(takers)
             by[edge] |= dict.fromkeys(over.get((node, host), ()))
-    told = {edge: tuple(each) for edge, each in by.items() if each}
-    return Shown(whole, {name: hosts.get(name, ["?"]) for name in whole}, carried, told)
+    routes = {edge: tuple(names) for edge, names in by.items() if names}
+    return Shown(whole, {name: hosts.get(name, ["?"]) for name in whole}, carried, routes)
 
 
 def places(inputs: Mapping[str, Sequence[str]]) -> tuple[dict[str, Point], dict[Edge, list[Point]]]:
-    """Where nodes are, layers and rows apart by 1, and where edges pass; both from the left and from the top."""
+    """Return the places of nodes and the places that edges pass, counted from the left and the top.
+
+    Layers, and rows, are 1 apart.
+    """
     import networkx as nx
 
-    graph = nx.DiGraph((producer, name) for name, each in inputs.items() for producer in each)
+    graph = nx.DiGraph((producer, name) for name, producers in inputs.items() for producer in producers)
     layers = [list(layer) for layer in nx.topological_generations(graph.reverse())][::-1]
     layer_of = {name: number for number, layer in enumerate(layers) for name in layer}
     ways: dict[Edge, list[Any]] = {}
@@ -85,37 +89,37 @@ def places(inputs: Mapping[str, Sequence[str]]) -> tuple[dict[str, Point], dict[
         ways[Edge(producer, name)] = way = [producer, *passed, name]
         graph.remove_edge(producer, name)
         nx.add_path(graph, way)
-        for each in passed:
-            if each not in layers[each[1]]:
-                layers[each[1]].append(each)
+        for place in passed:
+            if place not in layers[place[1]]:
+                layers[place[1]].append(place)
     for sweep in range(SWEEPS):
         ahead = sweep % 2 == 0
         for layer, following in itertools.pairwise(layers if ahead else layers[::-1]):
             _order(layer, following, graph.pred if ahead else graph.succ)
     at = _points(graph, layers)
-    return {name: at[name] for name in inputs}, {edge: [at[each] for each in way] for edge, way in ways.items()}
+    return {name: at[name] for name in inputs}, {edge: [at[place] for place in way] for edge, way in ways.items()}
 
 
 def _points(graph: Any, layers: Sequence[Sequence[Any]]) -> dict[Any, Point]:
-    """Return where nodes are, layers and rows apart by 1."""
+    """Return the places of nodes, with layers and rows apart by 1."""
     import networkx as nx
 
-    found = nx.multipartite_layout(graph, subset_key=dict(enumerate(layers)))
-    left, right = min(x for x, _ in found.values()), max(x for x, _ in found.values())
+    layout = nx.multipartite_layout(graph, subset_key=dict(enumerate(layers)))
+    left, right = min(x for x, _ in layout.values()), max(x for x, _ in layout.values())
     step, tallest = (right - left) / (len(layers) - 1), max(map(len, layers))
-    return {name: ((found[name][0] - left) / step, found[name][1] / step * tallest / len(layer))
+    return {name: ((layout[name][0] - left) / step, layout[name][1] / step * tallest / len(layer))
             for layer in layers for name in layer}  # fmt: skip
 
 
 def _order(layer: list[Any], following: list[Any], near: Mapping[Any, Collection[Any]]) -> None:
-    """Order the layer that follows by the mean row of each one's neighbours in ``layer``."""
+    """Order the layer that follows by the mean row of every node's neighbours in ``layer``."""
     row = {name: (number + 0.5) / len(layer) for number, name in enumerate(layer)}
     own = {name: (number + 0.5) / len(following) for number, name in enumerate(following)}
-    following.sort(key=lambda name: statistics.fmean([row[each] for each in near[name]] or [own[name]]))
+    following.sort(key=lambda name: statistics.fmean([row[neighbour] for neighbour in near[name]] or [own[name]]))
 
 
 def graph_figure(drawn: Shown, title: str, tints: Mapping[str, str]) -> Figure:
-    """``tints``: the hosts' colours."""
+    """Return the figure of a dataflow. ``tints``: the hosts' colours."""
     from matplotlib.figure import Figure
 
     at, ways = places(drawn.inputs)
@@ -129,7 +133,7 @@ def graph_figure(drawn: Shown, title: str, tints: Mapping[str, str]) -> Figure:
     axes.set_title(title, loc="left")
     key = KEY + " Below bytes: what they went over, most over the first." * bool(drawn.over)
     axes.text(0, -2 / 72 / high_inch, key, transform=axes.transAxes, va="top", fontsize=8, color="#666666")
-    scale = high_inch / rows / ROW_INCH  # of rows that are less high than usual
+    scale = high_inch / rows / ROW_INCH  # below 1 if rows are lower than usual
     busiest = max(drawn.carried.values(), default=0)
     for edge, way in ways.items():
         local = drawn.hosts[edge.producer][-1] == drawn.hosts[edge.consumer][-1]
@@ -143,7 +147,7 @@ def graph_figure(drawn: Shown, title: str, tints: Mapping[str, str]) -> Figure:
 
 
 def _draw_edge(axes: Axes, way: Sequence[Point], carried: int, busiest: int, label: str, *, local: bool) -> None:
-    """A line from box to box through the places that it has in the layers between."""
+    """Draw a line from box to box, through the edge's places in the layers between."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 

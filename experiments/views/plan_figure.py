@@ -1,4 +1,4 @@
-"""The picture of a scenario: rates and delays between hosts, and what becomes of the rates over time."""
+"""Picture of a scenario: rates and delays between hosts, and the rates over time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-STEPS = 240  # of a time line: about three pixels each
-NAMED = 10  # hosts; with more, a matrix has no figures in its cells
-LANES = 14  # lines of events; hosts of a churn share one where each of their own would be more
-SWING = 8.0  # times or parts of its usual rate that a host's colour tells apart
-LETTER = 0.0075  # of a bar's text, as a share of the time line's width
+STEPS = 240  # steps of a time line, about three pixels wide
+NAMED = 10  # most hosts of a matrix with figures in its cells
+LANES = 14  # most lines of events; if lines for the hosts of a churn would be more, the hosts share a line
+SWING = 8.0  # a host's colour shows from 1/SWING to SWING times the usual rate
+LETTER = 0.0075  # width of a letter in a bar, as a share of the time line's width
 KINDS = {"change": COLOURS[4], "outage": COLOURS[1], "flap": COLOURS[3], "partition": COLOURS[0], "churn": COLOURS[2]}
 UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 
@@ -32,28 +32,31 @@ Matrix = npt.NDArray[np.float64]
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
-    """Write the picture of a plan; raises UsageError when it cannot be written."""
+    """Write the picture of a plan. Raises UsageError if the picture cannot be written."""
     with styled():
         figure = plan_figure(plan)
         try:
             figure.savefig(path)
-        except (OSError, ValueError) as error:  # ValueError: an ending that is no format of pictures
+        except (OSError, ValueError) as error:  # ValueError: the ending names no format of pictures
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"cannot write {path}: {why}; choose another --out, ending in .png") from None
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """Matrices of rate and delay; below them rates, events and hosts over time, where anything changes."""
+    """Return a figure with matrices of rate and delay for every network.
+
+    If rates or hosts change, rates, events and hosts over time are drawn below.
+    """
     changing = bool(plan.scenario.traces or plan.events)
     hosts = len(plan.scenario.hosts)
     lanes = _lanes(plan) if changing else []
     heights = [2.0, *([0.5 + 0.27 * len(lanes)] if lanes else []), max(1.6, 0.6 + 0.135 * hosts)] if changing else []
-    others = sorted({one.link.via for one in plan.links} - {NET})
-    side = min(5.2, max(3.6, 0.18 * hosts)) * (1 + len(others))
+    further = sorted({entry.link.via for entry in plan.links} - {NET})
+    side = min(5.2, max(3.6, 0.18 * hosts)) * (1 + len(further))
     below = [sum(heights) + 0.5 * len(heights)] if changing else []
     figure = new_figure(11.0, side + sum(below) + 0.4)
     parts = figure.subfigures(1 + len(below), 1, squeeze=False, height_ratios=[side, *below])[:, 0]
-    for via, part in zip((NET, *others), parts[0].subfigures(1 + len(others), 1, squeeze=False)[:, 0], strict=True):
+    for via, part in zip((NET, *further), parts[0].subfigures(1 + len(further), 1, squeeze=False)[:, 0], strict=True):
         _matrices(plan, via, part)
     if changing:
         changed, usual = sampled_rates(plan, STEPS)
@@ -66,8 +69,8 @@ def plan_figure(plan: Plan) -> Figure:
         for aside in grid[:-1, 1]:
             aside.axis("off")
         _over_hosts(grid[-1, 0], grid[-1, 1], plan, changed, usual, plan.until_s / unit_s)
-        for one in grid[:, 0]:
-            one.set_xlim(0, plan.until_s / unit_s)
+        for axes in grid[:, 0]:
+            axes.set_xlim(0, plan.until_s / unit_s)
         grid[-1, 0].set_xlabel(f"emulated time ({unit})")
     title = f"{plan.scenario.name}: {hosts} hosts"
     if plan.scenario.time_scale != 1:
@@ -80,12 +83,12 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def _matrices(plan: Plan, via: str, part: SubFigure) -> None:
-    """The links of one network."""
-    links = [one for one in plan.links if one.link.via == via]
-    rates = matrix(plan, {one.link: one.mean_bps for one in links}, via)
-    delays = matrix(plan, {one.link: one.delay_s * 1e3 for one in links}, via)
+    """Draw the matrices of the links of one network."""
+    links = [entry for entry in plan.links if entry.link.via == via]
+    rates = matrix(plan, {entry.link: entry.mean_bps for entry in links}, via)
+    delays = matrix(plan, {entry.link: entry.delay_s * 1e3 for entry in links}, via)
     over = "" if via == NET else f" over {via}"
-    factor, unit = next((one for one in UNITS if np.nanmedian(rates) >= one[0]), UNITS[-1])
+    factor, unit = next((pair for pair in UNITS if np.nanmedian(rates) >= pair[0]), UNITS[-1])
     delayed = bool(np.nanmax(delays, initial=0.0) > 0)
     left, right = part.subplots(1, 2)
     names = list(plan.scenario.hosts)
@@ -141,8 +144,8 @@ def _figure(value: float) -> str:
 
 
 def _rates(axes: Axes, changed: Matrix, until: float) -> None:
-    """The middle of all links, the middle half, and nearly all of them; what is cut counts as 0."""
-    factor, unit = next((one for one in UNITS if np.median(changed) >= one[0]), UNITS[-1])
+    """Draw the median, the middle half and the middle nine tenths of the links' rates. A cut link counts as 0."""
+    factor, unit = next((pair for pair in UNITS if np.median(changed) >= pair[0]), UNITS[-1])
     values = changed / factor
     at = np.linspace(0.0, until, values.shape[1] + 1)
     positive = values[values > 0] if (values > 0).any() else np.ones(1)
@@ -156,7 +159,7 @@ def _rates(axes: Axes, changed: Matrix, until: float) -> None:
     axes.step(at, middle, where="post", color=tint, linewidth=1.6, label="median")
     if logarithmic:
         axes.set_yscale("log")
-        axes.set_ylim(least / 2, None)  # what is cut lies on the lower edge
+        axes.set_ylim(least / 2, None)  # cut links lie on the lower edge
     else:
         axes.set_ylim(0, None)
     axes.set(title="Rate of the links", ylabel=unit)
@@ -165,14 +168,14 @@ def _rates(axes: Axes, changed: Matrix, until: float) -> None:
 
 
 def _lanes(plan: Plan) -> list[tuple[str, EventPlan, list[tuple[float, float]]]]:
-    """Label, event and spans of every line of events, in the file's order."""
+    """Return the label, event and spans of every line of events, in the file's order."""
     lanes: list[tuple[str, EventPlan, list[tuple[float, float]]]] = []
     several = sum(max(1, len(event.spans)) for event in plan.events) <= LANES
     for event in plan.events:
         if event.kind == "churn" and several and event.spans:
             lanes += [(f"churn: {host}", event, spans) for host, spans in sorted(event.spans.items())]
         else:
-            spans = [span for found in event.spans.values() for span in found]
+            spans = [span for host_spans in event.spans.values() for span in host_spans]
             lanes.append((f"{event.kind}: {event.who}", event, spans))
     return lanes
 
@@ -199,7 +202,7 @@ def _events(
 
 
 def _over_hosts(axes: Axes, aside: Axes, plan: Plan, changed: Matrix, usual: Matrix, until: float) -> None:
-    """Each host's links together, by what they have on average when nothing befalls them; black: cut off."""
+    """Draw the total rate of every host's links over time, as multiples of its mean without events. Black: cut off."""
     import matplotlib as mpl
     from matplotlib.colors import LogNorm
 

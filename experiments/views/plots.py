@@ -1,9 +1,8 @@
-"""Pictures of one run: its dataflows on their hosts, when images arrived, how far apart and how late, what the links
-carried, what the hosts spent, who moved where and when, and how good the bandwidth estimates were.
+"""Pictures of one run: dataflows on hosts, arrivals and latencies, bandwidth of links, load of hosts, moves, estimates.
 
-A run's event log is read in batches, and series are drawn with a few hundred points, so that memory does not grow
-with its length but by a few numbers for every delivery, move, estimate and sample that is shown. Every placement has
-the same colour in all pictures of a run.
+A run's event log is read in batches, and series are drawn with a few hundred points. So the run's length adds only a
+few numbers of memory for every delivery, move, estimate and sample that is drawn. A placement has the same colour in
+every picture of a run.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BUCKETS = 400  # points of a thinned series: about one for each pixel column of a small multiple
-LINKS = 8  # small multiples a placement
-USED = 0.02  # a link that carried less, relative to the busiest, carried demands and heartbeats only
-POINTS = 4_000  # of a scatter plot; of more, every second, fourth, eighth … is shown
-CROWDED = 60  # moves of a placement; with more, bars are too short to be named and marks shrink
-MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a handover, at its operator's row
+BUCKETS = 400  # points of a thinned series: about one for every pixel column of a panel
+LINKS = 8  # most panels of a placement
+USED = 0.02  # a link below this share of the busiest carried only demands and heartbeats
+POINTS = 4_000  # most points of a scatter plot; of more, every second, fourth, eighth … is drawn
+CROWDED = 60  # moves of a placement; with more, bars have no names and marks shrink
+MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a hand-over, in its operator's row
 _MARK: dict[str, Any] = {"color": "#B00020", "linewidth": 1.0, "linestyle": (0, (4, 3))}  # of a scenario's ends
-_TURN: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across all rows
+_TURN: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across the rows
 NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}  # of a bar
 
 
@@ -59,8 +58,11 @@ Points = defaultdict[str, list[tuple[float, float]]]
 
 
 def thinned(samples: Sequence[Sequence[float]], end_s: float) -> tuple[np.ndarray, np.ndarray]:
-    """Times of shape (n,) and means of shape (columns, n) of a series over ``BUCKETS`` equal spans of 0 … ``end_s``,
-    those that have values; every sample begins with its time."""
+    """Return the times, of shape (n,), and the means, of shape (columns, n), of a series.
+
+    The means are over ``BUCKETS`` equal spans of 0 … ``end_s``. Spans without samples are left out. Every sample begins
+    with its time.
+    """
     t_s, *columns = np.array(samples, float).T
     end_s = max(end_s, 1e-9)
     bucket = np.clip(t_s / end_s * BUCKETS, 0, BUCKETS - 1).astype(int)
@@ -71,7 +73,7 @@ def thinned(samples: Sequence[Sequence[float]], end_s: float) -> tuple[np.ndarra
 
 
 def at_most(points: Sequence[tuple[float, float]], most: int = POINTS) -> Sequence[tuple[float, float]]:
-    """Not more of them than that, evenly spaced in their order: every second, fourth, eighth …"""
+    """Return at most ``most`` points, evenly spaced in their order: every second, fourth, eighth …"""
     stride = 1
     while len(points) > most * stride:
         stride *= 2
@@ -79,27 +81,27 @@ def at_most(points: Sequence[tuple[float, float]], most: int = POINTS) -> Sequen
 
 
 def read_over(folder: Path) -> dict[str, dict[tuple[str, str], list[str]]]:
-    """By placement, node, and host that it sent to: the networks and relays by which that went, most bytes first."""
-    found: defaultdict[str, defaultdict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    """Return networks and relays with most bytes first, by placement, and by sending node and target host."""
+    sizes: defaultdict[str, defaultdict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for row in read_log(folder, "transfer"):
         if row.placement is not None and row.node is not None and row.peer is not None:
             by = f" by {', '.join(row.detail.relays)}" if row.detail.relays else ""
-            found[row.placement][row.node, row.peer][(row.detail.via or NET) + by] += row.size_bytes or 0
+            sizes[row.placement][row.node, row.peer][(row.detail.via or NET) + by] += row.size_bytes or 0
     return {
         name: {edge: [way for way, _ in ways.most_common()] for edge, ways in edges.items()}
-        for name, edges in found.items()
+        for name, edges in sizes.items()
     }
 
 
 class RunSeries:
-    """What the pictures show of a run, by placement: arrivals, the busiest links, the hosts' load, the moves.
+    """Data of a run's pictures, by placement: arrivals, the busiest links, the hosts' load, the moves.
 
-    ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
-    moved most bytes, time, asked and delivered bits per second. ``load``: CPU shares and resident bytes by host.
-    ``latency_s``: from source to sink, sorted, by sink and placement.
-    ``all_courses``: where nodes were; ``courses``: of those placements that moved operators or changed the tree, or
-    were to; ``sent``: bytes by node and the host they went to; ``around``: deliveries around the moves.
-    ``carried``: over which trees partitions came. ``estimates``: (truth, estimate) in bit/s by how it was measured.
+    ``arrivals_s``: sorted emulated times of the deliveries. ``links``: time, requested and delivered bits per second of
+    the links with most bytes, at most ``LINKS``. ``load``: CPU shares and resident bytes by host. ``latency_s``: sorted
+    latencies from source to sink, by sink and placement. ``all_courses``: locations of nodes. ``courses``: courses of
+    the placements with moves or changes of the tree, carried out or refused. ``sent``: bytes by node and target host.
+    ``around``: deliveries around the moves. ``carried``: trees of the partitions. ``estimates``: (truth, estimate) in
+    bit/s, by kind of measurement.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
@@ -110,7 +112,7 @@ class RunSeries:
         self.sent: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
         for (name, node, peer), some in sum_links(folder, "transfer", "size_bytes", of="node").items():
             self.sent[name][node, peer] = int(some.total)
-        self.over = read_over(folder) if info.config.get("scenario") else {}  # which alone has networks
+        self.over = read_over(folder) if info.config.get("scenario") else {}  # only a scenario has networks
         self.carried = read_carried(folder)
         self.courses = {name: course for name, course in self.all_courses.items() if course.moves or course.changes}
         self.end_s: defaultdict[str, float] = defaultdict(float)
@@ -119,7 +121,7 @@ class RunSeries:
             self.end_s[name] = max(0.0, *last_s)
         self._read_hosts(folder, info)
         self.links = self._busiest(folder)
-        for row in read_log(folder, "link"):  # in rates on the wire: undo the time scale
+        for row in read_log(folder, "link"):  # rates on the wire, with the time scale
             link = self.links[row.placement].get((row.host, row.peer)) if row.placement is not None else None
             if link is not None and row.value is not None:
                 asked_bps = np.nan if row.detail.asked_bps is None else row.detail.asked_bps
@@ -128,57 +130,60 @@ class RunSeries:
         self.placements += sorted(self.end_s.keys() - set(self.placements))
 
     def _read_hosts(self, folder: Path, info: RunInfo) -> None:
-        """Arrivals, deliveries around moves, and the hosts' load."""
+        """Read the arrivals, the deliveries around moves, and the hosts' load."""
         self.load: defaultdict[str, Points] = defaultdict(lambda: Points(list))
-        said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        rows: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
         for row in read_log(folder, "delivered", "host_load", "relocated"):
             name = row.placement
             if name is None:
                 continue
             self.end_s[name] = max(self.end_s[name], row.t_s)
             if row.kind != "host_load":
-                said[name][row.kind].append(row)
+                rows[name][row.kind].append(row)
             elif row.value is not None:
                 self.load[name][row.host].append((row.value, row.size_bytes or 0))
         self.arrivals_s = {
             name: np.sort([row.t_s for row in complete(own["delivered"], len(info.queries) or 1)])
-            for name, own in said.items()
+            for name, own in rows.items()
             if own["delivered"]
         }
         produced = last_produced(folder, info.queries)
         self.latency_s = {
-            sink: {name: np.sort(known) for name, own in said.items()
+            sink: {name: np.sort(known) for name, own in rows.items()
                    if (known := latencies((row for row in own["delivered"] if (row.node or SINK) == sink),
                                           latest.get(name, {})))}
             for sink, latest in produced.items()
         }  # fmt: skip
-        around = {name: moves_wall(own, info.time_scale) for name, own in said.items()}
+        around = {name: moves_wall(own, info.time_scale) for name, own in rows.items()}
         self.around: dict[str, AroundMoves] = {name: some for name, some in around.items() if some is not None}
 
     def _busiest(self, folder: Path) -> defaultdict[str, dict[tuple[str, str | None], list[tuple[float, ...]]]]:
-        """The links to be shown, by how much each moved (in no unit: equal intervals); and every placement's end."""
+        """Return the links to be drawn, with empty series, by placement. Update the placements' ends.
+
+        Links are compared by sums of rates, which need no unit because the intervals are equal.
+        """
         carried: defaultdict[str, dict[tuple[str, str | None], float]] = defaultdict(dict)
         for (name, host, peer), some in sum_links(folder, "link", "value").items():
             carried[name][host, peer] = some.total
             self.end_s[name] = max(self.end_s[name], some.last_s)
-        found: defaultdict[str, dict[tuple[str, str | None], list[tuple[float, ...]]]] = defaultdict(dict)
+        series: defaultdict[str, dict[tuple[str, str | None], list[tuple[float, ...]]]] = defaultdict(dict)
         for name, links in carried.items():
             most = sorted(links, key=lambda link: (-links[link], link))[:LINKS]
             used = [link for link in most if links[link] >= USED * links[most[0]] > 0]
-            found[name] = {link: [] for link in used}
-        return found
+            series[name] = {link: [] for link in used}
+        return series
 
 
 def colour(placements: Sequence[str], name: str) -> str:
-    """The colour of a placement: by its place among those of the run, so the same in every picture."""
+    """Return the colour of a placement, by its index among the run's placements: the same in every picture."""
     return COLOURS[list(placements).index(name) % len(COLOURS)]
 
 
 def plot_run(folder: Path, info: RunInfo, stop: Event | None = None) -> list[Path]:
-    """Draw a run's pictures into ``folder/plots`` and return their paths; a picture without data is not drawn.
+    """Draw a run's pictures into ``folder/plots`` and return their paths. A picture without data is not drawn.
 
-    Safe beside other threads as long as they do not draw. ``stop``, once set, ends it before the next picture.
-    Raises RunError when a file cannot be written.
+    Safe beside other threads if these do not draw. ``stop``: when set, no further picture is drawn. Raises RunError if
+    a file cannot be written.
     """
     figures = _figures(RunSeries(folder, info), info)
     wanted = itertools.takewhile(lambda _: stop is None or not stop.is_set(), figures)
@@ -186,8 +191,10 @@ def plot_run(folder: Path, info: RunInfo, stop: Event | None = None) -> list[Pat
 
 
 def save_pictures(folder: Path, figures: Iterable[tuple[str, Figure]], advice: str) -> list[Path]:
-    """Draw figures by their names into ``folder/plots`` and return their paths; RunError, with the advice, when a file
-    cannot be written."""
+    """Draw figures by their names into ``folder/plots`` and return their paths.
+
+    Raises RunError, with the advice, if a file cannot be written.
+    """
     where = folder / PLOTS
     drawn: list[Path] = []
     try:
@@ -246,9 +253,9 @@ def _arrivals(series: RunSeries, info: RunInfo) -> Figure:
                 color=colour(series.placements, name),
                 label=name,
             )
-    what = f"{info.item}s"
+    items = f"{info.item}s"
     axes.set(
-        title=f"{what.capitalize()} at the client", xlabel="emulated time (min)", ylabel=f"{what} delivered",
+        title=f"{items.capitalize()} at the client", xlabel="emulated time (min)", ylabel=f"{items} delivered",
         ylim=(0, max([info.images, *map(len, series.arrivals_s.values())]) * 1.09),
     )  # fmt: skip
     axes.axhline(info.images, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -283,7 +290,7 @@ def _interarrival(series: RunSeries) -> Figure:
 
 
 def _latency(series: RunSeries) -> Figure:
-    """One panel a sink, one line a placement."""
+    """Return a figure with a panel for every sink, and a line for every placement."""
     sinks = [sink for sink, of in series.latency_s.items() if of]
     figure = new_figure(max(7.5, 4.6 * len(sinks)), 4.2)
     for axes, sink in zip(figure.subplots(1, len(sinks), sharey=True, squeeze=False).flat, sinks, strict=True):
@@ -310,7 +317,7 @@ def _links(series: RunSeries, name: str) -> Figure:
     for axes, ((source, target), samples) in zip(grid.flat, links.items(), strict=False):
         t_s, values = thinned(samples, series.end_s[name])
         start = max(0.0, t_s[0] - (np.median(np.diff(t_s)) if len(t_s) > 1 else t_s[0]))
-        t_s = np.concatenate(([start], t_s))  # a sample stands for the interval that it ends
+        t_s = np.concatenate(([start], t_s))  # a sample is of the interval before its time
         asked, got = np.concatenate((values[:, :1], values), axis=1)
         tint = colour(series.placements, name)
         axes.fill_between(t_s / 60, got / 1e6, step="pre", color=tint, alpha=0.55, linewidth=0, label="delivered")
@@ -331,7 +338,7 @@ def _links(series: RunSeries, name: str) -> Figure:
 
 
 def _hosts(series: RunSeries) -> Figure:
-    """One dot a host and placement: mean CPU with its range, and the largest resident memory."""
+    """Return a figure with a dot for every host and placement: mean CPU with its range, and the largest memory."""
     hosts = sorted({host for load in series.load.values() for host in load}, key=natural)
     names = [name for name in series.placements if series.load[name]]
     figure = new_figure(7.5, 1.4 + 0.34 * len(hosts))
@@ -359,7 +366,10 @@ def _hosts(series: RunSeries) -> Figure:
 
 
 def _moves(series: RunSeries) -> Figure:
-    """Deliveries around a move, and below, for every placement with handovers, which host had which operator."""
+    """Return a figure of the deliveries around a move.
+
+    Below, for every placement with hand-overs, it shows the host of every operator over time.
+    """
     courses = [series.courses[name] for name in series.placements if name in series.courses]
     involved = set().union(*(course.operators_hosts() for course in courses))
     tints = {host: tint for host, tint in host_colours(courses).items() if host in involved}
@@ -397,15 +407,17 @@ def _around(axes: Axes, series: RunSeries) -> None:
 
 
 def _whereabouts(axes: Axes, course: Course, tints: Mapping[str, str], unit_s: float) -> None:
-    """One row an operator, coloured by its host, white while it is under way; a mark at each handover, and lines where
-    the tree changes, and where a scenario begins and ends."""
+    """Draw a row for every operator in the colour of its host, white while the operator is under way.
+
+    A mark shows a hand-over. Lines show a change of the tree, and the start and end of a scenario.
+    """
     drawn = timeline(course)
     crowded = len(course.moves) + len(lives(course)) > CROWDED
     _draw_stays(axes, drawn, tints, unit_s, named=not crowded)
-    for kind in sorted({one.kind for one in drawn.marks}):
-        marks = [one for one in drawn.marks if one.kind == kind]
+    for kind in sorted({entry.kind for entry in drawn.marks}):
+        marks = [entry for entry in drawn.marks if entry.kind == kind]
         style = _mark_style(kind, 3.0 if crowded else 5.0)
-        axes.plot([one.at_s / unit_s for one in marks], [one.row - 0.36 for one in marks], **style)
+        axes.plot([entry.at_s / unit_s for entry in marks], [entry.row - 0.36 for entry in marks], **style)
     _draw_turns(axes, drawn, unit_s)
     axes.set_yticks(np.arange(len(drawn.rows)) + 0.11, drawn.rows)
     axes.set_ylim(len(drawn.rows) - 0.4, -1.2 if any(turn.kind == "mark" for turn in drawn.turns) else -0.7)
@@ -427,7 +439,7 @@ def _draw_stays(axes: Axes, drawn: Timeline, tints: Mapping[str, str], unit_s: f
 
 
 def _draw_turns(axes: Axes, drawn: Timeline, unit_s: float) -> None:
-    """Draw a line where the tree changes, and a named one where a scenario begins or ends."""
+    """Draw a line at every change of the tree, and a line with a name at the start and the end of a scenario."""
     for turn in drawn.turns:
         axes.axvline(turn.at_s / unit_s, **(_MARK if turn.kind == "mark" else _TURN))
     for turn in drawn.turns:
@@ -449,7 +461,7 @@ def _mark_style(mark: str, size: float) -> dict[str, Any]:
 
 
 def _move_legend(courses: Sequence[Course], tints: Mapping[str, str]) -> list[Artist]:
-    """The hosts' colours, then the marks that occur."""
+    """Return the legend: the hosts' colours, then the marks that occur."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

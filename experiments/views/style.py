@@ -1,4 +1,4 @@
-"""The style of all pictures: colours, figures, and ticks that people can read."""
+"""Style of the project's pictures: colours, figures, and ticks at round numbers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ STYLE: dict[Any, Any] = {
 
 
 def styled() -> AbstractContextManager[None]:
-    """Return a context in which figures have the project's style, whatever the machine's own settings are."""
+    """Return a context in which figures have the project's style, independent of the machine's own settings."""
     import matplotlib as mpl
 
     return mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE)
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, of that many inches."""
+    """Return an empty figure of this size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

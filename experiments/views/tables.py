@@ -35,9 +35,9 @@ from thalweg.experiments.records.moves import (
 from thalweg.experiments.records.trees import rows_as_line
 from thalweg.middleware.errors import counted
 
-MANY = 12  # runs; of more only what they say together is printed
-NAMED = 6  # links that were not proved; of more the first, and the number of the others
-LISTED = 20  # moves; of more only the number is printed, unless all are asked for
+MANY = 12  # most runs whose own tables are printed
+NAMED = 6  # most unproved links that are all named
+LISTED = 20  # most moves that are listed; of more only the number is printed, unless ``all_moves`` is set
 NONE = "–"
 WHAT = {
     "download-all": "every operator at the client",
@@ -51,17 +51,17 @@ PICTURES = {
     "plots/arrivals.png": "when images came to the client",
     "plots/moves.png": "where the operators were, and when that changed",
 }
-TEXT: dict[str, Any] = {"overflow": "fold"}  # forms of a column
+TEXT: dict[str, Any] = {"overflow": "fold"}  # style of a column
 WORD: dict[str, Any] = {"no_wrap": True}
 FIGURE: dict[str, Any] = {"justify": "right", "no_wrap": True}
 PADDING = (0, 1, 0, 1)
 
 
 def print_runs(found: RunsSummary, console: Console | None = None, *, all_moves: bool = False) -> None:
-    """Print each run's tables and, for several, the one over all of them (``console``: standard output).
+    """Print the tables of every run, and for several runs the table over all (``console``: standard output).
 
-    Of a single run its moves are listed as well, when they are at most ``LISTED``; with ``all_moves`` every
-    run's are, however many.
+    The moves of a single run are listed if they are at most ``LISTED``. With ``all_moves`` every run's moves are
+    listed.
     """
     console = console or Console(highlight=False, soft_wrap=False)
     for summary in found.runs if len(found.runs) <= MANY else ():
@@ -82,48 +82,48 @@ def print_runs(found: RunsSummary, console: Console | None = None, *, all_moves:
 
 
 def lines_of(summary: RunSummary) -> list[str]:
-    """What links, estimates and monitors say, a line each."""
-    told = [links_line(summary), *unproved_lines(summary.links), *estimates_lines(summary.estimates)]
+    """Return lines about links, estimates, monitors, bills, relays and skipped data of a run."""
+    lines = [links_line(summary), *unproved_lines(summary.links), *estimates_lines(summary.estimates)]
     monitors = {label: row.monitor for label, row in summary.placements.items()}
-    told += [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
+    lines += [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
     for label, row in summary.placements.items():
         gave = [f"{node} at {count} of the indices" for node, count in row.nothing.items()]
         late = [f"{node} left out {counted(count, 'late row')}" for node, count in row.late_rows.items()]
         late += [f"{node} skipped {counted(count, 'row')} that failed" for node, count in row.skipped_rows.items()]
         late += [f"{node} skipped {counted(count, 'partition')}" for node, count in row.skipped_partitions.items()]
         if row.bill is not msgspec.UNSET:
-            told.append(f"{label} cost {row.bill.text}")
-        for each in row.relayed or ():
-            told.append(f"{label}: {', then '.join(each.relays)} passed on {each.text}")
-        told += [f"{label}: {said}" for said in (gave and f"nothing from {', '.join(gave)}", ", ".join(late)) if said]
-    return told
+            lines.append(f"{label} cost {row.bill.text}")
+        for route in row.relayed or ():
+            lines.append(f"{label}: {', then '.join(route.relays)} passed on {route.text}")
+        lines += [f"{label}: {text}" for text in (gave and f"nothing from {', '.join(gave)}", ", ".join(late)) if text]
+    return lines
 
 
 def seen_lines(summary: RunSummary) -> list[str]:
-    """What a run showed, in words, a line a placement; and where its pictures are."""
+    """Return a text of a run's results, with a line for every placement and the paths of the pictures."""
     lines = ["", "what was seen, in the time of the emulated network:"]
     for label, row in summary.placements.items():
-        what = f"{label} ({WHAT[label]})" if label in WHAT else label
+        described = f"{label} ({WHAT[label]})" if label in WHAT else label
         if row.mean_interarrival_s is None:
-            lines.append(f"  {what}: too few {summary.item}s came")
+            lines.append(f"  {described}: too few {summary.item}s came")
             continue
         item = "an image" if summary.item == "image" else f"a {summary.item}"
-        line = f"  {what}: {item} every {seconds(row.mean_interarrival_s)} s"
+        line = f"  {described}: {item} every {seconds(row.mean_interarrival_s)} s"
         if row.speedup is not None and label != BASELINE:
             line += f", {row.speedup:.1f} times as often as with {BASELINE}"
         changed = [(row.reshapes, "change", "of the tree"), (row.relocations, "move", "of operators")]
-        told = [f"{counted(count, word)} {whose}" for count, word, whose in changed if count]
-        lines.append(line + (f"; {' and '.join(told)} while {summary.item}s came" if told else ""))
-    drawn = {Path(summary.out) / name: what for name, what in PICTURES.items()}
-    there = {str(path): what for path, what in drawn.items() if path.is_file()}
-    if there:
+        changes = [f"{counted(count, word)} {whose}" for count, word, whose in changed if count]
+        lines.append(line + (f"; {' and '.join(changes)} while {summary.item}s came" if changes else ""))
+    drawn = {Path(summary.out) / name: caption for name, caption in PICTURES.items()}
+    present = {str(path): caption for path, caption in drawn.items() if path.is_file()}
+    if present:
         lines.append("pictures:")
-        lines += [f"  {path:{max(map(len, there))}}  {what}" for path, what in there.items()]
+        lines += [f"  {path:{max(map(len, present))}}  {caption}" for path, caption in present.items()]
     return lines
 
 
 def run_table(summary: RunSummary) -> Table:
-    """One row a placement: inter-arrival times in emulated seconds, speed-up, delivered, digest."""
+    """Return a table by placement: inter-arrival times in emulated seconds, speed-up, delivered, digest."""
     table = _table(f"{_name(summary)}: {summary.testbed}, seed {summary.seed}", "digest")
     for label, placement in summary.placements.items():
         table.add_row(
@@ -136,8 +136,10 @@ def run_table(summary: RunSummary) -> Table:
 
 
 def queries_table(summary: RunSummary) -> Table:
-    """One row a placement and sink: how many results came, how often, and how long after the last source had made
-    what they are made of, in emulated seconds."""
+    """Return a table by placement and sink: number of values, time between deliveries, and latency.
+
+    Times are in emulated seconds. The latency begins when the last source has made its part of a value.
+    """
     figures = dict.fromkeys(("values", "mean s", "p50 s", "p95 s", "p99 s"), FIGURE)
     table = framed(
         "queries: mean time between deliveries, and latency from source to sink",
@@ -154,7 +156,7 @@ def queries_table(summary: RunSummary) -> Table:
 
 
 def aggregate_table(rows: dict[str, PlacementAggregate], runs: int) -> Table:
-    """One row a placement: means over the runs, the geometric mean of the speed-ups, sums of the images."""
+    """Return a table by placement: means over the runs, geometric mean of the speed-ups, sums of the images."""
     table = _table(f"all {runs} runs (means; speed-up: geometric mean)", "digests")
     for label, row in rows.items():
         table.add_row(Text(label), *_figures(row), _delivered(row.delivered, row.images), _digests(row))
@@ -162,7 +164,7 @@ def aggregate_table(rows: dict[str, PlacementAggregate], runs: int) -> Table:
 
 
 def links_line(summary: RunSummary) -> str:
-    """What the link proof says, in one line."""
+    """Return the result of the link proof in one line."""
     links = summary.links
     delay = "delays emulated" if links.delay_emulated else "rates only, no delays"
     if summary.testbed == "sim":
@@ -184,18 +186,18 @@ def links_line(summary: RunSummary) -> str:
 
 
 def unproved_lines(links: LinkSummary) -> list[str]:
-    """Return which links were not proved and why, a line for each reason."""
+    """Return the links that were not proved, in a line for every reason."""
     slow = [link for link, asked_bps in links.unproved.items() if asked_bps]
     cut = [link for link, asked_bps in links.unproved.items() if not asked_bps]
     reasons = (
         (slow, f"below {format_rate(PROOF_FLOOR_BPS)} on the wire few packets pass in a proof's time"),
         (cut, "cut at the time of the proof"),
     )
-    return [f"  not proved: {_named(found)}; {why}" for found, why in reasons if found]
+    return [f"  not proved: {_named(names)}; {why}" for names, why in reasons if names]
 
 
 def _named(links: Sequence[str]) -> str:
-    """Return the names of links, of many the first few and the number of the others."""
+    """Return the names of links, or the first few names and the number of the remaining links."""
     few = links if len(links) <= NAMED else links[: NAMED - 1]
     more = [f"{len(links) - len(few)} others"] if len(few) < len(links) else []
     *most, last = [*few, *more]
@@ -203,7 +205,7 @@ def _named(links: Sequence[str]) -> str:
 
 
 def estimates_lines(errors: EstimateErrors) -> list[str]:
-    """How far bandwidth estimates were from the truth: overall, then by how they were measured; none: no lines."""
+    """Return the errors of bandwidth estimates: overall, then by kind of measurement. No estimates: no lines."""
     by = {name: some for name, some in (("passive", errors.passive), ("probe", errors.probe)) if some.count}
     rows = {"estimates": errors} | ({f"  {name}": some for name, some in by.items()} if len(by) > 1 else {})
     return [
@@ -214,14 +216,14 @@ def estimates_lines(errors: EstimateErrors) -> list[str]:
 
 
 def monitor_line(label: str, monitor: Monitoring) -> str:
-    """What the monitor cost under one placement, in one line."""
+    """Return the monitor's share of the bytes under one placement, in one line."""
     if monitor.news_share is None or monitor.probe_share is None:
         return f"monitor, {label}: nothing was sent"
     return f"monitor, {label}: {monitor.news_share:.2%} of the bytes sent were news, {monitor.probe_share:.2%} probes"
 
 
 def moves_table(summary: RunSummary) -> Table:
-    """One row a placement whose operators moved or might have: how many, pauses in emulated seconds, state."""
+    """Return a table of the placements with moves, done or refused: counts, pauses in emulated seconds, state."""
     figures = dict.fromkeys(("moved", "stayed", "pause p50 s", "p99 s", "max s", "state"), FIGURE)
     table = framed("moves", {"placement": TEXT, **figures})
     for label, placement in summary.placements.items():
@@ -233,7 +235,7 @@ def moves_table(summary: RunSummary) -> Table:
 
 
 def trees_table(summary: RunSummary) -> Table:
-    """One row a placement whose tree changed or was to: how often, and pauses in emulated seconds."""
+    """Return a table of the placements with changes of the tree, done or refused: counts, emulated pauses."""
     figures = dict.fromkeys(("changed", "stayed", "pause p50 s", "max s"), FIGURE)
     table = framed("changes of the tree", {"placement": TEXT, **figures})
     for label, placement in summary.placements.items():
@@ -245,20 +247,20 @@ def trees_table(summary: RunSummary) -> Table:
 
 
 def recoveries_table(summary: RunSummary) -> Table:
-    """One row for every time that a run began anew as it had lost hosts: when, and how long each phase took."""
+    """Return a table of the recoveries from lost hosts: time, duration of every phase, partitions made again."""
     figures = dict.fromkeys(("at s", "found", "decided", "restored", "first", "still s", "again"), FIGURE)
     title = "recoveries: emulated seconds after a host was lost; partitions made again"
     table = framed(title, {"placement": WORD, "lost": WORD, **figures}, padding=(0, 1, 0, 0))
     for label, placement in summary.placements.items():
-        for one in placement.recoveries:
-            phases = [one.phases_s.get(name) for name in ("detected", "decided", "restored", "first_output")]
-            cells = (f"{one.at_s:.2f}", *map(seconds, phases), seconds(one.stood_still_s), str(one.made_again))
-            table.add_row(Text(label), Text(one.host), *cells)
+        for event in placement.recoveries:
+            phases = [event.phases_s.get(name) for name in ("detected", "decided", "restored", "first_output")]
+            cells = (f"{event.at_s:.2f}", *map(seconds, phases), seconds(event.stood_still_s), str(event.made_again))
+            table.add_row(Text(label), Text(event.host), *cells)
     return table
 
 
 def changes_table(title: str, changes: Sequence[TreeChange]) -> Table:
-    """When the tree changed, how long no image came, why, and what it was then; a change that was not, with its why."""
+    """Return a table of the changes of the tree, done or refused: time, pause without an image, tree, reason."""
     table = framed(title, {"at s": FIGURE, "pause s": FIGURE, "tree": TEXT, "why": TEXT}, padding=(0, 1, 0, 0))
     for change in changes:
         why = change.reason if change.changed else f"stayed: {change.why}"
@@ -268,7 +270,7 @@ def changes_table(title: str, changes: Sequence[TreeChange]) -> Table:
 
 
 def handovers_table(title: str, moves: Sequence[Move]) -> Table:
-    """Who moved where, when, at what cost and why; an operator that stayed with the reason for that, too."""
+    """Return a table of the hand-overs, done or refused: time, operator, hosts, pause, state, protocol, reason."""
     table = framed(
         title,
         {
@@ -294,7 +296,7 @@ def handovers_table(title: str, moves: Sequence[Move]) -> Table:
 
 
 def comparison_table(made: Comparison) -> Table:
-    """One row a placement and seed."""
+    """Return a table by placement and seed: simulated and emulated time between items."""
     title = f"mean time between {made.item}s, emulated seconds"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("placement", "seed", "simulated", "emulated", "ratio", "spread", "start", "moves"):
@@ -316,7 +318,7 @@ def comparison_table(made: Comparison) -> Table:
 
 
 def comparison_latencies(made: Comparison) -> Table:
-    """One row a placement, seed and sink: the latency on either side."""
+    """Return a table by placement, seed and sink: simulated and emulated latency."""
     sides = dict.fromkeys((f"{side} {part}" for side in ("sim", "emu") for part in ("p50", "p95", "p99")), FIGURE)
     table = framed(
         "latency from source to sink, simulated and emulated, emulated seconds",
@@ -324,14 +326,14 @@ def comparison_latencies(made: Comparison) -> Table:
     )
     for row in made.rows:
         for sink, query in row.queries.items():
-            each = msgspec.structs.astuple(query.simulated) + msgspec.structs.astuple(query.emulated)
-            if any(each):
-                table.add_row(Text(row.placement), str(row.seed), Text(sink), *map(seconds, each))
+            values = msgspec.structs.astuple(query.simulated) + msgspec.structs.astuple(query.emulated)
+            if any(values):
+                table.add_row(Text(row.placement), str(row.seed), Text(sink), *map(seconds, values))
     return table
 
 
 def _print_listed(summary: RunSummary, console: Console, *, all_moves: bool) -> None:
-    """Each placement's changes of the tree and handovers; of many, their number and where to find them."""
+    """Print the changes of the tree and the hand-overs of placements. Of many, print the number and a command."""
     rows, folder = summary.placements, Path(summary.out)
     changes = {name: row.reshapes + row.unshaped for name, row in rows.items()}
     moves = {name: row.relocations + row.stayed for name, row in rows.items()}
@@ -339,16 +341,16 @@ def _print_listed(summary: RunSummary, console: Console, *, all_moves: bool) -> 
         (changes, read_changes, changes_table, "how the tree changed", "changes of the tree"),
         (moves, read_moves, handovers_table, "who moved", "handovers"),
     )
-    for counts, read, listing, title, what in kinds:
+    for counts, read, listing, title, noun in kinds:
         listed = [name for name, count in counts.items() if count and (all_moves or count <= LISTED)]
-        found = read(folder) if listed else []
+        entries = read(folder) if listed else []
         for name, count in counts.items():
             if name in listed:
-                own = [one for one in found if one.placement == name]
+                own = [entry for entry in entries if entry.placement == name]
                 console.print(listing(f"{_name(summary)}, {name}: {title}", own))
             elif count:
                 where = f"thalweg analyze {_name(summary)} --moves"
-                console.print(Text(f"{name}: {count} {what}; {where} lists them"), soft_wrap=True)
+                console.print(Text(f"{name}: {count} {noun}; {where} lists them"), soft_wrap=True)
 
 
 def _name(summary: RunSummary) -> str:
@@ -378,7 +380,7 @@ def _figures(row: PlacementSummary | PlacementAggregate) -> tuple[str, str, str,
 
 
 def seconds(value: float | None) -> str:
-    """Three significant digits, without an exponent."""
+    """Return a number with about three significant digits, without an exponent. None: a dash."""
     if value is None:
         return NONE
     places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4
