@@ -1,8 +1,9 @@
-"""A paper's figures from a sweep's results: Spark SQL to what every trial that counts says, then figures of arms.
+"""Figures of a paper from a sweep's results. Spark SQL selects values of trials, and numpy makes figures of arms from
+them.
 
-A trial that failed or is missing is left out of every ratio and counted; a ratio is only taken on configurations that
-both sides finished. Figures are of pools first, over their configurations in order, so that they are the same at every
-time; then means between pools. What the figures are and what the paper says of them is the study's.
+A trial that failed or is missing is left out of every ratio and counted. A ratio is over configurations that both sides
+finished. Figures are first of pools, over their configurations in a fixed order, so that results repeat exactly. Then
+come means between pools. The study defines the figures and the paper's claims.
 """
 
 from __future__ import annotations
@@ -50,42 +51,42 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIGURES_JSON = "figures.json"
-REASONS = 10  # different ones of failed trials that are kept
+REASONS = 10  # distinct reasons of failures to keep
 Values = npt.NDArray[np.float64]
 
 
 def _query(study: Study, columns: Iterable[str]) -> tuple[list[str], str]:
-    """The columns of ``trials`` that are needed, and what Spark is asked of them: a row for every trial that counts."""
+    """Return the needed columns of ``trials``, and Spark's query, which gives a row for every trial that counts."""
     fields, place = study.arm.__struct_fields__, ", ".join(PLACE)
     series, arm = fields[0], ", ".join(fields)
     asked = " ".join([study.measure, *study.measures.values(), *study.resolved.values()])
     needed = [*PLACE, "key", "failed", *fields]
-    needed += [one for one in columns if one not in needed and re.search(rf"\b{one}\b", asked)]
-    kept = ", ".join(name for name in needed if name not in study.resolved)
+    needed += [column for column in columns if column not in needed and re.search(rf"\b{column}\b", asked)]
+    stored = ", ".join(name for name in needed if name not in study.resolved)
     resolved = "".join(f", {sql} AS {factor}" for factor, sql in study.resolved.items())
     measured, shared = f"({study.measure})", ", ".join((*PLACE, *study.world, *study.beside))
     plain = " AND ".join([f"{series} = '{study.base}'", *(f"{factor} = ''" for factor in study.words)])
-    told = "".join(f", {sql} AS `told {name}`" for name, sql in study.measures.items())
+    averages = "".join(f", {sql} AS `told {name}`" for name, sql in study.measures.items())
     # a configuration that was run again after it failed counts once
     query = f"""
 WITH known AS (
-  SELECT {kept}{resolved},
+  SELECT {stored}{resolved},
          CASE WHEN failed IS NULL AND {measured} > 0 AND {measured} < double('infinity') THEN {measured} END AS level
   FROM trials),
 copies AS (
   SELECT *, row_number() OVER (PARTITION BY {place}, {arm} ORDER BY level IS NULL, key) AS copy FROM known),
 runs AS (SELECT * FROM copies WHERE copy = 1)
-SELECT {place}, {arm}, failed, runs.level, base.level / runs.level AS speedup{told}
+SELECT {place}, {arm}, failed, runs.level, base.level / runs.level AS speedup{averages}
 FROM runs LEFT JOIN (SELECT {shared}, level FROM runs WHERE {plain}) AS base USING ({shared})
 """
     return needed, query
 
 
 def aggregate(spark: SparkSession, folder: Path) -> FigureData[Any]:
-    """The figures of a sweep folder, also written to its ``figures.json``.
+    """Return the figures of a sweep folder, and write them to the folder's ``figures.json``.
 
-    The figure is the one the sweep was made for; of a sweep for none, all that its results can show.
-    Raises UsageError when there are no results, or they vary what no figure varies.
+    The result is the figure that the sweep was made for. If there is none, the result has every figure that the results
+    can show. Raises UsageError if there are no results, or if the results vary a field that no figure varies.
     """
     study = find_study(study_of(folder))
     sweep = load_sweep(folder, study.sweep)
@@ -110,11 +111,12 @@ def figure_data(
     configurations: int | None = None,
     where: str = "the sweep",
 ) -> FigureData[Any]:
-    """The figures in a table of trials (all fields of the study's trial and outcome, and ``key``).
+    """Return the figures in a table of trials (all fields of the study's trial and outcome, and ``key``).
 
-    ``study``: None, the first. ``figure``: only this one; None: all that the results can show. ``configurations``: how
-    many the sweep is to have of each pool's name, for the note that it is unfinished. Raises UsageError for a table
-    that is empty or varies what no figure varies, RunError when Spark cannot read it.
+    ``study``: None is the first study. ``figure``: the only figure to make. None: all that the results can show.
+    ``configurations``: the planned number for every name of pools, for the note that the sweep is unfinished. Raises
+    UsageError for a table that is empty or varies a field that no figure varies, RunError if Spark cannot read the
+    table.
     """
     from pyspark.errors import PySparkException
 
@@ -126,56 +128,58 @@ def figure_data(
     unusual = _check_one_value(study, results, where)
     needed, query = _query(study, results.column_names)
     try:
-        there = results.select([name for name in needed if name in results.column_names])  # others are made of them
-        spark.createDataFrame(there).createOrReplaceTempView("trials")
+        table = results.select(
+            [name for name in needed if name in results.column_names]
+        )  # Spark makes the missing columns from these
+        spark.createDataFrame(table).createOrReplaceTempView("trials")
         rows = spark.sql(query).toArrow().to_pylist()
     except PySparkException as error:
         raise RunError(f"Spark cannot aggregate {where}: {str(error).strip().splitlines()[0][:200]}") from error
-    made: list[FigureResult[Any, Any]] = []
+    figures: list[FigureResult[Any, Any]] = []
     if figure and study.figures[figure].across:
         for row in rows:
             row["pool"] = row["pool"].partition(":")[0]
     for name in sorted({row["pool"] for row in rows}, key=lambda name: (name != study.pool, name)):
         runs = Runs(study, [row for row in rows if row["pool"] == name])
         for number in [figure] if figure else _shown(study, runs):
-            made.append(_result(study.figures[number], name, runs, unusual, configurations))
+            figures.append(_result(study.figures[number], name, runs, unusual, configurations))
     failed = [row for row in rows if _fails(study, row)]
     return FigureData(
-        results=made,
+        results=figures,
         runs=len(rows),
         failed=len(failed),
         failures=_reasons(study, failed),
-        conclusions=conclude(study, made),
+        conclusions=conclude(study, figures),
     )
 
 
 def _fails(study: Study, row: Mapping[str, Any]) -> bool:
-    """Whether a trial says nothing, also where coming to nothing is an answer."""
+    """Return whether a trial gave no answer. With ``always`` columns, no level is an answer unless the trial failed."""
     return row["level"] is None and not (study.always and row["failed"] is None)
 
 
 def _reasons(study: Study, failed: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many trials failed of a series for a reason, one line each; reasons that read the same count as one."""
+    """Return the commonest reasons of failures, by series and in one line, with the numbers of trials."""
     series = study.arm.__struct_fields__[0]
     counts = Counter((row[series], row["failed"] or study.nothing) for row in failed)
-    found: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for (name, why), runs in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:REASONS]:
-        found[f"{name}: {one_line(why)[:200]}"] += runs
-    return dict(found.most_common())
+        reasons[f"{name}: {one_line(why)[:200]}"] += runs
+    return dict(reasons.most_common())
 
 
 def _check_one_value(study: Study, results: pa.Table, where: str) -> list[str]:
-    """What of the trials' fields, and of the options of the paper's series, is not as the paper had it.
+    """Return the unusual values of fields of the trials, and of options of the paper's series.
 
     Raises UsageError for a field with several values.
     """
     paper, series = study.trial(), study.arm.__struct_fields__[0]
     unusual = []
     for field in (*study.fixed, *study.options):
-        found: dict[str | None, set[Any]] = {}
-        for one in results.group_by([series, field]).aggregate([]).to_pylist():
-            found.setdefault(None if field in study.fixed else one[series], set()).add(one[field])
-        for name, values in found.items():
+        by_series: dict[str | None, set[Any]] = {}
+        for row in results.group_by([series, field]).aggregate([]).to_pylist():
+            by_series.setdefault(None if field in study.fixed else row[series], set()).add(row[field])
+        for name, values in by_series.items():
             if len(values) > 1:
                 of = "" if name is None else f" of {name}"
                 listed = ", ".join(map(str, sorted(values, key=str)[:4]))
@@ -184,13 +188,16 @@ def _check_one_value(study: Study, results: pa.Table, where: str) -> list[str]:
                     f" sweep each value into a folder of its own"
                 )
         usual = getattr(paper, field)
-        compared = (None, *(name for name in study.series if name != study.base))  # options do not matter to the base
-        told = {name: found[name].pop() for name in compared if name in found}
-        others = [name for name, value in told.items() if value != usual]
-        alike = len(others) == len(told) and len(set(told.values())) == 1
-        for name in others[:1] if alike else others:
+        compared = (
+            None,
+            *(name for name in study.series if name != study.base),
+        )  # None: a field of all series. Options do not matter to the base
+        used = {name: by_series[name].pop() for name in compared if name in by_series}
+        unlike = [name for name, value in used.items() if value != usual]
+        alike = len(unlike) == len(used) and len(set(used.values())) == 1
+        for name in unlike[:1] if alike else unlike:
             whose = "" if alike else f" of {name}"
-            unusual.append(f"{field}{whose} {told[name]} instead of {'the default' if usual is None else usual}")
+            unusual.append(f"{field}{whose} {used[name]} instead of {'the default' if usual is None else usual}")
     return unusual
 
 
@@ -198,9 +205,9 @@ def _check_one_value(study: Study, results: pa.Table, where: str) -> list[str]:
 
 
 class Runs:
-    """The trials on the pools of one name: what each arm's say, over all configurations in their order.
+    """Trials on the pools of one name, with the values of every arm over all configurations in order.
 
-    ``columns``: by arm and name, values with nan where a trial failed, is missing or says nothing.
+    ``columns``: by arm and name, values. A value is nan if the trial failed, is missing or lacks the value.
     """
 
     def __init__(self, study: Study, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -218,20 +225,20 @@ class Runs:
                 self.columns[arm] = {name: np.full(len(number), np.nan) for name in names}
             self.runs[arm] += 1
             self.failed[arm] += _fails(study, row)
-            for name, column in names.items():  # what is null there stays nan
+            for name, column in names.items():  # a column that is null in the row stays nan
                 if row["level"] is not None or (name in study.always and row["failed"] is None):
                     self.columns[arm][name][number[row["pool_seed"], row["configuration"]]] = row[column]
         self.setting = Setting.of(list(self.columns), study.usual)
-        self.shown: list[Any] = []  # the arms of the figure that is being made
+        self.shown: list[Any] = []  # arms of the figure in progress
 
     def pooled(self, reduce: Callable[..., Any], *values: Values) -> Pooled | None:
-        """What is made of these values pool by pool, over the configurations where all are known."""
-        known = np.logical_and.reduce([np.isfinite(each) for each in values])
+        """Return the result of ``reduce`` for every pool, over the configurations where all values are known."""
+        known = np.logical_and.reduce([np.isfinite(column) for column in values])
         pools = {int(seed): known & (self.seeds == seed) for seed in np.unique(self.seeds[known])}
-        return pooled({seed: float(reduce(*(each[at] for each in values))) for seed, at in pools.items()})
+        return pooled({seed: float(reduce(*(column[at] for column in values))) for seed, at in pools.items()})
 
     def column(self, figure: Figure, arm: Any, name: str) -> Pooled | None:
-        """A column of an arm's row in a figure."""
+        """Return a column of an arm's row in a figure."""
         own, kind = self.columns[arm], self.study.columns.get(name)
         if isinstance(kind, Relative):
             return self._relative(arm, kind)
@@ -239,7 +246,7 @@ class Runs:
             if not figure.shared or not self.study.of_paper(arm):
                 return None
             papers = filter(self.study.of_paper, self.shown)
-            levels = (self.columns[one]["level"] for one in papers if _alike(one, arm, self.study.world))
+            levels = (self.columns[peer]["level"] for peer in papers if _alike(peer, arm, self.study.world))
             return self.pooled(lambda value, *_: value.mean(), own[kind.value], *levels)
         if name == "median_speedup":
             return self.pooled(np.median, own["speedup"])
@@ -248,18 +255,22 @@ class Runs:
         return self.pooled(np.mean, own["level" if name == self.study.level else name])
 
     def _relative(self, arm: Any, to: Relative) -> Pooled | None:
-        """An arm's mean level by that of another in the same world; on what both finished."""
+        """Return an arm's mean level over the mean level of the series ``to`` in the same world, on configurations that
+        both finished.
+        """
         shared = (*self.study.world, *self.study.beside)
         setting = Setting({**self.setting, **to.given})
-        alike = (one for one in self.shown if one.series == to.series and _alike(one, arm, shared))
-        other = next((one for one in alike if setting.keeps(one, shared)), None)
+        alike = (
+            candidate for candidate in self.shown if candidate.series == to.series and _alike(candidate, arm, shared)
+        )
+        other = next((candidate for candidate in alike if setting.keeps(candidate, shared)), None)
         if other is None or (other != arm and not self._comparable(arm, other)):
             return None
-        levels = (self.columns[one]["level"] for one in (arm, other))
+        levels = (self.columns[side]["level"] for side in (arm, other))
         return self.pooled(lambda own, other: own.mean() / other.mean(), *levels)
 
     def _comparable(self, own: Arm, other: Arm) -> bool:
-        """Two arms of different series, or one with one factor changed, in the same world."""
+        """Return whether two arms in the same world have different series, or differ in one factor."""
         study, fields = self.study, own.__struct_fields__
         differ = {name for name in fields if getattr(own, name) != getattr(other, name)}
         if not differ or differ & {*study.world} or study.base in (own.series, other.series):
@@ -267,11 +278,14 @@ class Runs:
         return not differ & {*study.beside} if differ & {fields[0], *study.words} else len(differ) == 1
 
     def ratio(self, own: Arm, other: Arm) -> Ratio[Any] | None:
-        """How two arms compare; None where that says nothing."""
+        """Return the comparison of two arms. None: the arms are not comparable, or no pool has both."""
         if not self._comparable(own, other):
             return None
-        mine, others = self.columns[own], self.columns[other]
-        levels, speedups = (mine["level"], others["level"]), (mine["speedup"], others["speedup"])
+        own_columns, other_columns = self.columns[own], self.columns[other]
+        levels, speedups = (
+            (own_columns["level"], other_columns["level"]),
+            (own_columns["speedup"], other_columns["speedup"]),
+        )
         median = self.pooled(lambda a, b: np.median(b / a), *levels)
         level = self.pooled(lambda a, b: b.mean() / a.mean(), *levels)
         faster = self.pooled(lambda a, b: np.mean(a * (1 + TIE) < b), *levels)
@@ -289,22 +303,25 @@ def _alike(one: Arm, other: Arm, factors: Iterable[str]) -> bool:
 
 
 def _shown(study: Study, runs: Runs) -> list[str]:
-    """The figures that these arms can show: each that varies something the sweep does, and the first that varies
-    nothing where several series ran, or there is no other. What is part of what is compared is not varied."""
-    found, plain = [], None
+    """Return the numbers of the figures that these arms can show: figures with a factor that the sweep varies.
+
+    The first figure that varies nothing is added if several series ran, or if there is no other. Factors in
+    ``Study.words`` do not count as varied.
+    """
+    numbers, plain = [], None
     for number, figure in study.figures.items():
-        kept = [arm for arm in runs.columns if runs.setting.keeps(arm, figure.varied) and arm.series != study.base]
+        arms = [arm for arm in runs.columns if runs.setting.keeps(arm, figure.varied) and arm.series != study.base]
         varied = {*figure.varied} - {*study.words}
-        if any(len({getattr(arm, name) for arm in kept} - {None}) > 1 for name in varied):
-            found.append(number)
+        if any(len({getattr(arm, name) for arm in arms} - {None}) > 1 for name in varied):
+            numbers.append(number)
         elif plain is None and not varied:
             plain = number
     standard = {arm.series for arm in runs.columns if runs.setting.keeps(arm)} - {study.base}
-    return ([plain] if plain and (len(standard) > 1 or not found) else []) + found
+    return ([plain] if plain and (len(standard) > 1 or not numbers) else []) + numbers
 
 
 def _ratios(figure: Figure, arms: Sequence[Any], runs: Runs) -> list[Ratio[Any]]:
-    """Return the ratios between those of ``arms`` that the figure compares, in the order of the figure's world."""
+    """Return the ratios between the ``arms`` that the figure compares, in the order of the figure's world."""
     study, keeps = runs.study, runs.setting.keeps
     pairs = [pair for pair in itertools.permutations(arms, 2) if figure.pairs(*pair, keeps(pair[1]))]
     ratios = [ratio for pair in pairs if (ratio := runs.ratio(*pair))]
@@ -320,7 +337,7 @@ def _result(
 ) -> FigureResult[Any, Any]:
     study, setting = runs.study, runs.setting
     arms = runs.shown = sorted((arm for arm in runs.columns if setting.keeps(arm, figure.varied)), key=study.order)
-    made = [_row(figure, arm, runs) for arm in arms]
+    rows = [_row(figure, arm, runs) for arm in arms]
     differences = [
         *unusual,
         *(f"{name} {at} instead of {study.usual[name]}" for name, at in setting.items() if at != study.usual[name]),
@@ -334,16 +351,16 @@ def _result(
         pools=len({seed for seed, _ in runs.configurations}),
         expected=len(runs.configurations),
         comparable=not differences,
-        rows=made,
+        rows=rows,
         ratios=_ratios(figure, arms, runs),
         singles={
             row.label: [
                 float(f"{value:.5g}") if math.isfinite(value) else None for value in runs.columns[row.arm][shown]
             ]
-            for row in made
+            for row in rows
             if figure.singles and row.arm.series != study.base
         },
-        notes=_notes(figure, pool, made, runs, differences, configurations),
+        notes=_notes(figure, pool, rows, runs, differences, configurations),
         **{name: at for name, at in setting.items() if name in study.result.__struct_fields__},
     )
     return msgspec.structs.replace(
@@ -376,9 +393,9 @@ def _notes(
         notes.append(f"pool {pool}: the paper's values are no target")
     if differences and figure.claims:
         notes.append(f"not as the paper ran it ({', '.join(differences)}): its values are no target")
-    there = {study.as_run(row.arm, runs.setting, figure.varied) for row in made}
+    present = {study.as_run(row.arm, runs.setting, figure.varied) for row in made}
     wanted = [study.as_run(arm, runs.setting, figure.varied) for arm in figure.sweep.arms()]
-    if absent := [study.label(figure, arm) for arm in wanted if arm not in there]:
+    if absent := [study.label(figure, arm) for arm in wanted if arm not in present]:
         notes.append(f"not in the results: {'; '.join(absent)}")
     notes += _notes_on_runs(made, study.arm.__struct_fields__[0], len(runs.configurations), configurations)
     swept = {arm.series for arm in figure.sweep.arms()}
@@ -406,7 +423,7 @@ def _notes_on_runs(made: Sequence[Row[Any]], what: str, begun: int, configuratio
 
 
 def save_figures(folder: Path, data: FigureData[Any]) -> Path:
-    """Write ``folder/figures.json``, whole or not at all; RunError when it cannot be."""
+    """Write ``folder/figures.json`` atomically. Raise RunError if the file cannot be written."""
     target = folder / FIGURES_JSON
     with whole(target, f"make {folder} writable") as part:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
@@ -414,7 +431,7 @@ def save_figures(folder: Path, data: FigureData[Any]) -> Path:
 
 
 def load_figures(folder: Path) -> FigureData[Any]:
-    """Read ``folder/figures.json``; UsageError when it is not there, damaged, or of another format or version."""
+    """Read ``folder/figures.json``. Raise UsageError if it is absent, damaged, or of a different format or version."""
     path = folder / FIGURES_JSON
     again = "aggregate the sweep again"
     try:
@@ -426,8 +443,8 @@ def load_figures(folder: Path) -> FigureData[Any]:
                 f" {__version__}; {again}"
             )
         study = find_study(study_of(folder))
-        found: FigureData[Any] = msgspec.json.decode(data, type=of_kinds(FigureData, study.result))
-        return found
+        figures: FigureData[Any] = msgspec.json.decode(data, type=of_kinds(FigureData, study.result))
+        return figures
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; {again}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -435,7 +452,7 @@ def load_figures(folder: Path) -> FigureData[Any]:
 
 
 class _MadeBy(msgspec.Struct, frozen=True):
-    """What tells whether the rest of a figures.json can be read."""
+    """Format and version of a figures.json, which decide whether the rest can be read."""
 
     format: int
     version: str = ""

@@ -1,10 +1,10 @@
-"""Checks that decide a paper's claims, to be put together in a study, and what they come to.
+"""Checks that decide a paper's claims, for studies to combine, and the verdicts.
 
-A check takes a figure's result and gives a ``Finding``. All of them hold their differences to the same rule:
+A check maps a figure's result to a ``Finding``. Every check applies the same rules to differences:
 
-- R1: two are told apart by more than ``TIE`` and two standard errors between pools; what is within is *not shown*;
-- R2: a single pool, which has no standard error, by more than ``TIE``;
-- R3: what is not in the results is *not tested*.
+- R1: a difference is decided if it exceeds ``TIE`` and two standard errors between pools. A smaller one is *not shown*.
+- R2: the difference of a single pool, without a standard error, is decided if it exceeds ``TIE``.
+- R3: a claim about values that the results lack is *not tested*.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ _DECISIONS: Mapping[Shown | None, Decision] = {
 
 
 def judge(result: Result, claim: Claim) -> Verdict:
-    """The verdict on a claim that the paper makes of this figure."""
-    found = claim.check(result)
+    """Return the verdict on a claim that the paper makes of this figure."""
+    finding = claim.check(result)
     return Verdict(
         figure=result.figure,
         pool=result.pool,
         claim=claim.name,
         text=claim.quote,
         how=claim.how,
-        verdict=_DECISIONS[found.holds],
-        detail=found.detail,
-        numbers=found.numbers,
-        pools_holding=sum(found.each) if found.each else None,
-        pools=len(found.each) or result.pools,
+        verdict=_DECISIONS[finding.holds],
+        detail=finding.detail,
+        numbers=finding.numbers,
+        pools_holding=sum(finding.each) if finding.each else None,
+        pools=len(finding.each) or result.pools,
         conclusion=claim.conclusion,
     )
 
 
 def compare(result: Result) -> list[Comparison]:
-    """The paper's published values beside ours; what to accept only on its own pool, network and workload."""
-    made = []
+    """Return the paper's published values beside ours. A range to accept is given only where they bind."""
+    comparisons = []
     for value in result.definition.published:
         ours = _ours(result, value)
         accept = value.accept if result.binding else None
-        made.append(
+        comparisons.append(
             Comparison(
                 name=value.name,
                 paper=value.value,
@@ -85,7 +85,7 @@ def compare(result: Result) -> list[Comparison]:
                 within=None if ours is None or accept is None else accept[0] <= ours.mean <= accept[1],
             )
         )
-    return made
+    return comparisons
 
 
 def _ours(result: Result, value: Published) -> Pooled | None:
@@ -99,17 +99,17 @@ def _ours(result: Result, value: Published) -> Pooled | None:
 
 
 def conclude(study: Study, results: Iterable[Result]) -> list[Verdict]:
-    """The paper's conclusions from the verdicts of any figures, for every pool's name.
+    """Return the paper's conclusions from the verdicts of the figures, for every name of pools.
 
-    A conclusion holds when every claim it rests on does, and does not when one of them does not; else it is not tested
-    when one of them is not.
+    A conclusion holds if every claim below it holds, and does not hold if one does not. Else it is not tested if one
+    claim is not tested, and otherwise not shown.
     """
     judged: dict[str, dict[tuple[str, str], Verdict]] = {}
     for result in results:
         for verdict in result.verdicts:
             judged.setdefault(result.pool, {})[verdict.figure, verdict.claim] = verdict
     order: tuple[Decision, ...] = ("does not hold", "not tested", "not shown")
-    made = []
+    conclusions = []
     for (pool, verdicts), (number, text) in itertools.product(judged.items(), study.conclusions.items()):
         keys = [
             (figure.number, claim.name)
@@ -118,7 +118,7 @@ def conclude(study: Study, results: Iterable[Result]) -> list[Verdict]:
             if claim.conclusion == number
         ]
         states: list[Decision] = [verdicts[key].verdict if key in verdicts else "not tested" for key in keys]
-        made.append(
+        conclusions.append(
             Verdict(
                 figure="conclusions",
                 pool=pool,
@@ -130,42 +130,44 @@ def conclude(study: Study, results: Iterable[Result]) -> list[Verdict]:
                 conclusion=number,
             )
         )
-    return made
+    return conclusions
 
 
-# --- what checks are put together of ----------------------------------------------------------------
+# --- parts of checks --------------------------------------------------------------------------------
 
 
 def clearly(ratio: Pooled) -> Shown:
-    """Whether a ratio is above 1 by more than ``TIE`` and two standard errors between pools, or as far below."""
-    margin = max(TIE, ERRORS * (ratio.error or 0.0))  # R1: what is within this margin is not shown
+    """Return whether a ratio is above 1 by more than ``TIE`` and two standard errors between pools, or as far below.
+    Else the answer is "not shown".
+    """
+    margin = max(TIE, ERRORS * (ratio.error or 0.0))  # R1: a difference within this margin is not shown
     return ratio.mean > 1 if abs(ratio.mean - 1) > margin else "not shown"
 
 
 def more(ratio: float) -> bool:
-    """The same of a single pool."""
+    """Return whether a single pool's ratio is above 1 by more than ``TIE``."""
     return ratio > 1 + TIE  # R2: a single pool has no standard error
 
 
 def together(parts: Iterable[Shown]) -> Shown:
-    """False when one is, True when all are."""
-    found = list(parts)
-    return False if False in found else "not shown" if "not shown" in found else True
+    """Return False if one part is False, else "not shown" if one part is, else True."""
+    values = list(parts)
+    return False if False in values else "not shown" if "not shown" in values else True
 
 
 def each(value: Pooled, good: Callable[[float], bool]) -> list[bool]:
-    return [good(one) for one in value.by_pool.values()]
+    return [good(figure) for figure in value.by_pool.values()]
 
 
 def in_all(parts: Iterable[Pooled], good: Callable[[float], bool]) -> list[bool]:
-    """In which pools all are good, of those that all have."""
+    """Return, for every pool with all figures, whether all figures are good."""
     values = list(parts)
     shared = set.intersection(*(set(value.by_pool) for value in values)) if values else set()
     return [all(good(value.by_pool[seed]) for value in values) for seed in sorted(shared)]
 
 
 class NotTested(Exception):
-    """What a claim needs is not in the results (R3)."""
+    """Error of a check if the results lack what the claim needs (R3)."""
 
 
 Value = Callable[[Result], Pooled]
@@ -173,7 +175,7 @@ Value = Callable[[Result], Pooled]
 
 
 def of(series: str, column: str, **given: Any) -> Value:
-    """A column of a series, where factors are as given."""
+    """Return a column of a series, with factors as given, as a function of the result."""
 
     def found(result: Result) -> Pooled:
         value = result.value(series, column, **given)
@@ -185,7 +187,7 @@ def of(series: str, column: str, **given: Any) -> Value:
 
 
 def known(value: Value, result: Result) -> Pooled | None:
-    """The value; None where the result says nothing."""
+    """Return a value of a result. None: the result lacks the value."""
     try:
         return value(result)
     except NotTested:
@@ -193,7 +195,7 @@ def known(value: Value, result: Result) -> Pooled | None:
 
 
 def over(own: Pooled, other: Pooled) -> Pooled:
-    """One by the other, pool by pool."""
+    """Return the ratio of two figures, pool by pool. Raise NotTested if no pool has both."""
     ratio = own.over(other)
     if ratio is None:
         raise NotTested("no pool has both")
@@ -205,20 +207,20 @@ def missing(*names: str) -> NotTested:
 
 
 def lacking(result: Result, *names: str) -> NotTested:
-    """Which of these series are not there, or that no configuration finished with all of them."""
+    """Return the error for series that are absent, or that no configuration finished together."""
     absent = [name for name in names if result.arm(name) is None]
     return missing(*absent) if absent else NotTested(f"no configuration finished with {' and '.join(names)}")
 
 
 def percent(change: Pooled) -> str:
-    """A relative change, with its standard error."""
+    """Return a relative change with its standard error as text."""
     if change.error is None:
         return f"{change.mean:+.1%}"
     return f"{change.mean:+.1%} (standard error {change.error:.1%})"
 
 
 def gain(ratio: Pooled) -> Pooled:
-    """A ratio as a relative change."""
+    """Return a ratio as a relative change."""
     return ratio.map(lambda one: one - 1)
 
 
@@ -233,7 +235,7 @@ def _pair(result: Result, own: str, other: str) -> Ratio[Any]:
 
 
 def check(decides: Callable[Concatenate[Result, P], Finding]) -> Callable[P, Check]:
-    """What decides on a result and more makes, of what is more, a check."""
+    """Turn a function of a result and parameters into a function from the parameters to a check."""
 
     def made(*given: P.args, **named: P.kwargs) -> Check:
         def decide(result: Result) -> Finding:
@@ -249,36 +251,36 @@ def check(decides: Callable[Concatenate[Result, P], Finding]) -> Callable[P, Che
 
 @check
 def all_faster(result: Result, *names: str) -> Finding:
-    """Each of these is faster than the base, in the mean and on ``MOST`` of the configurations."""
+    """Check that every named series is faster than the base, in the mean and on ``MOST`` of the configurations."""
     numbers: dict[str, float] = {}
-    holds, told, pools = [], [], []
+    holds, parts, pools = [], [], []
     for name in names:
         speedup, share = result.value(name, "speedup"), result.value(name, "faster")
         if speedup is None or share is None:
             raise lacking(result, result.study.base, *names)
         holds.append(clearly(speedup) is True and share.mean >= MOST)
-        good = {at: float(more(one) and share.by_pool[at] >= MOST) for at, one in speedup.by_pool.items()}
+        good = {at: float(more(ratio) and share.by_pool[at] >= MOST) for at, ratio in speedup.by_pool.items()}
         pools.append(pooled(good))
         numbers |= {f"speedup {name}": speedup.mean, f"faster {name}": share.mean}
-        told.append(f"{name} {spread(speedup)} (faster on {share.mean:.0%})")
-    return Finding(all(holds), f"mean speed-up {', '.join(told)}", numbers, in_all(filter(None, pools), bool))
+        parts.append(f"{name} {spread(speedup)} (faster on {share.mean:.0%})")
+    return Finding(all(holds), f"mean speed-up {', '.join(parts)}", numbers, in_all(filter(None, pools), bool))
 
 
 @check
 def between(
     result: Result, value: Value, low: float, high: float, name: str, says: str = "{}", digits: int = 2
 ) -> Finding:
-    """A value is between two numbers; ``name`` is what it is called, ``says`` what is said around it."""
-    found = value(result)
-    detail, good = says.format(spread(found, digits)), each(found, lambda one: low <= one <= high)
-    return Finding(low <= found.mean <= high, detail, {name: found.mean}, good)
+    """Check that a value is between two numbers. ``name``: its key in the numbers. ``says``: the text around it."""
+    figure = value(result)
+    detail, good = says.format(spread(figure, digits)), each(figure, lambda one: low <= one <= high)
+    return Finding(low <= figure.mean <= high, detail, {name: figure.mean}, good)
 
 
 @check
 def adds(result: Result, own: str, other: str, least: float) -> Finding:
-    """``own`` is faster than ``other`` on ``MOST`` of the configurations, and by ``least`` in the median."""
+    """Check that ``own`` is faster than ``other`` on ``MOST`` of the configurations, and by ``least`` in the median."""
     ratio = _pair(result, own, other)
-    good = {at: one >= MOST and ratio.median.by_pool[at] >= least for at, one in ratio.faster.by_pool.items()}
+    good = {at: share >= MOST and ratio.median.by_pool[at] >= least for at, share in ratio.faster.by_pool.items()}
     holding = list(good.values())
     detail = (
         f"median ratio {spread(ratio.median)}, lowest pool {min(ratio.median.by_pool.values()):.2f};"
@@ -290,7 +292,7 @@ def adds(result: Result, own: str, other: str, least: float) -> Finding:
 
 @check
 def falls(result: Result, column: str, *names: str, digits: int = 1, unit: str = " s") -> Finding:
-    """A column falls from each of these series to the next."""
+    """Check that a column falls from each named series to the next."""
     means = {name: value for name in names if (value := result.value(name, column)) is not None}
     steps: dict[str, Pooled] = {}
     for earlier, later in itertools.pairwise(names):
@@ -308,7 +310,7 @@ def falls(result: Result, column: str, *names: str, digits: int = 1, unit: str =
 
 @check
 def mostly_faster(result: Result, own: str, other: str) -> Finding:
-    """``own`` is faster than ``other`` on ``MOST`` of the configurations."""
+    """Check that ``own`` is faster than ``other`` on ``MOST`` of the configurations."""
     ratio = _pair(result, own, other)
     share, count = ratio.faster, counted(ratio.configurations, "configuration")
     detail = f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}"
@@ -318,8 +320,8 @@ def mostly_faster(result: Result, own: str, other: str) -> Finding:
 
 @check
 def reproduced(result: Result, own: str, other: str | None = None) -> Finding:
-    """The published value of these is met, where the paper's values bind."""
-    value = next(one for one in result.definition.published if (one.own, one.other) == (own, other))
+    """Check that our value meets the published value, where the paper's values bind."""
+    value = next(number for number in result.definition.published if (number.own, number.other) == (own, other))
     ours = _ours(result, value)
     if ours is None:
         raise lacking(result, own, *([other] if other else []))
@@ -336,8 +338,8 @@ def reproduced(result: Result, own: str, other: str | None = None) -> Finding:
 
 @check
 def same(result: Result, name: str, over: Over, within: float) -> Finding:
-    """A series' mean speed-up changes by less than ``within`` from the factor's first value to each of the others."""
-    at_first, *others = over.values
+    """Check that a series' mean speed-up at later values of the factor is within ``within`` of that at the first."""
+    at_first, *later = over.values
     base, says = result.arm(name, **{over.factor: at_first}), result.study.says[over.factor]
     ratios = result.over_factor(name, None, over.factor)
     changes = {at: gain(ratio) for at, ratio in ratios.items() if at != at_first}
@@ -345,15 +347,17 @@ def same(result: Result, name: str, over: Over, within: float) -> Finding:
         raise missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
     largest = max(changes, key=lambda at: abs(changes[at].mean))
     detail = f"largest change {percent(changes[largest])} at {says(largest)}"
-    numbers = {f"change {over.factor}={at}": one.mean for at, one in sorted(changes.items())}
+    numbers = {f"change {over.factor}={at}": change.mean for at, change in sorted(changes.items())}
     holding = in_all(changes.values(), lambda one: abs(one) < within)
-    if absent := [says(at) for at in others if at not in changes]:
+    if absent := [says(at) for at in later if at not in changes]:
         return Finding(None, f"{detail}; not in the results: {', '.join(absent)}", numbers, holding)
-    return Finding(together(changes_less(one, within) for one in changes.values()), detail, numbers, holding)
+    return Finding(together(changes_less(change, within) for change in changes.values()), detail, numbers, holding)
 
 
 def changes_less(change: Pooled, within: float) -> Shown:
-    """Whether a change is below ``within``; not shown when it may be none at all, yet cannot be told from as much."""
+    """Return whether a change is below ``within``, or "not shown" if two standard errors exceed the change and
+    ``within``.
+    """
     doubt = ERRORS * (change.error or 0.0)
     if abs(change.mean) <= doubt and doubt > within:
         return "not shown"
@@ -362,7 +366,7 @@ def changes_less(change: Pooled, within: float) -> Shown:
 
 @check
 def rises(result: Result, own: str, other: str, over: Over) -> Finding:
-    """``own``'s mean speed-up over ``other``'s is larger at the factor's last value than at its first."""
+    """Check that the mean speed-up of ``own`` over ``other`` is larger at the factor's last value than at the first."""
     ratios = result.over_factor(own, other, over.factor)
     if len(ratios) < 2:
         raise NotTested(f"{own} and {other} have not both run with two numbers of {over.noun}")
@@ -384,7 +388,7 @@ def rises(result: Result, own: str, other: str, over: Over) -> Finding:
 
 @check
 def faster_at_all(result: Result, own: str, other: str, over: Over) -> Finding:
-    """``own``'s mean speed-up is above ``other``'s at every value of a factor."""
+    """Check that the mean speed-up of ``own`` is above that of ``other`` at every value of a factor."""
     ratios = result.over_factor(own, other, over.factor)
     if not ratios:
         raise NotTested(f"{own} and {other} have not both run")
@@ -398,10 +402,10 @@ def faster_at_all(result: Result, own: str, other: str, over: Over) -> Finding:
 
 @check
 def best_at_all(result: Result, own: str, names: Sequence[str], column: str, over: Over) -> Finding:
-    """A column of ``own`` is above that of all other series at every value of a factor."""
+    """Check that a column of ``own`` is above the column of the other series at every value of a factor."""
     best: dict[Any, str] = {}
     leads: dict[Any, Pooled] = {}
-    least: list[Pooled] = []  # of each pool, over whichever is the next best there
+    least: list[Pooled] = []  # lead in every pool over the pool's next best series
     for at in over.values:
         arms = {name: result.arm(name, **{over.factor: at}) for name in names}
         if absent := [f"{name} with {at} {over.noun}" for name, arm in arms.items() if arm is None]:
@@ -415,7 +419,8 @@ def best_at_all(result: Result, own: str, names: Sequence[str], column: str, ove
         leads[at] = lead
         best[at] = own if leading.mean > known[rival].mean else rival
         ratios = {
-            seed: min(value / one.by_pool[seed] for one in known.values()) for seed, value in leading.by_pool.items()
+            seed: min(value / figure.by_pool[seed] for figure in known.values())
+            for seed, value in leading.by_pool.items()
         }
         least += filter(None, [pooled(ratios)])
     detail = f"best: {', '.join(f'{name} at {at}' for at, name in best.items())}"
@@ -426,7 +431,7 @@ def best_at_all(result: Result, own: str, names: Sequence[str], column: str, ove
 
 @check
 def best_between(result: Result, name: str, over: Over, low: float, high: float) -> Finding:
-    """A series' mean speed-up is best at one of the factor's values between two."""
+    """Check that a series' mean speed-up is best at one of the factor's values from ``low`` to ``high``."""
     speedups = result.over_factor(name, None, over.factor)
     says, usual = result.study.says[over.factor], result.usual(over.factor)
     if not speedups:
@@ -434,8 +439,8 @@ def best_between(result: Result, name: str, over: Over, low: float, high: float)
     if len(speedups) < 2:
         raise NotTested(f"{name} has not run with two {over.noun}")
     best = max(speedups, key=lambda at: speedups[at].mean)
-    told = ", ".join(f"{says(at)} {spread(value)}" for at, value in speedups.items() if at != usual)
-    detail = f"best {says(best)}; mean speed-up over that with {says(usual)}: {told}"
+    listed = ", ".join(f"{says(at)} {spread(value)}" for at, value in speedups.items() if at != usual)
+    detail = f"best {says(best)}; mean speed-up over that with {says(usual)}: {listed}"
     numbers = {f"speedup {says(at)} over {says(usual)}": value.mean for at, value in speedups.items()}
     inside = {at: value for at, value in speedups.items() if low <= at <= high}
     outside = {at: value for at, value in speedups.items() if at not in inside}
@@ -459,7 +464,7 @@ def best_between(result: Result, name: str, over: Over, low: float, high: float)
 
 @check
 def best_variant(result: Result, name: str, inside: Sequence[str], outside: Sequence[str]) -> Finding:
-    """The best of some variants of a series has a larger mean speed-up than the best of others; "" is the series."""
+    """Check that the best variant ``inside`` has a larger mean speed-up than the best ``outside``. "" is the series."""
     speedups = {at: result.value(name, "speedup", variant=at) for at in (*inside, *outside)}
     known = {at: value for at, value in speedups.items() if value is not None}
     if absent := speedups.keys() - known.keys():
@@ -468,25 +473,25 @@ def best_variant(result: Result, name: str, inside: Sequence[str], outside: Sequ
     lead = known[winner].over(known[rival])
     if lead is None:
         raise NotTested("no pool has all of them")
-    told = ", ".join(f"{at or name} {spread(value)}" for at, value in known.items())
-    detail = f"mean speed-up {told}; {winner or name} over {rival or name}: {percent(gain(lead))}"
+    listed = ", ".join(f"{at or name} {spread(value)}" for at, value in known.items())
+    detail = f"mean speed-up {listed}; {winner or name} over {rival or name}: {percent(gain(lead))}"
     numbers = {f"speedup {at or name}": value.mean for at, value in known.items()}
     return Finding(clearly(lead), detail, numbers, each(lead, more))
 
 
 @check
 def better_with(result: Result, name: str, over: Over) -> Finding:
-    """A series' mean speed-up is larger with the factor's first value than with its second."""
+    """Check that a series' mean speed-up is larger with the factor's first value than with the second."""
     arms = {value: result.arm(name, **{over.factor: value}) for value in over.values}
-    one, other = over.values
-    ratio, base = result.ratio(arms[one], arms[other]), result.study.base
+    first, second = over.values
+    ratio, base = result.ratio(arms[first], arms[second]), result.study.base
     mean = result.gain(ratio)
     if ratio is None or mean is None:
         absent = [f"{name} with the {value} {over.noun}" for value, arm in arms.items() if arm is None]
         raise missing(*absent) if absent else lacking(result, base)
     detail = (
-        f"mean speed-up ratio {spread(mean)}; without {base} (mean {result.study.quantity}, {other} over"
-        f" {one}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"
+        f"mean speed-up ratio {spread(mean)}; without {base} (mean {result.study.quantity}, {second} over"
+        f" {first}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"
     )
     numbers = {"ratio": mean.mean, "interarrival": ratio.level.mean, "faster": ratio.faster.mean}
     return Finding(clearly(mean) is True, detail, numbers, each(mean, more))

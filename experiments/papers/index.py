@@ -1,4 +1,4 @@
-"""Index of the figures of all studies, so that a figure is found, and listed, without importing every study."""
+"""Index of the studies' figures. Figures are found and listed without an import of every study."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ RANGANATHAN, PIETZUCH = "Ranganathan et al. (1998)", "Pietzuch et al. (2006)"
 CARDELLINI, BENOIT = "Cardellini et al. (2016)", "Benoit et al. (2008)"
 ASADUZZAMAN = "Asaduzzaman and Maheswaran (2010)"
 
-# By study, the folder below this one: its figures, and the paper that they are of.
+# By study (a folder below this folder): the study's figures, each with its paper.
 FIGURES: Mapping[str, Mapping[str, str]] = {
     "ranganathan1998": {
         **dict.fromkeys(("6", "7", "8", "9", "10"), RANGANATHAN),
@@ -43,10 +43,10 @@ POOLS: Mapping[str, str] = {
 
 
 def figure_names() -> dict[str, str]:
-    """Return the figures of all studies with their papers. Figures of our own have a subject in place of a paper."""
+    """Return the paper of every figure by the figure's name. Figures of our own have a subject in place of a paper."""
     return {name: meaning for figures in FIGURES.values() for name, meaning in figures.items()}
 
 
 def pool_names() -> Mapping[str, str]:
-    """Return the named pools, with a description of each."""
+    """Return the named pools with descriptions."""
     return POOLS

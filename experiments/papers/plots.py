@@ -1,9 +1,9 @@
-"""Pictures of a paper's figures by form, and the files they go to; a study's ``plots.py`` puts its figures together.
+"""Pictures of a paper's figures by form, and their files. A study's ``plots.py`` combines the forms.
 
-Forms: single configurations in the order of one arm, bars of one column, ratios with what was published, lines over a
-factor with or without what the base is, changes against the usual value, and the distribution of a column over
-configurations. A series has the same colour in all of them. Error bars are standard deviations between pools, or, where
-a change is shown, twice its standard error; with one pool there are none.
+The forms are single configurations in the order of one arm, bars of one column, ratios with published values, and lines
+over a factor. Further forms are changes against the usual value, and the distribution of a column over configurations.
+A series has the same colour in every form. Error bars are standard deviations between pools, or twice the standard
+error of a change. With one pool there are none.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Result = FigureResult[Any, Any]
-PAPER: dict[str, Any] = {  # the mark of a published value
+PAPER: dict[str, Any] = {  # mark of a published value
     "marker": "D", "color": "white", "markeredgecolor": INK, "markeredgewidth": 1.4, "markersize": 7,
     "linestyle": "none", "zorder": 5,
 }  # fmt: skip
-MORE = (COLOURS[5], "#997700", "#332288", "#555555")  # a researcher's own: none like the paper's and ours
+MORE = (
+    COLOURS[5],
+    "#997700",
+    "#332288",
+    "#555555",
+)  # for a researcher's own series, distinct from the paper's and ours
 GREY, PALE, ACCEPTED = "#777777", "#eeeeee", "#e4e4e4"
 BARS: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 3, "fmt": "none", "zorder": 4}
 ROOM = 18  # characters of a series' name in a picture
@@ -44,8 +49,10 @@ ONE: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": (0, (4, 
 
 
 def plot_figures(data: FigureData[Any], folder: Path) -> list[Path]:
-    """Draw every figure into ``folder/plots`` and return the files, ``figure-6.png`` and so on, with the pool's name
-    where there are several. A figure without any finished run is not drawn. RunError when a file cannot be written.
+    """Draw every figure into ``folder/plots`` and return the files, ``figure-6.png`` and so on.
+
+    Names of files contain the name of the pools if there are several. A figure without a finished run is not drawn.
+    Raises RunError if a file cannot be written.
     """
     several = len({result.pool for result in data.results}) > 1
 
@@ -59,7 +66,7 @@ def plot_figures(data: FigureData[Any], folder: Path) -> list[Path]:
 
 
 def draw(result: Result) -> Figure | None:
-    """One figure; None where nothing finished. Call it within ``views.plots.styled``."""
+    """Return one figure's picture, None without a finished run. Call it within ``views.plots.styled``."""
     if all(row.value(result.study.level) is None for row in result.rows):
         return None
     drawn: Mapping[str, Callable[[Result, Palette], Figure]]
@@ -68,7 +75,7 @@ def draw(result: Result) -> Figure | None:
 
 
 class Palette:
-    """Colours and names of a figure's series."""
+    """Colours of a figure's series by name."""
 
     def __init__(self, result: Result) -> None:
         study: Study = result.study
@@ -82,7 +89,7 @@ class Palette:
 
 
 def short(series: str) -> str:
-    """Without the module of a researcher's own, and not longer than there is room for."""
+    """Return a series' name without the module of a researcher's own, cut to the available room."""
     return clipped(series.rpartition(":")[2] or series, ROOM)
 
 
@@ -90,7 +97,7 @@ def short(series: str) -> str:
 
 
 def title(figure: Figure, result: Result, seen: str) -> None:
-    """What is seen, and below in grey what it is of."""
+    """Write the subject of the picture, and below in grey the figure, pools and size."""
     figure.suptitle(f"{seen}\n", fontweight="bold", x=0.012, ha="left", fontsize=13)
     below = f"{heading(result)}{': no spread' if result.pools == 1 else ''}"
     under = 1 - 0.29 / figure.get_figheight()  # inches: a line of the title and its padding
@@ -98,7 +105,7 @@ def title(figure: Figure, result: Result, seen: str) -> None:
 
 
 def empty(axes: Axes, why: str, **where: Any) -> None:
-    """Axes without anything to show."""
+    """Show a reason in place of axes."""
     axes.text(0.5, 0.5, why, ha="center", color=GREY, transform=axes.transAxes, **where)
     axes.set_axis_off()
 
@@ -115,27 +122,27 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def log_axis(axes: Axes, ticks: Mapping[float, str], **options: Any) -> None:
-    """Values of a factor on a logarithmic axis."""
+    """Make a logarithmic x axis with the values of a factor as ticks."""
     axes.set_xscale("log", **options)
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
 
 
 def named_rows(axes: Axes, names: Sequence[str], ats: Sequence[float] | None = None, **options: Any) -> None:
-    """Bars' names at the left."""
+    """Write the names of bars at the left."""
     axes.set_yticks(range(len(names)) if ats is None else ats, names, **options)
     axes.grid(visible=False, axis="y")
 
 
 def say(axes: Axes, text: str, at: tuple[float, float], offset: tuple[int, int], size: float = 9, **more: Any) -> None:
-    """A number beside what it is of."""
+    """Write a number beside its point."""
     axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=size, **more)
 
 
 def bar(
     axes: Axes, y: float, value: Pooled, tint: str, told: str, paper: float | None = None, *, pale: bool = False
 ) -> float:
-    """A bar with its spread between pools and what is told of it; a diamond where the paper has a value. Its end."""
+    """Draw a bar with its spread between pools and a text, and a diamond at the paper's value. Return the right end."""
     axes.barh(y, value.mean, 0.62, color=tint, alpha=0.4 if pale else 0.85)
     if value.deviation is not None:
         axes.errorbar(value.mean, y, xerr=value.deviation, **BARS)
@@ -150,7 +157,7 @@ def bar(
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """An arm where single configurations are shown."""
+    """Arm in a picture of single configurations, with name and colour."""
 
     row: Row[Any]
     name: str
@@ -162,7 +169,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def singles(axes: Axes, result: Result, lead: Curve, other: Curve) -> None:
-    """Speed-ups of two arms, configurations in the order of the first one's."""
+    """Plot the speed-ups of two arms over configurations, in the order of the first arm's speed-ups."""
     pairs = zip(result.singles[lead.row.label], result.singles[other.row.label], strict=True)
     known = np.array([pair for pair in pairs if None not in pair], float).reshape(-1, 2)
     known = known[np.argsort(known[:, 0], kind="stable")]
@@ -182,7 +189,7 @@ def singles(axes: Axes, result: Result, lead: Curve, other: Curve) -> None:
 
 
 def side_by_side(panels: Sequence[Axes], result: Result, pairs: Sequence[tuple[str, Curve, Curve]], what: str) -> None:
-    """Speed-ups of two arms in each panel, with a title, to one scale; panels that are left over are not seen."""
+    """Plot the speed-ups of two arms in each panel, with a title and one scale. Surplus panels are hidden."""
     for axes, (titled, lead, other) in zip(panels, pairs, strict=False):
         singles(axes, result, lead, other)
         axes.set_title(titled)
@@ -197,9 +204,9 @@ def side_by_side(panels: Sequence[Axes], result: Result, pairs: Sequence[tuple[s
 def bars(
     axes: Axes, result: Result, column: str, palette: Palette, published: Mapping[str, float] | None = None
 ) -> None:
-    """A column of every arm with its spread between pools; a diamond where the paper has a value."""
+    """Draw a column of every arm with its spread between pools. A diamond marks a value of the paper."""
     rows = [(row, value) for row in result.rows if (value := row.value(column)) is not None]
-    paper = published or {one.name: one.paper for one in result.comparisons if one.unit}
+    paper = published or {comparison.name: comparison.paper for comparison in result.comparisons if comparison.unit}
     largest = 0.0
     for y, (row, value) in enumerate(rows):
         right = bar(axes, y, value, palette.tint(row.arm.series), spread(value, 1), paper.get(row.label))
@@ -210,40 +217,39 @@ def bars(
 
 
 def ratio_dots(axes: Axes, result: Result, ratios: Sequence[Ratio[Any]], tints: Sequence[str]) -> None:
-    """Medians over configurations of how much faster one arm is than another, pool by pool; what is accepted in grey,
-    what is published as a diamond."""
-    paper = {one.name: one for one in result.comparisons if not one.unit}
+    """Plot an arm's median gain over a second arm, by pool. The accepted range is grey, a published value a diamond."""
+    paper = {comparison.name: comparison for comparison in result.comparisons if not comparison.unit}
     for y, (ratio, tint) in enumerate(zip(ratios, tints, strict=True)):
         published = paper.get(f"{ratio.own.name} over {ratio.other.name}")
         if published is not None and published.accept is not None:
             low, high = published.accept
             axes.barh(y, high - low, 0.7, left=low, color=ACCEPTED, zorder=1)
-        each = list(ratio.median.by_pool.values())
-        if len(each) > 1:
-            axes.plot(each, [y] * len(each), "|", color=tint, markersize=13, alpha=0.55)
+        medians = list(ratio.median.by_pool.values())
+        if len(medians) > 1:
+            axes.plot(medians, [y] * len(medians), "|", color=tint, markersize=13, alpha=0.55)
         axes.plot(ratio.median.mean, y, "o", color=tint, markersize=8)
         say(axes, spread(ratio.median), (ratio.median.mean, y), (0, 12), ha="center")
         if published is not None:
             axes.plot(published.paper, y, **PAPER)
     axes.axvline(1, **ONE)
-    named_rows(axes, [f"{short(one.own.name)} over\n{short(one.other.name)}" for one in ratios])
+    named_rows(axes, [f"{short(pair.own.name)} over\n{short(pair.other.name)}" for pair in ratios])
     axes.set_ylim(len(ratios) - 0.4, -0.75)
     left, right = axes.get_xlim()
     axes.set_xlim(min(0.95, left), right + 0.04 * (right - left))
 
 
 def series_of(result: Result, column: str) -> dict[str, list[Any]]:
-    """By series other than the base, the rows with a value of that column."""
-    found: dict[str, list[Any]] = {}
+    """Return the rows with a value in the column, by series, without the base."""
+    series: dict[str, list[Any]] = {}
     for row in result.rows:
         if row.arm.series != result.study.base and row.value(column) is not None:
-            found.setdefault(row.arm.series, []).append(row)
-    return found
+            series.setdefault(row.arm.series, []).append(row)
+    return series
 
 
 def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, errors: bool = False) -> None:
-    """Means with bars: deviations between pools, or ``errors``: twice the mean's standard error."""
-    heights = [(ERRORS * (one.error or 0.0) if errors else one.deviation) or 0.0 for one in points.values()]
+    """Draw means with error bars: deviations between pools, or with ``errors`` twice the standard error of the mean."""
+    heights = [(ERRORS * (point.error or 0.0) if errors else point.deviation) or 0.0 for point in points.values()]
     axes.errorbar(
         list(points), [value.mean for value in points.values()], yerr=heights if any(heights) else None, color=tint,
         marker="o", markersize=5.5, capsize=3, elinewidth=1.2, label=name,
@@ -251,7 +257,7 @@ def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, er
 
 
 def lines(axes: Axes, result: Result, column: str, over: Over, palette: Palette) -> None:
-    """A column over a factor, one line a series; one that the factor does not apply to is a level all the way."""
+    """Draw a column over a factor, one line per series. A series without the factor is a horizontal line."""
     series = series_of(result, column)
     for i, (name, rows) in enumerate(series.items()):
         tint, named = palette.tint(name), short(name)
@@ -264,7 +270,7 @@ def lines(axes: Axes, result: Result, column: str, over: Over, palette: Palette)
 
 
 def speedups(axes: Axes, result: Result, over: Over, palette: Palette, room: float = 1.12) -> None:
-    """Mean speed-up over a factor, and the base; ``room``: how far the axis goes, of what is shown."""
+    """Draw mean speed-ups over a factor, and the base. ``room``: the end of the axis, as a multiple of the values."""
     lines(axes, result, "speedup", over, palette)
     axes.axhline(1, **ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
     axes.set_ylim(0, axes.get_ylim()[1] * room)
@@ -273,7 +279,7 @@ def speedups(axes: Axes, result: Result, over: Over, palette: Palette, room: flo
 
 
 def changes(axes: Axes, result: Result, over: Over, usual: str, palette: Palette) -> None:
-    """How mean speed-ups change against the usual value on the same configurations, pool by pool."""
+    """Draw the changes of mean speed-ups against the usual value on the same configurations, pool by pool."""
     for name in series_of(result, "speedup"):
         ratios = result.over_factor(name, None, over.factor)
         if len(ratios) > 1:
@@ -285,9 +291,9 @@ def changes(axes: Axes, result: Result, over: Over, usual: str, palette: Palette
 
 
 def distribution(axes: Axes, values: Mapping[str, Sequence[float | None]], palette: Palette) -> None:
-    """Of every series the share of configurations up to each value; what failed is left out."""
-    for name, each in values.items():
-        known = sorted(value for value in each if value is not None)
+    """Draw the share of configurations up to each value, by series. Failures are left out."""
+    for name, column in values.items():
+        known = sorted(value for value in column if value is not None)
         shares = np.arange(1, len(known) + 1) / max(1, len(known))
         axes.step(known, shares, where="post", color=palette.tint(name), label=short(name))
     axes.set(ylim=(0, 1), ylabel="share of the configurations")

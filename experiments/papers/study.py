@@ -1,15 +1,15 @@
-"""A paper's study: what is swept for each of its figures, what is told of the results, and what the paper says.
+"""Definition of a paper's study: the sweep of every figure, the evaluation of the results, and the paper's own values.
 
-A paper has a folder here. Its ``study.py`` fills in a ``Study``: the *trial* (a struct of ``sweeps.trial``, and
-the function that runs it), the *arms* in which every configuration is run, the *columns* of a figure's rows, and of
-every figure the grid, the published values and the claims (``claims`` has checks to put together). Its ``plots.py``
-draws them (``plots`` has the forms). Everything else is here: sweeps that are spread over Spark and resumed
-(``sweeps``), figures from their results (``aggregation``), verdicts (``claims``), text (``tables``), files. The structs
-of a study's rows, results and sweeps are made from its columns, factors and trial (``Study.row`` and so on).
+Every paper has a folder here. Its ``study.py`` fills in a ``Study`` with a *trial* (a struct of ``sweeps.trial``, and
+the function that runs it) and the *arms* in which every configuration is run. A figure has *columns* of its rows, a
+grid, published values and claims (``claims`` has checks to combine). The paper's ``plots.py`` draws the figures
+(``plots`` has the forms). The studies share sweeps that are spread over Spark and resumed (``sweeps``), figures from
+sweep results (``aggregation``), verdicts (``claims``), text (``tables``), and files. The structs of a study's rows,
+results and sweeps are made from its columns, factors and trial (``Study.row`` and so on).
 
-A *pool* is one draw of whatever trials are drawn from, a *configuration* one of a draw. Every number of a figure is a
-mean over the pools of what each says, with the standard deviation between them. The *level* of an arm is the mean of
-what a study measures (less is better), its *speed-up* the mean of the base's over its own on the same configuration.
+A *pool* is one draw of the inputs of trials, a *configuration* one member of a pool. Every number of a figure is a mean
+over pools, with the standard deviation between pools. The *level* of an arm is the mean of the study's measure (less is
+better). The *speed-up* is the mean of the base's measure over the arm's measure on the same configuration.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
 STUDIES = tuple(FIGURES)
-FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
-FORMAT = 4  # of figures.json
-TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
-QUOTED = 0.15  # how far ours may be from a number of a paper's text, of it, to have reproduced it
+FIRST_STUDY = STUDIES[0]  # study of sweep folders that name none
+FORMAT = 4  # of the file figures.json
+TIE = 0.01  # relative difference up to which two arms are equally fast: a plot would not show it
+QUOTED = 0.15  # share by which our value may differ from a number of a paper's text and count as reproduced
 
-# not shown: it was tested, and what differs is too little, or too uncertain, to tell
+# not shown: tested, but the difference is too small or too uncertain to decide
 Decision = Literal["holds", "does not hold", "not shown", "not tested"]
 A = TypeVar("A", bound=Arm)
 R = TypeVar("R", bound="Row[Any]")
@@ -49,7 +49,7 @@ F = TypeVar("F", bound="FigureResult[Any, Any]")
 
 
 class Pooled(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of every pool by its seed, their mean and standard deviation; of one pool there is no deviation."""
+    """Figure of every pool by the pool's seed, with mean and standard deviation. One pool has no deviation."""
 
     mean: float
     deviation: float | None
@@ -57,23 +57,23 @@ class Pooled(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float | None:
-        """The mean's standard error, None with one pool."""
+        """Standard error of the mean, None with one pool."""
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.by_pool))
 
     def map(self, of: Callable[[float], float]) -> Pooled:
-        """The same of every pool's figure changed."""
-        made = pooled({seed: of(value) for seed, value in self.by_pool.items()})
-        assert made is not None
-        return made
+        """Return the figure with the function ``of`` applied to every pool's value."""
+        changed = pooled({seed: of(value) for seed, value in self.by_pool.items()})
+        assert changed is not None
+        return changed
 
     def over(self, other: Pooled) -> Pooled | None:
-        """The ratio of two figures, pool by pool."""
+        """Return the ratio of two figures, pool by pool. None: no pool has both."""
         both = self.by_pool.keys() & other.by_pool.keys()
         return pooled({seed: self.by_pool[seed] / other.by_pool[seed] for seed in both})
 
 
 def pooled(by_pool: Mapping[int, float | None]) -> Pooled | None:
-    """Over the pools that have a value; None when none has."""
+    """Return the figure over the pools with a finite value, None if no pool has one."""
     known = {seed: value for seed, value in sorted(by_pool.items()) if value is not None and math.isfinite(value)}
     if not known:
         return None
@@ -82,16 +82,16 @@ def pooled(by_pool: Mapping[int, float | None]) -> Pooled | None:
 
 
 def spread(value: Pooled, digits: int = 2, unit: str = "") -> str:
-    """Mean ± standard deviation between pools, or the mean alone of one pool."""
+    """Return mean ± standard deviation between pools as text, or the mean alone of one pool."""
     mean = f"{value.mean:.{digits}f}"
     return mean + unit if value.deviation is None else f"{mean} ± {value.deviation:.{digits}f}{unit}"
 
 
 class Over(msgspec.Struct, frozen=True):
-    """A factor that claims and pictures go over: the values that the paper has, and what they are of (``servers``).
+    """Factor that claims and pictures go over: the values in the paper, and a noun for them (``servers``).
 
-    In pictures values are in ``unit``, and the points of several lines stand beside each other, ``apart`` by so large
-    a share, so that their bars do not meet.
+    In pictures the values are in ``unit``. The points of several lines at one value are drawn ``apart``, a share of the
+    value, so that error bars do not meet.
     """
 
     factor: str
@@ -107,7 +107,7 @@ class Over(msgspec.Struct, frozen=True):
         return [value for value in self.values if value not in found]
 
     def points(self, found: Mapping[Any, Pooled], number: int = 0, of: int = 1) -> dict[float, Pooled]:
-        """Where in a picture the values of the line of that number are."""
+        """Return the points of line ``number`` of ``of`` lines, by position in a picture."""
         beside = 1 + self.apart * (number - (of - 1) / 2)
         return {at / self.unit * beside: value for at, value in sorted(found.items())}
 
@@ -116,11 +116,11 @@ class Over(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """One arm of a figure; ``Study.row`` adds the study's columns, each a ``Pooled | None``.
+    """Arm of a figure with the arm's numbers. ``Study.row`` adds the study's columns, each a ``Pooled | None``.
 
-    ``runs`` are all there are, ``failed`` those of them that say nothing, ``missing`` the configurations it has not
-    been run on. Means are over the configurations of a pool, then over the pools. ``faster``: the share of
-    configurations on which it beats the base by more than ``TIE``.
+    ``runs`` counts the runs of the arm, ``failed`` the runs without a result, and ``missing`` the configurations
+    without a run of the arm. Means are over the configurations of a pool, then over the pools. ``faster``: the share of
+    configurations on which the arm beats the base by more than ``TIE``.
     """
 
     label: str
@@ -133,16 +133,17 @@ class Row(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     faster: Pooled | None = None
 
     def value(self, column: str) -> Pooled | None:
-        found: Pooled | None = getattr(self, column)
-        return found
+        value: Pooled | None = getattr(self, column)
+        return value
 
 
 class Ratio(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """How many times as fast ``own`` is as ``other`` on the configurations where neither failed.
+    """Comparison of arm ``own`` with arm ``other`` on the configurations where neither failed. Above 1: ``own`` is
+    faster.
 
-    ``median``: of other's measure over own's. ``mean``: own's mean speed-up over other's (None where the base is
-    missing). ``level``: other's mean measure over own's. ``faster``, ``slower``: the shares of configurations on which
-    own is, by more than ``TIE``.
+    ``median``: of other's measure over own's. ``mean``: own's mean speed-up over other's (None without the base).
+    ``level``: other's mean measure over own's. ``faster``, ``slower``: the shares of configurations on which ``own`` is
+    faster or slower by more than ``TIE``.
     """
 
     own: A
@@ -156,12 +157,12 @@ class Ratio(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
 
     @property
     def tied(self) -> float:
-        """The share of configurations on which both are as fast."""
+        """Share of configurations on which both arms are equally fast."""
         return max(0.0, 1.0 - self.faster.mean - self.slower.mean)
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A published value and ours; ``ratio`` is ours over the paper's, ``within`` whether it is in ``accept``."""
+    """Published value beside ours. ``ratio``: ours over the paper's. ``within``: whether ours is in ``accept``."""
 
     name: str
     paper: float
@@ -173,7 +174,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a claim holds, on which numbers, and in how many of the pools by itself."""
+    """Decision whether a claim holds, with its numbers, and in how many pools the claim holds alone."""
 
     figure: str
     pool: str
@@ -189,12 +190,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
-    """One figure on the pools of one name; ``Study.result`` adds a field for each factor: what holds where it is not
-    varied.
+    """Results of one figure on the pools of one name. ``Study.result`` adds a field for every factor: the factor's
+    value where the figure does not vary the factor.
 
-    ``comparable``: what the trials have besides is the paper's, so its values bind. ``expected``: how many
-    configurations the sweep has begun. ``singles``: by label, what the figure shows of single configurations, in the
-    same order for all (None: failed or missing).
+    ``comparable``: factors and parameters that the figure does not vary are the paper's, so the paper's values bind.
+    ``expected``: the number of configurations that the sweep has begun. ``singles``: by label, the values of single
+    configurations that the figure shows, in the same order for every label (None: failed or missing).
     """
 
     study: ClassVar[Study]
@@ -219,15 +220,15 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
 
     @property
     def binding(self) -> bool:
-        """Whether the paper's values are a target for these runs."""
+        """Return whether the paper's values are a target for these runs."""
         return self.comparable and self.pool == self.study.pool
 
     def usual(self, factor: str) -> Any:
-        """What holds for a factor where the figure does not vary it."""
+        """Return a factor's value where the figure does not vary the factor."""
         return getattr(self, factor, self.study.usual[factor])
 
     def arm(self, series: str, **given: Any) -> A | None:
-        """The arm of a series with what is given and otherwise with what holds for the figure; None: not there."""
+        """Return a series' arm with the ``given`` factors and the figure's usual values of the others. None: absent."""
         for row in self.rows:
             arm: A = row.arm
             if arm.series == series and all(
@@ -240,7 +241,7 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
         return next(row for row in self.rows if row.arm == arm)
 
     def value(self, series: str, column: str, **given: Any) -> Pooled | None:
-        """A column of that arm; None where there is none."""
+        """Return a column of a series' arm with the ``given`` factors, None if the arm or the value is absent."""
         arm = self.arm(series, **given)
         return None if arm is None else self.row(arm).value(column)
 
@@ -248,36 +249,38 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
         return next((ratio for ratio in self.ratios if ratio.own == own and ratio.other == other), None)
 
     def series(self) -> list[str]:
-        """In the paper's order, then ours, then a researcher's own."""
+        """Return the names of series: the paper's in its order, then ours, then a researcher's own."""
         return list(dict.fromkeys(row.arm.series for row in self.rows))
 
     def of(self, series: str) -> Iterator[R]:
         return (row for row in self.rows if row.arm.series == series)
 
     def gain(self, ratio: Ratio[A] | None) -> Pooled | None:
-        """How much faster one is in the mean: by speed-ups, or, without a base, by what is measured."""
+        """Return the mean gain of a comparison: of speed-ups, or without a base of levels."""
         return None if ratio is None else ratio.mean if self.study.base else ratio.level
 
     def over_factor(self, own: str, other: str | None, factor: str) -> dict[Any, Pooled]:
-        """By a factor's value, ``own``'s mean speed-up over ``other``'s with the same value, or, without one, over its
-        own with the usual value, on the same configurations."""
-        found: dict[Any, Pooled] = {}
+        """Return, by value of the factor, the mean speed-up of ``own`` over that of ``other`` with the same value.
+
+        Ratios are on the same configurations. Without ``other``, the ratio is over ``own`` with the usual value.
+        """
+        means: dict[Any, Pooled] = {}
         for at in {getattr(row.arm, factor) for row in self.of(own)} - {None}:
-            given = {factor: at}
-            arm, against = self.arm(own, **given), self.arm(own) if other is None else self.arm(other, **given)
+            setting = {factor: at}
+            arm, against = self.arm(own, **setting), self.arm(own) if other is None else self.arm(other, **setting)
             mean = self.gain(self.ratio(arm, against))
             if arm == against and (level := self.value(own, "speedup" if self.study.base else self.study.level)):
                 mean = level.map(lambda _: 1.0)
             if mean is not None:
-                found[at] = mean
-        return dict(sorted(found.items()))
+                means[at] = mean
+        return dict(sorted(means.items()))
 
 
 class FigureData(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
-    """What a sweep says about the paper's figures: one result for each of its figures and names of pools.
+    """Results of a sweep, one for every figure of the paper and name of pools.
 
-    ``runs`` are all trials, ``failed`` those without a figure, ``failures`` the commonest reasons, each after what it
-    is of. ``version``: of Thalweg, which made them.
+    ``runs``: all trials. ``failed``: trials without a figure. ``failures``: the commonest reasons, each after the name
+    of the series. ``version``: of Thalweg, at the time of the results.
     """
 
     results: list[F]
@@ -293,9 +296,9 @@ class FigureData(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a claim's check comes to, before it is put into words: None for ``holds`` means not tested.
+    """Result of a claim's check, for a ``Verdict``. None for ``holds`` means not tested.
 
-    ``each``: the same of single pools.
+    ``each``: the same decision for every single pool.
     """
 
     holds: bool | Literal["not shown"] | None
@@ -305,9 +308,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A statement of the paper (``quote``), what decides whether it holds, and the same in words (``how``).
+    """Statement of the paper (``quote``), the check that decides whether the claim holds, and the check in words
+    (``how``).
 
-    ``conclusion``: the number of the paper's conclusion that rests on it.
+    ``conclusion``: the number of the paper's conclusion that rests on the claim.
     """
 
     name: str
@@ -318,11 +322,12 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of the paper: the level of ``own``, or, with ``other``, the median over configurations of ``other``'s
-    measure over ``own``'s; or, with ``ours``, what that finds in a result, and ``own`` is what it is called.
+    """Number of the paper, for a comparison with ours.
 
-    ``unit``: of the number, where it is no ratio. ``points``: how far ours may be from it in any case; None: it is no
-    target.
+    It is the level of ``own``. With ``other``, it is the median over configurations of other's measure over own's. With
+    ``ours``, our value is the function's result, and ``own`` is the number's name.
+
+    ``unit``: of a number that is no ratio. ``points``: the least tolerance. None: the number is no target.
     """
 
     own: str
@@ -334,7 +339,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accept(self) -> tuple[float, float] | None:
-        """What counts as reproduced; one tolerance for all numbers."""
+        """Range that counts as reproduced, with one relative tolerance for all numbers. None: no target."""
         if self.points is None:
             return None
         off = max(self.points, abs(self.value) * QUOTED)
@@ -346,23 +351,23 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arms(Protocol):
-    """A grid: the arms in which every configuration is run."""
+    """Grid of a figure: the arms in which every configuration is run."""
 
     def arms(self) -> Sequence[Arm]: ...
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """The simplest one: arms with each combination of these values of their fields, in the fields' order."""
+    """Grid with an arm for every combination of values of the arm's fields, in the order of the fields."""
 
     arm: type[Arm]
     values: tuple[Iterable[Any], ...]
 
     def arms(self) -> list[Arm]:
-        return [self.arm(*each) for each in itertools.product(*self.values)]
+        return [self.arm(*combination) for combination in itertools.product(*self.values)]
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """Arms one by one, each once."""
+    """Grid of listed arms, without repetitions."""
 
     listed: tuple[Any, ...]
 
@@ -371,9 +376,10 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a figure's table: its head, a row's cell, and of which results it is.
+    """Column of a figure's table: the head, the cell of a row, and the results that show the column.
 
-    ``cell``: of a row and its result, or the name of a column, whose mean and spread it is with so many ``digits``.
+    ``cell``: a function of a row and its result, or the name of a column, whose mean and spread have ``digits``
+    decimals.
     """
 
     head: str
@@ -383,30 +389,35 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Relative(msgspec.Struct, frozen=True):
-    """A column: an arm's mean level by that of a series in the same world, on what both finished; the series is as it
-    usually is, but for the factors ``given``."""
+    """Column: the mean level of an arm over that of a series in the same world, on configurations that both finished.
+
+    The series has its usual factors, apart from the factors ``given``.
+    """
 
     series: str
     given: Mapping[str, Any] = {}
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """A column: the mean of ``value`` over the configurations that all of the paper's series in the same world
-    finished; of the paper's series, in the figures that are ``shared``."""
+    """Column: the mean of ``value`` over the configurations that all of the paper's series in the same world finished.
+
+    Only the paper's series have it, in figures that are ``shared``.
+    """
 
     value: Literal["level", "speedup"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the paper: what is swept for it, and what the paper says about it.
+    """Figure of a paper: the sweep that it needs, and the paper's statements about it.
 
-    ``varied``: the factors that it varies. ``pairs``: which arms it compares, (own, other, whether other is as usual).
-    ``told``: which of these its table has. ``shared``: its rows have columns ``Shared``. ``singles``: it shows single
-    configurations, by the column of that name, or by speed-up or level. ``configurations``: how many are swept where
-    nothing else is said. ``notes``: what its readers must know. ``tables``: more of them, each a caption, and heads
-    and rows of a result. ``across``: pools of one name that are made otherwise, ``name:stretch=2``, are of one result,
-    not each of its own. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of
-    its first table. ``measured``: data sets that it is swept on as well, where nothing else is said.
+    ``varied``: the factors that the figure varies. ``pairs``: whether two arms are compared, from (own, other, whether
+    other is as usual). ``told``: whether the table shows a ratio. ``shared``: the rows have values in columns
+    ``Shared``. ``singles``: the figure shows single configurations, by the column of that name, or by speed-up or
+    level. ``configurations``: the number to sweep by default. ``measured``: data sets to sweep in addition by default.
+    ``notes``: warnings for the reader. ``tables``: further tables, each a caption, and a function from a result to
+    heads and rows. ``across``: pools of one name that differ in options, such as ``name:stretch=2``, share one result.
+    ``head``: the name of the figure, unless it is named by its number. ``caption``, ``columns``, ``ordered``: of the
+    first table.
     """
 
     number: str
@@ -436,47 +447,49 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(dict[str, Any]):
-    """Of every factor what holds where a figure does not vary it: the paper's value where the sweep has it, else its
-    smallest."""
+    """Value of every factor where a figure does not vary it: the paper's value if the sweep has that, else the
+    smallest.
+    """
 
     @classmethod
     def of(cls, arms: Sequence[Arm], usual: Mapping[str, Any]) -> Setting:
-        made = cls()
+        """Return the setting of a sweep's arms. ``usual``: the paper's value of every factor."""
+        setting = cls()
         for factor, preferred in usual.items():
             known = {getattr(arm, factor) for arm in arms} - {None}
-            made[factor] = preferred if preferred in known or not known else min(known)
-        return made
+            setting[factor] = preferred if preferred in known or not known else min(known)
+        return setting
 
     def keeps(self, arm: Arm, varied: Iterable[str] = ()) -> bool:
-        """Whether an arm differs from it in nothing but what is varied; what does not apply is no difference."""
+        """Return whether an arm differs only in ``varied`` factors. A factor that does not apply is no difference."""
         return all(factor in varied or getattr(arm, factor) in (None, usual) for factor, usual in self.items())
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a paper fills in, besides its figures' plots.
+    """Definition of a paper's figures and runs, which the paper fills in.
 
-    - ``name``: its folder; ``figures``: by number; ``conclusions``: the paper's, by number
-    - ``trial``, ``arm``: the structs of its trials and arms
-    - ``series``: the paper's own, in its order; ``ours``: those beside them; ``base``: of the paper's, what speed-ups
-      are over
-    - ``usual``: of every factor the paper's value; ``pool``: the name of the pools on which the paper's values bind,
-      ``pools``: all there are, where that is known
-    - ``measure``: SQL over trial and outcome, above 0; less is better. ``level``: the column that has its mean,
-      ``quantity`` what that is in words, ``nothing`` what is said of a trial without one
-    - ``columns``: other columns, each SQL that is averaged over the trials that did not fail, or ``Relative``, or
-      ``Shared``; ``resolved``: of factors, SQL for what a trial ran with that was given none
-    - ``always``: columns that are over all trials that did not fail, also over those that came to ``nothing``; where
-      there are any, coming to nothing is an answer, and no failure
-    - ``world``: factors that make another network of a configuration: nothing is compared across them; ``beside``:
-      those besides that the base shares
-    - ``fixed``: fields of the trial with one value in all trials of a figure, ``options``: with one for each series;
-      the paper's values bind where these are the trial's defaults
-    - ``asked``: fields of the trial that a sweep is given by options of ``thalweg sweep`` of the same names
-    - ``says``: a factor's value in words; ``as_run``: an arm of a grid as the results have it, by what is usual and
-      what the figure varies
-    - ``notes``: what readers of any figure must know; ``marks``: what a mark at the end of a table's cell means
-    - ``sweeps``: the struct of its sweeps, where they are not simply of its figures' arms; ``colours``: the series
-      that have the palette's first ones, and ``tints`` those with a colour of their own
+    - ``name``: the paper's folder. ``figures``: by number. ``conclusions``: the paper's, by number.
+    - ``trial``, ``arm``: the structs of the trials and arms.
+    - ``series``: the paper's own, in the paper's order. ``ours``: further series. ``base``: the series of the paper
+      that is the base of speed-ups.
+    - ``usual``: the paper's value of every factor. ``pool``: the name of the pools on which the paper's values bind.
+      ``pools``: the names of all pools, where the names are known.
+    - ``measure``: SQL over trial and outcome, above 0. Less is better. ``level``: the column of the mean measure.
+      ``quantity``: the measure in words. ``nothing``: text for a trial without a measure.
+    - ``columns``: further columns, each SQL that is averaged over the trials that did not fail, or ``Relative``, or
+      ``Shared``. ``resolved``: by factor, SQL for the value with which a trial ran that left the factor open.
+    - ``always``: columns over all trials that did not fail, also over trials that came to ``nothing``. With such
+      columns, ``nothing`` is an answer and no failure.
+    - ``world``: factors that make another network of a configuration. Nothing is compared across these factors.
+      ``beside``: further factors that an arm and its base share.
+    - ``fixed``: fields of the trial with one value in all trials of a figure. ``options``: fields with one value per
+      series. The paper's values bind if these fields have the trial's defaults.
+    - ``asked``: fields of the trial that options of ``thalweg sweep`` with the same names set.
+    - ``says``: functions from a factor's value to words. ``as_run``: function from an arm of a grid to the arm in the
+      results, by the usual values and the varied factors.
+    - ``notes``: warnings for readers of any figure. ``marks``: the meaning of a mark at the end of a table's cell.
+    - ``sweeps``: the struct of the sweeps, unless the sweeps are simply of the figures' arms. ``colours``: the series
+      with the first colours of the palette. ``tints``: series with a colour of their own.
     """
 
     name: str
@@ -512,31 +525,31 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def row(self) -> type[Any]:
-        """The struct of its figures' rows."""
+        """Struct of the rows of the study's figures."""
         columns = dict.fromkeys((self.level, *self.columns))
         return _extended(of_kinds(Row, self.arm), dict.fromkeys(columns, Pooled | None), **columns)
 
     @cached_property
     def result(self) -> type[Any]:
-        """The struct of its figures' results."""
+        """Struct of the results of the study's figures."""
         fields = {factor: type(usual) for factor, usual in self.usual.items() if factor not in self.words}
         return _extended(of_kinds(FigureResult, self.arm, self.row), fields, study=self)
 
     @cached_property
     def sweep(self) -> type[Sweep]:
-        """The struct of its sweeps."""
+        """Struct of the study's sweeps."""
         swept = tuple(name for name in self.trial.__struct_fields__ if name not in self.asked)
         own: type[Sweep] = _extended(PaperSweep, {}, trial=self.trial, arm=self.arm, swept=swept)
         return self.sweeps or own
 
     @property
     def measures(self) -> dict[str, str]:
-        """The columns that are averages over trials."""
+        """Columns that are averages over trials, with their SQL."""
         return {name: sql for name, sql in self.columns.items() if isinstance(sql, str)}
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The factors that are part of what is compared, as the series is: those that are usually none."""
+        """Factors that are part of what is compared, as the series is. Their usual value is empty."""
         return tuple(factor for factor, usual in self.usual.items() if usual == "")
 
     @property
@@ -544,16 +557,16 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.arm.__struct_fields__[1:]
 
     def of_paper(self, arm: Arm) -> bool:
-        """Whether it is of the paper's series, as the paper has them."""
+        """Return whether an arm is of the paper's series in the paper's form."""
         return arm.series in self.series and all(getattr(arm, word) == "" for word in self.words)
 
     def label(self, figure: Figure, arm: Arm) -> str:
-        """An arm's name in a figure: its series and what the figure varies."""
+        """Return an arm's name in a figure: the series and the values of the varied factors."""
         values = {factor: getattr(arm, factor) for factor in figure.varied if factor in self.says}
         return ", ".join([arm.name, *(self.says[factor](at) for factor, at in values.items() if at is not None)])
 
     def order(self, arm: Arm) -> tuple[Any, ...]:
-        """The paper's series first, in its order, then ours, then a researcher's own."""
+        """Return an arm's sort key: the paper's series in its order, then ours, then a researcher's own."""
         names = (*self.series, *self.ours)
         known = names.index(arm.series) if arm.series in names else len(names)
         factors = ((value is not None, value) for value in (getattr(arm, factor) for factor in self.factors))
@@ -561,23 +574,23 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def of_kinds(generic: Any, *kinds: type) -> Any:
-    """A generic struct of kinds that are known while it runs alone."""
+    """Return a generic struct with type arguments that are known only at run time."""
     return generic[kinds]
 
 
 def _extended(base: Any, fields: Mapping[str, Any], **values: Any) -> type[Any]:
-    """A struct with more fields; ``values``: their defaults, and what all of its kind have."""
+    """Return a struct with more fields. ``values``: their defaults, and class attributes."""
     body = {"__annotations__": dict(fields), **values}
     return types.new_class(base.__name__, (base,), {"frozen": True, "kw_only": True}, lambda space: space.update(body))
 
 
 def find_study(name: str | None = None) -> Study:
-    """The study of that paper's folder; UsageError when there is none."""
+    """Return the study of a paper's folder. Raise UsageError if there is none."""
     try:
-        found: Study = import_module(f"thalweg.experiments.papers.{name or FIRST_STUDY}.study").STUDY
-    except (ModuleNotFoundError, ValueError):  # ValueError: of a name that is no module's
+        study: Study = import_module(f"thalweg.experiments.papers.{name or FIRST_STUDY}.study").STUDY
+    except (ModuleNotFoundError, ValueError):  # ValueError: the name is no module's name
         raise UsageError(f"there is no study {name!r}: thalweg/experiments/papers has no such folder") from None
-    return found
+    return study
 
 
 def find_figure(number: str) -> tuple[Study, Figure]:
@@ -585,8 +598,8 @@ def find_figure(number: str) -> tuple[Study, Figure]:
     paper, _, name = number.rpartition(":")
     for study in (paper,) if paper else STUDIES:
         if paper or name in FIGURES[study]:
-            found = find_study(study)
-            if name in found.figures:
-                return found, found.figures[name]
+            candidate = find_study(study)
+            if name in candidate.figures:
+                return candidate, candidate.figures[name]
     known = find_study(paper).figures if paper else figure_names()
     raise UsageError(f"--figure is {number}; there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""A paper's figures as text: ours beside the paper's, the verdicts, what the reader must know."""
+"""Text of a paper's figures: our results beside the paper's, verdicts, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ _STYLES = {"holds": "green", "does not hold": "bold red", "not shown": "yellow",
 
 
 def text(value: Pooled | None, digits: int, unit: str = "") -> str:
-    """Mean and spread, for a cell."""
+    """Return mean and spread as text for a cell."""
     return NONE if value is None else spread(value, digits, unit)
 
 
 def mean(value: Pooled | None, digits: int, factor: float = 1.0) -> str:
-    """The mean alone, times ``factor``."""
+    """Return the mean alone, times ``factor``, as text."""
     return NONE if value is None else f"{value.mean * factor:.{digits}f}"
 
 
 def published(row: Row[Any], result: Result) -> str:
-    """The paper's level of a row's arm."""
-    of = next((one for one in result.comparisons if one.unit and one.name == row.label), None)
+    """Return the paper's level of a row's arm as text."""
+    of = next(
+        (comparison for comparison in result.comparisons if comparison.unit and comparison.name == row.label), None
+    )
     return NONE if of is None else f"{of.paper:g}"
 
 
 def finished(row: Row[Any], result: Result) -> str:
-    """How many runs of a row there are; where some failed or are missing, of how many."""
+    """Return the number of finished runs, with the number of all runs if some failed or are missing."""
     return f"{row.runs - row.failed}/{row.runs + row.missing}" if row.failed or row.missing else str(row.runs)
 
 
 def cells(result: Result) -> Cells:
-    """Heads and rows of a figure's table, as text."""
+    """Return heads and rows of a figure's table."""
     columns = [column for column in result.definition.columns if column.shown(result)]
     rows = [[_cell(column, row, result) for column in columns] for row in result.definition.ordered(result)]
     return [column.head for column in columns], rows
@@ -54,14 +56,14 @@ def _cell(column: Column, row: Row[Any], result: Result) -> str:
 
 
 def ratio_cells(result: Result) -> Cells:
-    """Heads and rows of how arms compare on the same configurations, those that the figure tells."""
-    paper = {one.name: one for one in result.comparisons if not one.unit}
+    """Return heads and rows of the figure's comparisons of arms on the same configurations."""
+    paper = {comparison.name: comparison for comparison in result.comparisons if not comparison.unit}
     heads = ["own over other", "median", *(["paper"] if paper else []), "of means", "faster on", "as fast on"]
-    made = []
+    rows = []
     for ratio in filter(result.definition.told, result.ratios):
         name = pair_label(result, ratio)
         of = paper.get(name)
-        made.append(
+        rows.append(
             [
                 name,
                 text(ratio.median, 2),
@@ -71,11 +73,11 @@ def ratio_cells(result: Result) -> Cells:
                 f"{ratio.tied:.0%}",
             ]
         )
-    return heads, made
+    return heads, rows
 
 
 def pair_label(result: Result, ratio: Ratio[Any]) -> str:
-    """``global over local``, ``global over local, 16 servers``, ``local, k = 3 over k = 0``."""
+    """Return a text like ``global over local``, ``global over local, 16 servers`` or ``local, k = 3 over k = 0``."""
     own, other = (result.study.label(result.definition, arm) for arm in (ratio.own, ratio.other))
     if ratio.own.series == ratio.other.series:
         return f"{own} over {other.removeprefix(ratio.other.series).removeprefix(', ')}"
@@ -83,30 +85,32 @@ def pair_label(result: Result, ratio: Ratio[Any]) -> str:
 
 
 def comparison_cells(result: Result) -> Cells:
-    """Heads and rows of the published values: the paper's, ours, ours over the paper's, what is accepted."""
-    made = []
-    for one in result.comparisons:
-        digits, unit = (1, f" {one.unit}") if one.unit else (2, "")
-        accept = NONE if one.accept is None else f"{one.accept[0]:.{digits}f} to {one.accept[1]:.{digits}f}{unit}"
-        within = NONE if one.within is None else "yes" if one.within else "no"
-        ratio = NONE if one.ratio is None else f"{one.ratio:.2f}"
-        made.append([one.name, f"{one.paper:.{digits}f}{unit}", text(one.ours, digits, unit), ratio, accept, within])
-    return ["figure", "paper", "ours", "ratio", "accepted", "within"], made
+    """Return heads and rows of the published values: the paper's, ours, the ratio, the accepted range."""
+    rows = []
+    for value in result.comparisons:
+        digits, unit = (1, f" {value.unit}") if value.unit else (2, "")
+        accept = NONE if value.accept is None else f"{value.accept[0]:.{digits}f} to {value.accept[1]:.{digits}f}{unit}"
+        within = NONE if value.within is None else "yes" if value.within else "no"
+        ratio = NONE if value.ratio is None else f"{value.ratio:.2f}"
+        rows.append(
+            [value.name, f"{value.paper:.{digits}f}{unit}", text(value.ours, digits, unit), ratio, accept, within]
+        )
+    return ["figure", "paper", "ours", "ratio", "accepted", "within"], rows
 
 
 def table(result: Result) -> Table:
-    """Ours beside the paper's, one row an arm, for a terminal of 80 columns."""
+    """Return our results beside the paper's, one row per arm, for a terminal of 80 columns."""
     return _rich(f"{heading(result)}: {result.title}", *cells(result))
 
 
 def heading(result: Result) -> str:
-    """Which figure on which pools: ``Fig. 6, 10 pools paper, 300 configurations``."""
+    """Return a figure's name, pools and size, like ``Fig. 6, 10 pools paper, 300 configurations``."""
     pools = f"{result.pools} pools {result.pool}" if result.pools > 1 else f"one pool {result.pool}"
     return f"{result.definition.name}, {pools}, {counted(result.expected, 'configuration')}"
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """``holds: "the claim" – the numbers – in 9 of 10 pools``."""
+    """Return a line like ``holds: "the claim" – the numbers – in 9 of 10 pools``."""
     pools = "" if verdict.pools_holding is None else f" – in {verdict.pools_holding} of {verdict.pools} pools"
     return f"{verdict.verdict}: “{verdict.text}” – {verdict.detail}{pools}"
 
@@ -120,8 +124,8 @@ def print_figures(data: FigureData[Any], console: Console | None = None) -> None
         console.print(Text(f"failed, {counted(runs, 'run')}: {reason}", "bold red"), soft_wrap=True)
     for verdict in data.conclusions:
         if verdict.verdict != "not tested":
-            told = f"conclusion {verdict.conclusion} ({verdict.pool}): {verdict.verdict}: {verdict.text}"
-            console.print(Text(told, _STYLES[verdict.verdict]), soft_wrap=True)
+            line = f"conclusion {verdict.conclusion} ({verdict.pool}): {verdict.verdict}: {verdict.text}"
+            console.print(Text(line, _STYLES[verdict.verdict]), soft_wrap=True)
     if feet := _footnotes(data):
         console.print(Text("; ".join(feet), "dim"), soft_wrap=True)
 
@@ -142,11 +146,13 @@ def _print_figure(result: Result, console: Console) -> None:
 
 
 def _footnotes(data: FigureData[Any]) -> list[str]:
-    """Return the explanations of the signs and marks that stand in the tables."""
+    """Return the explanations of the signs and marks in the tables."""
     feet = ["±: standard deviation between pools"] if any(result.pools > 1 for result in data.results) else []
     if any(result.verdicts for result in data.results):
         feet.append("how each claim is decided: thalweg report, or figures.json")
-    for mark, says in dict(one for result in data.results for one in result.study.marks.items()).items():
+    for mark, says in dict(
+        mark_meaning for result in data.results for mark_meaning in result.study.marks.items()
+    ).items():
         if any(cell.endswith(mark) for result in data.results for row in cells(result)[1] for cell in row):
             feet.append(f"{mark}: {says}")
     return feet
@@ -154,12 +160,12 @@ def _footnotes(data: FigureData[Any]) -> list[str]:
 
 def _rich(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     broken = [_broken(head, [row[at] for row in rows]) for at, head in enumerate(heads) if at]
-    made = framed(title, {heads[0]: TEXT} | dict.fromkeys(broken, FIGURE), padding=(0, 1, 0, 0))
+    grid = framed(title, {heads[0]: TEXT} | dict.fromkeys(broken, FIGURE), padding=(0, 1, 0, 0))
     for row in rows:
-        made.add_row(*map(Text, row))
-    return made
+        grid.add_row(*map(Text, row))
+    return grid
 
 
 def _broken(head: str, column: Sequence[str]) -> str:
-    """A head in lines no longer than its cells, or than its longest word: room for what rows are called."""
+    """Return a head in lines no longer than its cells or its longest word, to leave room for the names of rows."""
     return "\n".join(textwrap.wrap(head, max(map(len, column), default=1) or 1, break_long_words=False))

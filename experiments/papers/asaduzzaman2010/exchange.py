@@ -1,9 +1,9 @@
-"""Hosts that map and reserve, and what is under way between them, in virtual time.
+"""Hosts that map and reserve, and the messages under way between them, in virtual time.
 
-Messages of all tasks share one queue, so mappings that go on at once meet. ``sent`` counts maps; a message takes its
-link's delay, and nothing for its size. Three answers of four say no more than that a map came: what they do is that the
-last of a host's makes it answer in its turn. So these are not queued one by one, but kept until the others are known,
-and are told together when the last of them is there.
+Messages of different tasks share one queue, so concurrent mappings meet. ``sent`` counts maps. A message takes its
+link's delay, and no time for its size. Three answers of four only report the arrival of a map. Only the last answer to
+a host has an effect: the host answers in its turn. Such answers are therefore not queued one by one. They are kept
+until the last is known, and delivered together when the last arrives.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ FOREVER_S = 1e9
 
 
 def undisturbed(rules: Rules, patience_s: float = FOREVER_S) -> Rules:
-    """The same where no message is lost, no host changes, and all know who has which service: nothing times out."""
+    """Return the rules for a network without lost messages and changes, with known services. Nothing times out."""
     forever = dict.fromkeys(("lease_s", "probe_s", "gossip_s"), FOREVER_S)
     return msgspec.structs.replace(rules, patience_s=patience_s, **forever)
 
 
 class _Answered:
-    """The maps of a host, of one task, that others have answered without ending their part; when the last one is there;
-    and all that it waits for."""
+    """Answers that are not final, to a host's maps of one task. ``last_s``: the arrival of the last. ``numbers``: the
+    answered maps. ``open``: the maps for which the host waits.
+    """
 
     __slots__ = ("last_s", "numbers", "open", "task")
 
@@ -49,7 +50,7 @@ class _Answered:
 
 
 class Exchange:
-    """The hosts of a platform by their numbers, and the time."""
+    """Hosts of a platform by their numbers, the messages under way, and the time."""
 
     def __init__(self, platform: Platform, rules: Rules, seed: int = 0) -> None:
         self.hosts = agents(platform, rules, seed)
@@ -63,24 +64,24 @@ class Exchange:
         for link in platform.links:
             self._dedicated[link.one][link.other] = self._dedicated[link.other][link.one] = link.delay_s
         self._public = [[0.0] * count for _ in range(count)]
-        for (one, other), delay_s in platform.public_s.items():
-            self._public[one][other] = self._public[other][one] = delay_s
+        for (lower, upper), delay_s in platform.public_s.items():
+            self._public[lower][upper] = self._public[upper][lower] = delay_s
 
     @property
     def busy(self) -> bool:
-        """Whether messages are under way."""
+        """Return whether messages are under way."""
         return bool(self._queue)
 
     def delay_s(self, one: Host, other: Host) -> float:
-        """Of the dedicated link between two hosts."""
+        """Return the delay of the dedicated link between two hosts."""
         return self._dedicated[one][other]
 
     def begin(self, task: MappingTask) -> None:
-        """A task comes to its sink now."""
+        """Begin a task at its sink now."""
         self.post(task.sink, self.hosts[task.sink].begin(task, self.now))
 
     def post(self, sender: Host, sends: Iterable[Transmit]) -> None:
-        """What a host sends now."""
+        """Send the messages of a host now."""
         now, queue, number = self.now, self._queue, self._number
         dedicated, public = self._dedicated[sender], self._public[sender]
         for send in sends:
@@ -94,7 +95,7 @@ class Exchange:
             heappush(queue, (at_s, next(number), to, message))
 
     def _answer(self, host: Host, to: Host, task: int, number: int, via: Network) -> None:
-        """A host answers, now and not for good, a map that another has sent."""
+        """Record that a host answers a map of a second host now, but not finally."""
         at_s = self.now + (self._dedicated if via is DEDICATED else self._public)[host][to]
         answered = self._answered[to].get(task)
         if answered is None:
@@ -106,12 +107,12 @@ class Exchange:
             heappush(self._queue, (answered.last_s, next(self._number), to, answered))
 
     def run(self, until: float) -> list[tuple[Host, TaskOutcome]]:
-        """Deliver what comes until then; it stops at the first moment at which hosts have notes, and gives them."""
+        """Deliver messages up to ``until``. Stop at the first time at which hosts have notes, and return the notes."""
         queue, hosts, sends = self._queue, self.hosts, list[Transmit]()
         managers = [host.manager for host in hosts]
         while queue and queue[0][0] <= until:
             self.now, _, to, message = heappop(queue)
-            if message.__class__ is Map:  # nearly all messages are maps and answers: straight to who takes them
+            if message.__class__ is Map:  # nearly all messages are maps and answers: a short path to the manager
                 if managers[to].on_map(message, self.now, sends):
                     self._answer(to, message.sender, message.task, message.number, message.via)
                 if sends:
@@ -130,9 +131,9 @@ class Exchange:
         return []
 
     def _all_answered(self, host: Host, answered: _Answered) -> None:
-        """Tell a host of its answers, if those are all that it waits for."""
+        """Deliver the kept answers to a host that waits for no further answer."""
         if len(answered.open) > len(answered.numbers) or not answered.numbers:
-            return  # it has sent others meanwhile, or waits for one that ends its part
+            return  # the host has sent further maps meanwhile, or waits for a final answer
         if answered.last_s > self.now:
             heappush(self._queue, (answered.last_s, next(self._number), host, answered))
             return
@@ -141,12 +142,12 @@ class Exchange:
         self.post(host, self.hosts[host].answered(answered.task, numbers, self.now))
 
     def tick(self) -> list[tuple[Host, TaskOutcome]]:
-        """Have all hosts look at the time."""
-        found = []
+        """Call ``tick`` of every host, and return the notes."""
+        notes = []
         for host in self.hosts:
             self.post(host.host, host.tick(self.now))
-            found += [(host.host, note) for note in self._notes(host.host)]
-        return found
+            notes += [(host.host, note) for note in self._notes(host.host)]
+        return notes
 
     def _notes(self, host: Host) -> list[TaskOutcome]:
         notes = [*self.hosts[host].notes]

@@ -1,8 +1,8 @@
-"""The platforms and tasks of Asaduzzaman and Maheswaran's simulation (section 6.1), drawn with a seed.
+"""Platforms and tasks of the simulation of Asaduzzaman and Maheswaran (section 6.1), drawn with a seed.
 
-Hosts join the dedicated network one by one, each by a link to one that is drawn by its number of links (Barabási and
-Albert, m = 1). With fewer links than hosts the last hosts have none; links beyond that join a host drawn evenly to one
-drawn by its links. What is drawn of hosts and tasks does not hang on how many links there are.
+Hosts join the dedicated network one by one, each by a link to a host that is drawn by its number of links (Barabási and
+Albert, m = 1). With fewer links than hosts the last hosts have none. Further links join a uniformly drawn host to a
+host drawn by its links. Draws of hosts and tasks do not depend on the number of links.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ Networks = Literal["dedicated", "public", "both"]
 
 
 def preferential(hosts: int, links: int, random: np.random.Generator, joined: int = 1) -> list[tuple[Host, Host]]:
-    """That many links among hosts, grown by preference for those with many; ``joined``: links of a host that joins."""
-    found: list[tuple[Host, Host]] = []
-    drawn: list[Host] = [0]  # every host as often as it has links
+    """Return links among hosts, grown by preference for hosts with many. ``joined``: links of a new host."""
+    pairs: list[tuple[Host, Host]] = []
+    drawn: list[Host] = [0]  # every host as often as its number of links
     for host in range(1, hosts):
         targets: set[Host] = set()
         while len(targets) < min(joined, host):
             targets.add(drawn[int(random.integers(len(drawn)))])
         for target in sorted(targets):
-            found.append((target, host))
+            pairs.append((target, host))
             drawn += [target, host]
         if host == 1:
-            drawn.remove(0)  # which was there to be drawn first
-    known = set(found)
-    while len(found) < min(links, hosts * (hosts - 1) // 2):
+            drawn.remove(0)  # the entry for the first draw
+    known = set(pairs)
+    while len(pairs) < min(links, hosts * (hosts - 1) // 2):
         pair = ends(int(random.integers(hosts)), drawn[int(random.integers(len(drawn)))])
         if pair[0] != pair[1] and pair not in known:
             known.add(pair)
-            found.append(pair)
+            pairs.append(pair)
             drawn += pair
-    return found[:links]
+    return pairs[:links]
 
 
 def platform(seed: tuple[int, ...], hosts: int = 100, links: int = 99, networks: Networks = "both") -> Platform:
-    """A platform; a host's services and capacity go by its dedicated links, also where these are not used."""
+    """Return a platform. A host's services and capacity depend on its dedicated links, even unused ones."""
     random = np.random.default_rng((*seed, 1))
     joined = preferential(hosts, max(links, hosts - 1), np.random.default_rng((*seed, 2)))[:links]
     degree = np.bincount(np.array(joined, int).ravel(), minlength=hosts) if joined else np.zeros(hosts, int)
@@ -66,13 +66,17 @@ def platform(seed: tuple[int, ...], hosts: int = 100, links: int = 99, networks:
         )
         for host in range(hosts)
     )
-    own = [Dedicated(one, other, float(rates[at]), float(latencies[at])) for at, (one, other) in enumerate(joined)]
-    public_s = {(one, other): float(delays[one, other]) for one in range(hosts) for other in range(one + 1, hosts)}
+    own = [
+        Dedicated(first, second, float(rates[at]), float(latencies[at])) for at, (first, second) in enumerate(joined)
+    ]
+    public_s = {
+        (first, second): float(delays[first, second]) for first in range(hosts) for second in range(first + 1, hosts)
+    }
     return Platform(servers, () if networks == "public" else tuple(own), public_s)
 
 
 def task(number: int, random: np.random.Generator, hosts: int = 100) -> MappingTask:
-    """A task of ``COMPONENTS`` different services, between two different hosts."""
+    """Return a task of ``COMPONENTS`` different services, between two different hosts."""
     source, sink = random.choice(hosts, 2, replace=False).tolist()
     services = random.choice(SERVICES, COMPONENTS, replace=False).tolist()
     return MappingTask(number, source, sink, tuple(services), (1.0,) * COMPONENTS, (RATE_BPS,) * (COMPONENTS + 1))

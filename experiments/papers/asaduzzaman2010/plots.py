@@ -1,4 +1,4 @@
-"""Pictures of Figures 8 and 9: a panel for each of the paper's; our cost beside the paper's."""
+"""Pictures of Figures 8 and 9: a panel for each of the paper's, our cost beside the paper's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DASHES = {PAPERS: "-", OURS: (0, (4, 2))}
 NAMES = {PAPERS: "the paper's cost", OURS: "our cost"}
 AXES = {"links": (LINKS, "dedicated links"), "per_hour": (RATES, "tasks an hour")}
-NINE = (  # panels: what it shows, of what, over what
+NINE = (  # panels: title, column, and factor of the x axis
     ("(a) finished tasks an hour", "finished_per_hour", "links"),
     ("(b) accepted, %", "accepted", "links"),
     ("(c) server use, %", "server_use", "per_hour"),
@@ -79,8 +79,8 @@ def _eight(result: Result, palette: Palette) -> Figure:
         for cost, tint in ((PAPERS, palette.tint("both")), (OURS, palette.tint("dedicated"))):
             for on, dashes in (("on", "-"), ("off", (0, (4, 2)))):
                 style = {"color": tint, "linestyle": dashes, "marker": "o", "markersize": 4}
-                given = {"cost": cost, "reallocation": on}
-                _line(axes, result, column, "per_hour", "both", given, label=f"{on}, {NAMES[cost]}", **style)
+                factors = {"cost": cost, "reallocation": on}
+                _line(axes, result, column, "per_hour", "both", factors, label=f"{on}, {NAMES[cost]}", **style)
         axes.set_title(head)
         axes.set_ylim(bottom=0)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, handlelength=4)

@@ -1,8 +1,9 @@
-"""A stream-processing platform under a workload, in virtual time: Figures 8 and 9 (section 6.1).
+"""Trial of a stream-processing platform under a workload, in virtual time: Figures 8 and 9 (section 6.1).
 
-Tasks come to their sinks, are mapped and reserved by messages (``exchange``), and run at rates, not by partitions: what
-changes a rate is an event. A public edge has of its sender's uplink, and of its receiver's downlink, an equal part with
-all others; its mean is the less of both. Every ``reallocation_s`` every host allocates its links anew.
+Tasks arrive at their sinks, are mapped and reserved by messages (``exchange``), and run at rates, not by partitions. A
+change of a rate is an event. A public edge shares its sender's uplink and its receiver's downlink equally with the
+other public edges. Its mean rate is the smaller of both parts. Every ``reallocation_s`` every host allocates its links
+anew.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from thalweg.experiments.sweeps.trial import Outcome, Trial
 
 PATIENCE_S = 60.0  # far more than a mapping takes
 VISITS = 1000  # more than a map has
-ROUNDED = 20  # parts of a share of a downlink: rates are looked up by it
+ROUNDED = 20  # steps of an edge's mean rate, which is the key of cached rates
 
 
 class Simulating(Trial, frozen=True, kw_only=True):
-    """A platform and a workload (``pool_seed``, ``configuration``), and how tasks are mapped onto it.
+    """Platform and workload (``pool_seed``, ``configuration``), and the way in which tasks are mapped.
 
-    ``networks``: that tasks may use; ``cost``: the paper's (balanced), or ours (frugal), which is ordered; ``links``:
-    dedicated ones; ``per_hour``: tasks that come; ``reallocation``: on or off, every ``reallocation_s``.
+    ``networks``: for the tasks. ``cost``: the paper's (balanced), or ours (frugal), which is ordered. ``links``: number
+    of dedicated links. ``per_hour``: arriving tasks. ``reallocation``: on or off, every ``reallocation_s``.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -60,9 +61,11 @@ class Simulating(Trial, frozen=True, kw_only=True):
 
 
 class Simulated(Outcome, frozen=True, kw_only=True):
-    """``accepted``, ``finished`` tasks; ``finished_per_hour``, ``server_use``, ``link_use``: until the last task came.
-    ``deviation``: of accepted tasks, the mean over windows of (B - B̂) / B, which is that over the run; ``elongation``:
-    of their times, above that at their own rate. ``messages``: maps sent, a task; ``mapping_s``: in virtual time."""
+    """Results of a run. ``accepted``: the number of tasks. ``finished_per_hour``, ``server_use``, ``link_use``: until
+    the last arrival. ``deviation``: of accepted tasks, the mean over windows of (B - B̂) / B, which equals the mean
+    over the run. ``elongation``: of the tasks' times, above the time at their own rate. ``messages``: maps sent per
+    task. ``mapping_s``: in virtual time.
+    """
 
     accepted: int = 0
     finished_per_hour: float = 0.0
@@ -80,19 +83,19 @@ Simulating.outcome = Simulated
 
 
 class Edge:
-    """An edge of a running task that is not within a host."""
+    """Edge of a running task between two hosts."""
 
     __slots__ = ("key", "kind", "mean", "path", "source", "target", "task", "visit")
 
     def __init__(self, key: int, task: Running, visit: int, kind: Kind, path: list[Host]) -> None:
         self.key, self.task, self.kind, self.path = key, task, kind, path
-        self.visit = visit  # the first of those that hold the links of the path
+        self.visit = visit  # number of the first visit that holds a link of the path
         self.source, self.target = path[0], path[-1]
         self.mean = 1.0  # as a share of the task's rate
 
 
 class Running:
-    """A task that runs: what it has sent, and how fast it is."""
+    """Running task with remaining data and current rate."""
 
     __slots__ = ("begun_s", "edges", "found", "key", "left_bits", "rate", "since_s", "task", "version")
 
@@ -110,7 +113,7 @@ def _network(kind: Kind) -> Network:
 
 
 class Simulation:
-    """A platform while tasks come and run."""
+    """Platform with arriving and running tasks."""
 
     def __init__(self, trial: Simulating, world: Platform, tasks: list[tuple[float, MappingTask]]) -> None:
         rules = Rules(cost=trial.cost, ordered=trial.cost == "frugal")
@@ -122,16 +125,16 @@ class Simulation:
         self.accepted = self.finished = self.moved = 0
         self.begun: dict[int, float] = {}
         self.mapping_s: list[float] = []
-        self._tasks = {one.number: one for _, one in tasks}
+        self._tasks = {mapping_task.number: mapping_task for _, mapping_task in tasks}
         self._queue: list[tuple[float, int, str, int, int]] = []
         self._number, self._keys = itertools.count(), itertools.count(1)
         self._edges: dict[int, Edge] = {}
         self._sending: list[dict[int, Edge]] = [{} for _ in world.servers]  # edges by the host that sends them
-        self._public_from: list[dict[int, Edge]] = [{} for _ in world.servers]  # public ones, by the host at each end
+        self._public_from: list[dict[int, Edge]] = [{} for _ in world.servers]  # public edges, by the host at each end
         self._public_to: list[dict[int, Edge]] = [{} for _ in world.servers]
         self.last_s = tasks[-1][0]
-        for at_s, one in tasks:
-            self._put(at_s, "come", one.number)
+        for at_s, mapping_task in tasks:
+            self._put(at_s, "come", mapping_task.number)
         if trial.reallocation == "on" and trial.networks != "public":
             self._put(trial.reallocation_s, "period")
         self._capacity = sum(server.capacity for server in world.servers)
@@ -141,17 +144,17 @@ class Simulation:
         self.public, self.edges = 0, 0
 
     def run(self) -> None:
-        """Until all tasks have ended."""
+        """Run until all tasks have ended."""
         coming = len(self._tasks)
         while self._queue and (coming or self.running or self.exchange.busy):
-            at_s, _, what, number, version = self._queue[0]
+            at_s, _, event, number, version = self._queue[0]
             notes = self.exchange.run(at_s)
             if notes:
                 for _, note in notes:
                     self._told(note)
                 continue
             heapq.heappop(self._queue)
-            if what == "come":
+            if event == "come":
                 coming -= 1
                 self._count()
                 self.begun[number] = at_s
@@ -159,14 +162,14 @@ class Simulation:
                 self.exchange.begin(self._tasks[number])
                 if not coming:
                     self._put(at_s + 60.0, "wait")
-            elif what == "end" and (one := self.running.get(number)) and one.version == version:
-                self._end(one)
-            elif what == "period":
+            elif event == "end" and (running := self.running.get(number)) and running.version == version:
+                self._end(running)
+            elif event == "period":
                 self._period()
                 self._put(at_s + self.trial.reallocation_s, "period")
-            elif what == "reserved" and number in self._edges:
+            elif event == "reserved" and number in self._edges:
                 self._search(self._edges[number], reserve=True)
-            elif what == "wait" and (self.exchange.busy or self.running):
+            elif event == "wait" and (self.exchange.busy or self.running):
                 self._put(at_s + 60.0, "wait")
 
     # --- tasks ----------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ class Simulation:
         now = self.exchange.now
         self._count()
         self.accepted += 1
-        one = self.running[number] = Running(self._tasks[number], (number, attempt), found, now)
+        running = self.running[number] = Running(self._tasks[number], (number, attempt), found, now)
         legs, at = found.legs, 0
         while at + 1 < len(legs):
             path = [legs[at].host]
@@ -195,16 +198,16 @@ class Simulation:
                 path.append(legs[upto].host)
             if kind == "direct" and len(path) > 2:
                 kind = "relayed"
-            edge = Edge(next(self._keys), one, at, kind, path)
-            one.edges.append(edge)
+            edge = Edge(next(self._keys), running, at, kind, path)
+            running.edges.append(edge)
             self._edges[edge.key] = self._sending[edge.source][edge.key] = edge
             if kind == "public":
                 self._go_public(edge)
             at = upto
-        public = [edge for edge in one.edges if edge.kind == "public"]
-        self.edges += len(one.edges)
+        public = [edge for edge in running.edges if edge.kind == "public"]
+        self.edges += len(running.edges)
         self.public += len(public)
-        self._rerate({one, *self._shared(public)})
+        self._rerate({running, *self._shared(public)})
 
     def _end(self, one: Running) -> None:
         now = self.exchange.now
@@ -234,8 +237,10 @@ class Simulation:
         del self._public_from[edge.source][edge.key], self._public_to[edge.target][edge.key]
 
     def _shared(self, edges: Iterable[Edge]) -> set[Running]:
-        """The tasks of public edges that share an uplink or a downlink with these, whose means are made anew."""
-        servers, found = self.world.servers, set()
+        """Update the means of public edges that share an uplink or a downlink with ``edges``. Return the tasks that
+        changed.
+        """
+        servers, tasks = self.world.servers, set()
         beside: dict[int, Edge] = {}
         for edge in edges:
             beside |= self._public_from[edge.source] | self._public_to[edge.target]
@@ -247,36 +252,41 @@ class Simulation:
             mean = max(1, min(ROUNDED, int(share / RATE_BPS * ROUNDED + 1e-9))) / ROUNDED
             if edge.mean != mean or edge.task.version == 0:
                 edge.mean = mean
-                found.add(edge.task)
-        return found
+                tasks.add(edge.task)
+        return tasks
 
     def _rerate(self, tasks: Iterable[Running]) -> None:
         now = self.exchange.now
-        for one in sorted(tasks, key=lambda one: one.task.number):
-            one.left_bits -= (now - one.since_s) * one.rate * RATE_BPS
-            one.since_s = now
-            one.rate = in_lock_step(tuple(sorted(edge.mean for edge in one.edges if edge.kind == "public")))
-            one.version += 1
-            self._put(now + max(0.0, one.left_bits) / (one.rate * RATE_BPS), "end", one.task.number, one.version)
+        for running in sorted(tasks, key=lambda one: one.task.number):
+            running.left_bits -= (now - running.since_s) * running.rate * RATE_BPS
+            running.since_s = now
+            running.rate = in_lock_step(tuple(sorted(edge.mean for edge in running.edges if edge.kind == "public")))
+            running.version += 1
+            self._put(
+                now + max(0.0, running.left_bits) / (running.rate * RATE_BPS),
+                "end",
+                running.task.number,
+                running.version,
+            )
 
     # --- re-allocation --------------------------------------------------------------------------------
 
     def _period(self) -> None:
-        """Every host in turn (Algorithm 4); the tasks whose edges changed have other rates then."""
+        """Reallocate the links of every host in turn (Algorithm 4). The tasks of changed edges get new rates."""
         now = self.exchange.now
         self._count()
         for host, sending in enumerate(self._sending):
             resources = self.exchange.hosts[host].resources
             flows, room = [], dict(resources.free_bps)
             for edge in sending.values():
-                one = edge.task
-                sent = SIZE_BITS - one.left_bits + (now - one.since_s) * one.rate * RATE_BPS
-                behind = max(0.0, (now - one.begun_s) * RATE_BPS - sent)
+                running = edge.task
+                sent = SIZE_BITS - running.left_bits + (now - running.since_s) * running.rate * RATE_BPS
+                behind = max(0.0, (now - running.begun_s) * RATE_BPS - sent)
                 if edge.kind == "direct":
                     room[edge.target] += RATE_BPS
-                flows.append(OutgoingFlow(edge.key, edge.target, RATE_BPS, behind, edge.kind, one.task.most_empty))
+                flows.append(OutgoingFlow(edge.key, edge.target, RATE_BPS, behind, edge.kind, running.task.most_empty))
             chosen = reallocate(flows, room, self.trial.reallocation_s)
-            for key, choice in sorted(chosen.items(), key=lambda item: item[1] == "direct"):  # first those that leave
+            for key, choice in sorted(chosen.items(), key=lambda item: item[1] == "direct"):  # leavers first
                 edge = self._edges[key]
                 if choice in ("search", "public") and edge.kind == "direct":
                     self._switch(edge, "public", [edge.source, edge.target])
@@ -286,7 +296,7 @@ class Simulation:
                     self._search(edge, reserve=False)
 
     def _search(self, edge: Edge, *, reserve: bool) -> None:
-        """Look for a dedicated path that has room; after a probe has gone there and back it is reserved."""
+        """Search a dedicated path with room. The path is reserved after the round trip of a probe."""
         if edge.kind != "public":
             return
         path = self._path(edge.source, edge.target, edge.task.task.most_empty + 1)
@@ -299,15 +309,15 @@ class Simulation:
             self._put(self.exchange.now + 2 * delay_s, "reserved", edge.key)
 
     def _path(self, source: Host, target: Host, most: int) -> list[Host] | None:
-        """The dedicated path of the fewest hops with room, of those with at most so many."""
+        """Return the dedicated path of the fewest hops with room, at most ``most``. None: there is no such path."""
         before, reached = {source: source}, [source]
         for _ in range(most):
             reached_next = []
             for host in reached:
-                for other, free_bps in self.exchange.hosts[host].resources.free_bps.items():
-                    if other not in before and free_bps >= RATE_BPS:
-                        before[other] = host
-                        reached_next.append(other)
+                for neighbour, free_bps in self.exchange.hosts[host].resources.free_bps.items():
+                    if neighbour not in before and free_bps >= RATE_BPS:
+                        before[neighbour] = host
+                        reached_next.append(neighbour)
             reached = reached_next
             if target in before:
                 path = [target]
@@ -317,11 +327,11 @@ class Simulation:
         return None
 
     def _switch(self, edge: Edge, kind: Kind, path: list[Host]) -> None:
-        """An edge goes over other links from now on."""
+        """Move an edge to other links from now on."""
         self._count()
         hosts, key = self.exchange.hosts, edge.task.key
-        for number, (one, other) in enumerate(itertools.pairwise(edge.path)):
-            hosts[one].resources.drop(key, edge.visit + number, _network(edge.kind), other)
+        for number, (sender, receiver) in enumerate(itertools.pairwise(edge.path)):
+            hosts[sender].resources.drop(key, edge.visit + number, _network(edge.kind), receiver)
         touched = [edge] if "public" in (edge.kind, kind) else []
         if edge.kind == "public":
             self._leave_public(edge)
@@ -329,19 +339,19 @@ class Simulation:
         edge.mean = 1.0
         if kind == "public":
             self._go_public(edge)
-        for number, (one, other) in enumerate(itertools.pairwise(path)):
-            hosts[one].resources.hold(key, edge.visit + number, _network(kind), other, RATE_BPS)
+        for number, (sender, receiver) in enumerate(itertools.pairwise(path)):
+            hosts[sender].resources.hold(key, edge.visit + number, _network(kind), receiver, RATE_BPS)
         self.moved += 1
         self._rerate({edge.task, *self._shared(touched)})
 
     # --- counting -------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """What was in use since it was looked at last, until the last task came."""
+        """Add the use of servers and links since the last count, until the arrival of the last task."""
         now = min(self.exchange.now, self.last_s)
         took_s, self._counted_s = now - self._counted_s, now
         if took_s > 0:
-            self._used += took_s * sum(len(one.task.services) for one in self.running.values())
+            self._used += took_s * sum(len(running.task.services) for running in self.running.values())
             hops = sum((len(edge.path) - 1) * edge.task.rate for edge in self._edges.values() if edge.kind != "public")
             self._used_bits += took_s * hops * RATE_BPS
 
@@ -349,14 +359,14 @@ class Simulation:
         heapq.heappush(self._queue, (at_s, next(self._number), what, number, version))
 
     def outcome(self) -> Simulated:
-        """What came of it."""
-        slower = [max(1.0, took_s / own_s) for took_s, own_s in self.done]  # no rounding below it
+        """Return the results of the run."""
+        slower = [max(1.0, took_s / own_s) for took_s, own_s in self.done]  # rounding may give less than 1
         return Simulated(
             accepted=self.accepted,
             finished_per_hour=3600 * self.finished / self.last_s,
             server_use=self._used / (self._capacity * self.last_s),
             link_use=self._used_bits / (self._link_bps * self.last_s) if self._link_bps else None,
-            deviation=float(np.mean([1 - 1 / each for each in slower])) if slower else None,
+            deviation=float(np.mean([1 - 1 / factor for factor in slower])) if slower else None,
             elongation=float(np.mean(slower)) - 1 if slower else None,
             messages=self.exchange.sent / len(self._tasks),
             mapping_s=float(np.mean(self.mapping_s)),
@@ -366,7 +376,7 @@ class Simulation:
 
 
 def workload(trial: Simulating) -> list[tuple[float, MappingTask]]:
-    """When tasks come, and which."""
+    """Return the arrival times and the tasks."""
     seed = trial.pool_seed, trial.configuration
     random = np.random.default_rng((*seed, 5))
     gaps = np.random.default_rng((*seed, 6)).exponential(3600.0 / trial.per_hour, trial.tasks)

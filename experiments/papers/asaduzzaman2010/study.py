@@ -1,7 +1,7 @@
-"""Figures 8 and 9 of Asaduzzaman and Maheswaran: tasks on a platform with dedicated links, the public network, both.
+"""Figures 8 and 9 of Asaduzzaman and Maheswaran: tasks on a platform with dedicated links, the public network, or both.
 
-A configuration is a platform with a workload. The paper's numbers are those of its text (sections 5.1 and 6.2); on its
-curves nothing is read off. Every arm is run with the paper's cost of maps, and with ours on the same information.
+A configuration is a platform with a workload. The paper's numbers are from its text (sections 5.1 and 6.2), none is
+read off a curve. Every arm is run with the paper's cost of maps, and with ours on the same information.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from thalweg.experiments.sweeps.trial import Arm
 LINKS, RATES = (50, 75, 99, 120, 150), (30.0, 60.0, 120.0)
 PAPERS, OURS = "balanced", "frugal"
 DRAWS = 10
-SAME = 0.05  # up to which what is not to change has not
-NEAR = 0.15  # how far what the paper reads off may be from ours, of it
+SAME = 0.05  # relative difference up to which a figure counts as unchanged
+NEAR = 0.15  # relative tolerance for a value that the paper reads off a curve
 
 
 class Way(Arm, frozen=True, order=True):
-    """The networks that tasks may use, how maps are compared, and the workload."""
+    """Networks that tasks may use, the cost that compares maps, and the workload."""
 
     networks: str
     cost: str = PAPERS
@@ -36,23 +36,23 @@ class Way(Arm, frozen=True, order=True):
 
 
 def _nine() -> Listed:
-    found = []
+    ways = []
     for cost in (PAPERS, OURS):
         for networks in ("dedicated", "both") if cost == OURS else ("dedicated", "public", "both"):
-            found += [Way(networks, cost, links) for links in LINKS]
-            found += [Way(networks, cost, per_hour=rate) for rate in RATES]
-    return Listed(tuple(found))
+            ways += [Way(networks, cost, links) for links in LINKS]
+            ways += [Way(networks, cost, per_hour=rate) for rate in RATES]
+    return Listed(tuple(ways))
 
 
 def _eight() -> Listed:
-    each = itertools.product((PAPERS, OURS), RATES, ("on", "off"))
-    return Listed(tuple(Way("both", cost, 99, rate, on) for cost, rate, on in each))
+    combinations = itertools.product((PAPERS, OURS), RATES, ("on", "off"))
+    return Listed(tuple(Way("both", cost, 99, rate, on) for cost, rate, on in combinations))
 
 
 def _over(
     factor: str, values: tuple[Any, ...], own: str, others: tuple[str, ...], **given: Any
 ) -> list[tuple[Of, tuple[Of, ...]]]:
-    """At every value of a factor, a series beside others."""
+    """Return a series paired with others at every value of a factor, as the cases of a check."""
     return [((own, {factor: at, **given}), tuple((other, {factor: at, **given}) for other in others)) for at in values]
 
 
@@ -67,7 +67,7 @@ COLUMNS = (
     Column("time +%", "elongation", digits=0),
     Column("maps sent", lambda row, result: mean(row.messages, 0)),
 )
-_EIGHT = (  # a claim, the paper's words, what is compared, its column, and whether re-allocation lowers that
+_EIGHT = (  # claim, the paper's words, what is compared, column, and whether re-allocation lowers the column
     (
         "throughput",
         "overall system throughput increases with adaptive re-allocation",
@@ -94,24 +94,24 @@ _EIGHT = (  # a claim, the paper's words, what is compared, its column, and whet
 
 def _eight_claims(cost: str) -> Iterator[Claim]:
     cases: list[tuple[Of, Of]] = [
-        (("both", {**given, "reallocation": "on"}), ("both", {**given, "reallocation": "off"}))
-        for given in ({"per_hour": rate, "cost": cost} for rate in RATES)
+        (("both", {**factors, "reallocation": "on"}), ("both", {**factors, "reallocation": "off"}))
+        for factors in ({"per_hour": rate, "cost": cost} for rate in RATES)
     ]
-    name, whose = ("", "") if cost == PAPERS else ("ours-", " (with our cost)")
+    name, suffix = ("", "") if cost == PAPERS else ("ours-", " (with our cost)")
     for claim, quote, how, column, lowers in _EIGHT:
         pairs = [(off, (on,)) if lowers else (on, (off,)) for on, off in cases]
         unit = "/h" if column == "finished_per_hour" else " %"
-        yield Claim(f"{name}{claim}", f"{quote}{whose}", how, exceeds(column, *pairs, digits=1, unit=unit), 4)
+        yield Claim(f"{name}{claim}", f"{quote}{suffix}", how, exceeds(column, *pairs, digits=1, unit=unit), 4)
     yield Claim(
         f"{name}servers",
-        f"CPU utilization remains unchanged, because the re-allocation does not alter the node assignments{whose}",
+        f"CPU utilization remains unchanged, because the re-allocation does not alter the node assignments{suffix}",
         f"server use within {SAME:.0%} of that without, at every workload",
         alike("server_use", *cases, within=SAME),
     )
 
 
 def _falls(links: tuple[int, ...]) -> list[tuple[Of, tuple[Of, ...]]]:
-    """With both networks, each number of links beside the next."""
+    """Return each number of links paired with the next, with both networks, as the cases of a check."""
     return [(("both", {"links": few}), (("both", {"links": many}),)) for few, many in itertools.pairwise(links)]
 
 

@@ -1,4 +1,4 @@
-"""What decides the claims of Benoit et al. on a figure's results; ``papers.claims`` has the rule of differences."""
+"""Checks of the claims of Benoit et al. on a figure's results. ``papers.claims`` has the rule of differences."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ from thalweg.experiments.papers.study import TIE, Finding, spread
 
 @check
 def cheaper(result: Result, own: Sequence[str], others: Sequence[str], where: Sequence[Point]) -> Finding:
-    """``own`` pay less, of the cheapest of the seven, than each of ``others``."""
-    mine = over_points(result, own, "times", where)
-    theirs = {name: over_points(result, [name], "times", where) for name in others}
-    ratios = [ratio for value in theirs.values() if (ratio := value.over(mine))]
+    """Check that ``own`` pay less in the mean than each of ``others``, in multiples of the cheapest of the seven."""
+    own_times = over_points(result, own, "times", where)
+    other_times = {name: over_points(result, [name], "times", where) for name in others}
+    ratios = [ratio for value in other_times.values() if (ratio := value.over(own_times))]
     if not ratios:
         raise NotTested("no pool has both")
     parts: list[Shown] = [clearly(ratio) for ratio in ratios]
-    detail = ", ".join(f"{name} {spread(value)}" for name, value in theirs.items())
+    detail = ", ".join(f"{name} {spread(value)}" for name, value in other_times.items())
     seeds = set.intersection(*(set(ratio.by_pool) for ratio in ratios))
-    each = [all(more(ratio.by_pool[seed]) for ratio in ratios) for seed in sorted(seeds)]
-    numbers = {"own": mine.mean} | {name: value.mean for name, value in theirs.items()}
-    return Finding(together(parts), f"{' and '.join(own)} {spread(mine)}; {detail} times the cheapest", numbers, each)
+    holding = [all(more(ratio.by_pool[seed]) for ratio in ratios) for seed in sorted(seeds)]
+    numbers = {"own": own_times.mean} | {name: value.mean for name, value in other_times.items()}
+    return Finding(
+        together(parts), f"{' and '.join(own)} {spread(own_times)}; {detail} times the cheapest", numbers, holding
+    )
 
 
 @check
 def within(
     result: Result, heuristics: Sequence[str], column: str, where: Sequence[Point], low: float, high: float
 ) -> Finding:
-    """At each of these points the column of each of these heuristics is between two numbers, where it has one."""
+    """Check that the column is between two numbers for every heuristic at every point, where there is a value."""
     values = {
         (name, told(point)): value
         for name, point in itertools.product(heuristics, where)
@@ -53,8 +55,8 @@ def within(
     least, most = (choose(values, key=lambda one: values[one].mean) for choose in (min, max))
     unit = "$" if column == "cost" else "%" if column in SHARES else "times"
     detail = " to ".join(
-        f"{values[one].mean:,.{2 if unit == 'times' else 0}f} {unit} ({one[0]}, {one[1]})"
-        for one in dict.fromkeys((least, most))
+        f"{values[key].mean:,.{2 if unit == 'times' else 0}f} {unit} ({key[0]}, {key[1]})"
+        for key in dict.fromkeys((least, most))
     )
     good = all(low <= value.mean <= high for value in values.values())
     return Finding(good, detail, {"least": values[least].mean, "most": values[most].mean})
@@ -62,12 +64,12 @@ def within(
 
 @check
 def sometimes(result: Result, own: str, other: str, where: Sequence[Point]) -> Finding:
-    """At some of these points ``own`` pays less in the mean than ``other``."""
+    """Check that ``own`` pays less in the mean than ``other`` at one or more of the points."""
     ratios = {}
     for point in where:
-        mine, theirs = (known(at(name, "times", point), result) for name in (own, other))
-        if mine and theirs:
-            ratios[told(point)] = mine.mean / theirs.mean
+        own_times, other_times = (known(at(name, "times", point), result) for name in (own, other))
+        if own_times and other_times:
+            ratios[told(point)] = own_times.mean / other_times.mean
     if not ratios:
         raise NotTested(f"no machines are found by {own} and {other}")
     best = min(ratios, key=lambda one: ratios[one])
@@ -78,7 +80,7 @@ def sometimes(result: Result, own: str, other: str, where: Sequence[Point]) -> F
 
 @check
 def alike(result: Result, name: str, column: str, pairs: Sequence[tuple[Point, Point]], most: float) -> Finding:
-    """A column is the same at both points of each pair: within a share of a cost, points of a percentage."""
+    """Check that a column is alike at both points of each pair, within a share of a cost or points of a percentage."""
     changes = {}
     for first, second in pairs:
         own, other = (at(name, column, point)(result).mean for point in (first, second))
@@ -86,12 +88,12 @@ def alike(result: Result, name: str, column: str, pairs: Sequence[tuple[Point, P
     largest = max(changes, key=lambda one: abs(changes[one]))
     shown = f"{changes[largest]:+.1f} points" if column in SHARES else f"{changes[largest]:+.1%}"
     detail = f"largest change {shown} ({largest})"
-    return Finding(all(abs(one) <= most for one in changes.values()), detail, {"largest": changes[largest]})
+    return Finding(all(abs(change) <= most for change in changes.values()), detail, {"largest": changes[largest]})
 
 
 @check
 def lower(result: Result, heuristics: Sequence[str], pairs: Sequence[tuple[Point, Point]]) -> Finding:
-    """At the second point of a pair most pay less in the mean than at the first, by more than 1 %, and none more."""
+    """Check that most heuristics pay less in the mean at a pair's second point, by more than 1 %, and none 1 % more."""
     changes = {}
     for (first, second), name in itertools.product(pairs, heuristics):
         own, other = (at(name, "cost", point)(result).mean for point in (first, second))
@@ -105,7 +107,7 @@ def lower(result: Result, heuristics: Sequence[str], pairs: Sequence[tuple[Point
 
 @check
 def more_found(result: Result, heuristics: Sequence[str], pairs: Sequence[tuple[Point, Point]]) -> Finding:
-    """Each finds machines for more trees, in the mean, at the second point of each pair than at the first."""
+    """Check that heuristics find machines for more trees at pairs' second points than at the first, in the mean."""
     firsts, seconds = zip(*pairs, strict=True)
     shares = {
         name: [over_points(result, [name], "found", where).mean for where in (firsts, seconds)] for name in heuristics
@@ -117,7 +119,7 @@ def more_found(result: Result, heuristics: Sequence[str], pairs: Sequence[tuple[
 
 @check
 def flat(result: Result, nodes: int) -> Finding:
-    """Below the α where the cheapest first costs more, no heuristic's cost changes by more than 1 %."""
+    """Check that no heuristic's cost changes by more than 1 % below the first α where a tree's cheapest costs more."""
     rise = thresholds(result, nodes)[TURNS[0]]
     below = [alpha for alpha in ALPHAS if alpha < min(rise.by_pool.values())]
     changes = {}
@@ -131,7 +133,7 @@ def flat(result: Result, nodes: int) -> Finding:
 
 @check
 def lost(result: Result, where: Sequence[Point]) -> Finding:
-    """For some trees that others find machines for Subtree-Bottom-Up finds none, and mostly as servers are short."""
+    """Check that Subtree-Bottom-Up fails on trees with machines by a second heuristic, mostly for lack of servers."""
     lost, servers = (over_points(result, [CHEAPEST], column, where) for column in ("lost", "lost_servers"))
     detail = f"it finds none for {lost.mean:.1f} % of the trees that another does; for {servers.mean:.1f} % for servers"
     numbers = {"lost": lost.mean, "servers": servers.mean}
@@ -140,11 +142,11 @@ def lost(result: Result, where: Sequence[Point]) -> Finding:
 
 @check
 def needless(result: Result) -> Finding:
-    """A machine that is alone needs no card above 2 Gb/s, so some of the paper's platforms are not the cheapest."""
+    """Check that some of the paper's platforms are not the cheapest: a lone machine needs no card above 2 Gb/s."""
     largest = TYPES * SIZES_MB["small"][1] * MB / 2.0  # all objects at f = 1/2
     card = min(gbps for gbps in CARDS if gbps * CARD_BYTES_S >= largest)
     prices = {BASE + more for gbps, more in CARDS.items() if gbps > card}
-    bought = {price for of in TABLE_2.values() for prices in of.values() for price in prices}
+    bought = {price for prices_by_rate in TABLE_2.values() for prices in prices_by_rate.values() for price in prices}
     dear = sorted(bought & prices)
     detail = f"all objects take {largest / MB:g} MB/s, which a card of {card:g} Gb/s carries; "
     detail += f"{', '.join(f'${price:,.0f}' for price in dear)} pay for a larger one on a machine that is alone"

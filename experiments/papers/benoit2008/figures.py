@@ -1,4 +1,4 @@
-"""How the figures of Benoit et al. are told: their tables, and what all of them have."""
+"""Tables of the figures of Benoit et al., and their common parts."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ SHORTLY = {"sizes": "{}", "period_s": "1/{:g}"}
 
 
 def _point(row: Any, result: Result) -> str:
-    """What differs between the figure's points: ``20, 1.7``."""
+    """Return the values that differ between the figure's points, like ``20, 1.7``."""
     listed = points_of(result)
     factors = [factor for factor in result.definition.varied if len({point.get(factor) for point in listed}) > 1]
     return ", ".join(SHORTLY.get(factor, "{:g}").format(getattr(row.arm, factor)) for factor in factors)
 
 
 def _beside(name: str, column: str) -> Callable[[Any, Result], str]:
-    """A cell: what a heuristic pays at the row's point, of the cheapest or of the optimum."""
+    """Return a function for a cell: a heuristic's cost at the row's point, over the cheapest or the optimum."""
 
     def cell(row: Any, result: Result) -> str:
         arm = Platform(name, *(getattr(row.arm, factor) for factor in FACTORS))
-        return next((mean(one.value(column), 2) for one in result.rows if one.arm == arm), NONE)
+        return next((mean(peer.value(column), 2) for peer in result.rows if peer.arm == arm), NONE)
 
     return cell
 
 
 def turns(result: Result) -> Cells:
-    """Where platforms change as α grows."""
+    """Return the table of the α where platforms change."""
     rows = []
     for nodes in (20, 60):
         try:
-            found = thresholds(result, nodes)
+            alphas = thresholds(result, nodes)
         except NotTested:
             continue
-        for turn, value in found.items():
-            each = value.by_pool.values()
-            rows.append([f"N = {nodes}, {turn}", f"{value.mean:.2f}", f"{min(each):g}", f"{max(each):g}"])
+        for turn, value in alphas.items():
+            values = value.by_pool.values()
+            rows.append([f"N = {nodes}, {turn}", f"{value.mean:.2f}", f"{min(values):g}", f"{max(values):g}"])
     return ["α, of the cheapest of the seven", "mean", "least", "most"], rows
 
 
 def _shares(result: Result) -> Cells:
-    """For how many % of the trees each heuristic finds machines."""
+    """Return the table of the trees, in %, for which each heuristic finds machines."""
     rows: dict[str, list[str]] = {}
     for row in result.rows:
         if row.arm.heuristic in SERIES:
@@ -67,12 +67,12 @@ def _shares(result: Result) -> Cells:
 
 
 def tied(name: str) -> str:
-    """The column of the cheapest with the share of trees for which a heuristic is as cheap."""
+    """Return the cheapest's column with the share of trees for which a heuristic is as cheap."""
     return f"tied_{name.replace('-', '_')}"
 
 
 def _ties(result: Result) -> Cells:
-    """For how many % of the trees with a platform each heuristic's is the cheapest."""
+    """Return the table of the trees with a platform, in %, for which each heuristic is the cheapest."""
     rows = [
         [_point(row, result), *(mean(row.value(tied(name)), 0) for name in SHORT)]
         for row in result.of(CHEAPEST)

@@ -1,8 +1,9 @@
 """Provisioning problems as Benoit et al. (2008) draw them (section 7): trees, objects, servers and Dell's price list.
 
-The paper gives neither the trees' shape nor units; these fit its figures best: N counts all nodes of a full binary tree
-that grows by splitting a leaf at random, so that (N - 1)/2 of them are operators; δ is in MB where it is raised to α, w
-in Mop, a GHz is 1,000 Mop/s, a Gb/s 125 MB/s; servers' cards have 10,000 MB/s and all links 1,000 MB/s.
+The paper gives neither the trees' shape nor units. The values here fit the paper's figures best. N counts all nodes of
+a full binary tree that grows by splitting a leaf at random, so (N - 1)/2 nodes are operators. δ is in MB where it is
+raised to α, and w in Mop. A GHz is 1,000 Mop/s, a Gb/s 125 MB/s. Servers' cards have 10,000 MB/s, and all links 1,000
+MB/s.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ Shape = Literal["random", "left-deep", "n-ary"]
 
 
 class Drawing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What problems are drawn: those of section 7.2, and others.
+    """Parameters of drawn problems, those of section 7.2 and further problems.
 
-    - ``nodes``: N, all nodes of the tree; with ``counted="operators"`` N operators
-    - ``alpha``: the exponent of work; ``sizes``: of objects; ``frequency_hz``: of fetching them
-    - ``copies``: how many servers have an object; ``machines``: all 25 of Table 1, or the dearest only (one class)
-    - ``shape``: a leaf at random is split, or the last one, or a random one into 2 to 4
+    - ``nodes``: N, all nodes of the tree. With ``counted="operators"`` the tree has N operators.
+    - ``alpha``: the exponent of work. ``sizes``: of objects. ``frequency_hz``: of fetching objects.
+    - ``copies``: the number of servers with an object. ``machines``: all 25 of Table 1, or the dearest only (one
+      class).
+    - ``shape``: the leaf to split is random, or the last one, or random and split into 2 to 4.
     """
 
     nodes: int = 60
@@ -57,12 +59,12 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def operators(self) -> int:
-        """How many the tree has."""
+        """Number of the tree's operators."""
         return self.nodes if self.counted == "operators" else (self.nodes - 1) // 2
 
 
 def drawn(drawing: Drawing, random: np.random.Generator) -> ProvisioningInstance:
-    """One problem; the same tree, objects and servers for the same random numbers, whatever α, f and machines are."""
+    """Return one problem. Tree, objects and servers depend on the random numbers alone, not on α, f and machines."""
     children, leaves = _grown(drawing.operators, drawing.shape, random)
     sizes = random.uniform(*SIZES_MB[drawing.sizes], TYPES)
     kinds = random.integers(0, TYPES, sum(leaves)).tolist()
@@ -73,11 +75,11 @@ def drawn(drawing: Drawing, random: np.random.Generator) -> ProvisioningInstance
     held: list[tuple[int, ...]] = []
     into_mb, work = np.zeros(len(order)), np.zeros(len(order))
     for at, node in enumerate(order):
-        mine, kinds = tuple(kinds[: leaves[node]]), kinds[leaves[node] :]
-        held.append(mine)
+        own_kinds, kinds = tuple(kinds[: leaves[node]]), kinds[leaves[node] :]
+        held.append(own_kinds)
         inputs = [number[child] for child in children[node]]
         parent[inputs] = at
-        into_mb[at] = into_mb[inputs].sum() + sizes[list(mine)].sum()
+        into_mb[at] = into_mb[inputs].sum() + sizes[list(own_kinds)].sum()
         work[at] = into_mb[at] ** drawing.alpha
     processors, cards = (PROCESSORS, CARDS) if drawing.machines == "all" else (_last(PROCESSORS), _last(CARDS))
     bought = [(ghz, gbps, BASE + more + extra) for ghz, more in processors.items() for gbps, extra in cards.items()]
@@ -110,10 +112,10 @@ def _last(table: dict[float, float]) -> dict[float, float]:
 
 
 def _grown(operators: int, shape: Shape, random: np.random.Generator) -> tuple[list[list[int]], list[int]]:
-    """Of every operator, the first of which is the root, those below it, and how many leaves it has."""
+    """Return the children and the number of leaves of every operator. The first operator is the root."""
     children: list[list[int]] = []
     leaves: list[int] = []
-    open_leaves: list[int] = [-1]  # the operators above them; the first is the tree itself
+    open_leaves: list[int] = [-1]  # the operator above each leaf; -1 is above the root
     for node in range(operators):
         at = len(open_leaves) - 1 if shape == "left-deep" else int(random.integers(len(open_leaves)))
         above = open_leaves.pop(at)
@@ -127,7 +129,7 @@ def _grown(operators: int, shape: Shape, random: np.random.Generator) -> tuple[l
 
 
 def _bottom_up(children: list[list[int]]) -> list[int]:
-    """Operators, each after those below it."""
+    """Return the operators in an order from the leaves to the root."""
     order = [0]
     for node in order:
         order += children[node]

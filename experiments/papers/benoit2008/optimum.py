@@ -1,8 +1,8 @@
-"""Every way to rent machines beside the optimum, on problems as section 7.2 draws them.
+"""Comparison of every way to rent machines with the optimum, on problems as section 7.2 draws them.
 
-The paper compares with the optimum to N = 20, where it is one machine each time. Here a problem is *settled* if the
-cover bound proves the cheapest heuristic's answer; ratios are told of the others, of which more than one machine is
-needed or one that is dearer than all that is asked together.
+The paper compares with the optimum up to N = 20, where it is always one machine. Here a problem is *settled* if the
+cover bound proves the cheapest heuristic's answer. Ratios are over unsettled problems, which need several machines, or
+a dearer one than the sum of the requirements.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TIED = 1e-9
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """One problem: the costs and processor seconds of every way that found machines, and the optimum.
+    """One problem: costs and processor seconds of every way that found machines, and the optimum.
 
-    ``best`` is None where no machines were found; ``none``: where it is proven that there are none.
+    ``best``: None if no machines were found. ``none``: it is proven that no machines exist.
     """
 
     costs: dict[str, float]
@@ -42,16 +42,16 @@ class Drawn(msgspec.Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether the cover bound proves the cheapest heuristic's answer."""
+        """Return whether the cover bound proves the cheapest heuristic's answer."""
         return self.best is not None and self.costs.get(SEVEN, math.inf) <= self.best.cover * (1 + TIED)
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """How a way did: of all problems with machines it ``found`` so many, and ``optimal`` ones.
+    """Scores of one way: the number of problems with machines (``found``), and the number of ``optimal`` answers.
 
-    Of those that are not settled: by what ``ratio`` its answers cost more than the optimum in the mean, and at worst;
-    ``cheapest``: on how many of ``unsettled`` none of the heuristics is cheaper. ``median_s`` and ``longest_s``:
-    processor seconds for one of these.
+    The remaining fields are over unsettled problems. ``ratio``, ``worst``: the cost over the optimum, in the mean and
+    at worst. ``cheapest``: on how many of ``unsettled`` no heuristic is cheaper. ``median_s``, ``longest_s``: processor
+    seconds for one problem.
     """
 
     way: str
@@ -68,16 +68,16 @@ class Scored(msgspec.Struct, frozen=True):
 def compared(
     drawing: Drawing, count: int, seed: int, effort: ProvisioningLimits, tell: Callable[[int], None]
 ) -> list[Drawn]:
-    """So many problems of a drawing, from a seed, each solved in every way."""
-    found = []
+    """Return ``count`` problems of a drawing, from a seed, each solved in every way."""
+    problems = []
     for number in range(count):
         tell(number)
-        found.append(one(drawn(drawing, np.random.default_rng([seed, number])), effort))
-    return found
+        problems.append(one(drawn(drawing, np.random.default_rng([seed, number])), effort))
+    return problems
 
 
 def one(instance: ProvisioningInstance, effort: ProvisioningLimits) -> Drawn:
-    """A problem solved in every way."""
+    """Return a problem with its solutions in every way."""
     costs, took_s = dict[str, float](), dict[str, float]()
 
     def timed(way: str, solve: Callable[[], float]) -> None:
@@ -91,8 +91,8 @@ def one(instance: ProvisioningInstance, effort: ProvisioningLimits) -> Drawn:
             costs[way] = value
 
     def annealed() -> float:
-        found = anneal(parts_of(instance), effort.seed, steps=effort.steps, runs=effort.runs)
-        return math.inf if found is None else found[0]
+        plan = anneal(parts_of(instance), effort.seed, steps=effort.steps, runs=effort.runs)
+        return math.inf if plan is None else plan[0]
 
     def heuristic(name: str) -> Callable[[], float]:
         return lambda: cost(instance, rented(instance, name, effort.seed))
@@ -115,22 +115,22 @@ def one(instance: ProvisioningInstance, effort: ProvisioningLimits) -> Drawn:
 
 
 def scores(found: Sequence[Drawn]) -> list[Scored]:
-    """How every way did, on the problems whose optimum is proven."""
-    proven = [each for each in found if each.best is not None and each.best.proven]
+    """Return the scores of every way on the problems whose optimum is proven."""
+    proven = [problem for problem in found if problem.best is not None and problem.best.proven]
     return [_scored(way, proven) for way in (*HEURISTICS, SEVEN, ANNEALING, BEST)]
 
 
 def _scored(way: str, proven: Sequence[Drawn]) -> Scored:
-    ratios = [(each, each.costs[way] / each.costs[BEST]) for each in proven if way in each.costs]
-    open_ones = [(each, ratio) for each, ratio in ratios if not each.settled]
-    values = [ratio for _, ratio in open_ones] or [math.nan]
-    times = [each.took_s[way] for each in proven if not each.settled and way in each.took_s] or [math.nan]
+    ratios = [(problem, problem.costs[way] / problem.costs[BEST]) for problem in proven if way in problem.costs]
+    unsettled = [(problem, ratio) for problem, ratio in ratios if not problem.settled]
+    values = [ratio for _, ratio in unsettled] or [math.nan]
+    times = [problem.took_s[way] for problem in proven if not problem.settled and way in problem.took_s] or [math.nan]
     return Scored(
         way,
         found=len(ratios),
         optimal=sum(ratio <= 1 + 1e-6 for _, ratio in ratios),
-        unsettled=sum(not each.settled for each in proven),
-        cheapest=sum(each.costs[way] <= each.costs.get(SEVEN, math.inf) * (1 + TIED) for each, _ in open_ones),
+        unsettled=sum(not problem.settled for problem in proven),
+        cheapest=sum(problem.costs[way] <= problem.costs.get(SEVEN, math.inf) * (1 + TIED) for problem, _ in unsettled),
         ratio=fmean(values),
         worst=max(values),
         median_s=median(times),

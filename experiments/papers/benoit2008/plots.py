@@ -1,4 +1,4 @@
-"""Pictures of Figures 2 to 9 and Table 2: what is paid above, and for how many trees machines are found below."""
+"""Pictures of Figures 2 to 9 and Table 2: costs above, and the share of trees with machines below."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LABELS = {"nodes": "N, nodes of the tree", "alpha": "α, exponent of the work", 
 MARKS = dict(zip(SHORT, "svD^oPX", strict=True))
 DASHED = {CHEAPEST: "cheapest of the seven", OPTIMUM: "optimum"}
 DASHES = {CHEAPEST: (0, (4, 2)), OPTIMUM: (0, (1, 2))}
-# points of the text by figure and panel: N and $, and where cost rises and where there is no platform, by α
+# points of the paper's text by figure and panel: N and $, or the α where cost rises and where platforms end
 TOLD: Mapping[tuple[str, int], Sequence[tuple[float, float]]] = {("benoit-2", 0): ((100, 8_745), (100, 400_000))}
 ENDS: Mapping[tuple[str, int], tuple[float, float]] = {("benoit-3", 0): (1.7, 2.2), ("benoit-3", 1): (1.6, 1.8)}
 
 
 def _lines(axes: Axes, result: Result, column: str, over: str, given: Mapping[str, Any], palette: Palette) -> None:
-    """A column over a factor, one line a heuristic, where the others are as given."""
+    """Draw a column over a factor, one line per heuristic, with the remaining factors as given."""
     points = [point for point in points_of(result) if given.items() <= point.items()]
     for name in result.series():
         if values := {point[over]: value.mean for point in points if (value := known(at(name, column, point), result))}:
@@ -38,7 +38,7 @@ def _lines(axes: Axes, result: Result, column: str, over: str, given: Mapping[st
 
 
 def _panels(seen: str, over: str, columns: Sequence[Mapping[str, Any]], result: Result, palette: Palette) -> Figure:
-    """What is paid, and below it the share of trees with machines; a column of panels for each of ``columns``."""
+    """Draw the costs, and below the share of trees with machines, in a column of panels for each of ``columns``."""
     figure = new_figure(2.5 + (4 if len(columns) == 2 else 3) * len(columns), 6.6)
     title(figure, result, seen)
     grid = figure.subplots(2, len(columns), sharex="col", sharey="row", height_ratios=(3, 2), squeeze=False)
@@ -63,7 +63,7 @@ def _panels(seen: str, over: str, columns: Sequence[Mapping[str, Any]], result: 
             lower.plot(ends[1], 0, **PAPER, clip_on=False)
     grid[0][0].set_ylabel("mean cost of the platform, $")
     grid[1][0].set_ylabel("trees with a platform, %")
-    named: dict[str, Any] = {}  # also who found no machines, and is in a lower panel alone
+    named: dict[str, Any] = {}  # lower panels first: a heuristic without machines is in a lower panel alone
     for axes in (*grid[1], *grid[0]):
         named |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(named.values(), named.keys(), loc="outside lower left", ncols=5)

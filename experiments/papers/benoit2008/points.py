@@ -1,4 +1,4 @@
-"""The points of Benoit et al.'s figures, who buys at each, and what results say of them."""
+"""Points of the figures of Benoit et al., the heuristics at each point, and values of results at points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thalweg.experiments.papers.claims import NotTested, Result, Value, known
 from thalweg.experiments.papers.study import TIE, Pooled, pooled
 from thalweg.experiments.sweeps.trial import Arm
 
-TREES = 40  # of every point; the paper has one
+TREES = 40  # per point; the paper has one
 GREEDY = ("comp-greedy", "comm-greedy", "object-greedy")
 OBJECTS = ("object-grouping", "object-availability")
 SHORT = {
@@ -43,7 +43,7 @@ N_TABLE = (115, 116, 117, 118, 119)
 
 
 class Platform(Arm, frozen=True, order=True):
-    """Who buys, and for which trees."""
+    """Heuristic that buys, and the parameters of its trees."""
 
     heuristic: str
     nodes: int = 60
@@ -58,23 +58,23 @@ Point = Mapping[str, Any]
 
 
 class Points:
-    """A grid: what is listed, each with all heuristics."""
+    """Grid of every heuristic at every listed point."""
 
     def __init__(self, *listed: Point, series: Sequence[str] = SERIES) -> None:
         self.listed, self.series = listed, series
 
     def arms(self) -> list[Platform]:
-        """Of each point the seven, the cheapest of them, and whatever else is asked for."""
+        """Return, for every point, the seven heuristics, the cheapest of the seven, and further series."""
         return [Platform(heuristic, **given) for given, heuristic in itertools.product(self.listed, self.series)]
 
 
 def points(**values: Iterable[Any]) -> list[dict[str, Any]]:
-    """Every combination of these values of factors."""
-    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+    """Return every combination of these values of factors."""
+    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
 def points_of(result: Result) -> Sequence[Point]:
-    """Those of a figure."""
+    """Return the points of a figure."""
     sweep = result.definition.sweep
     assert isinstance(sweep, Points)
     return sweep.listed
@@ -92,7 +92,7 @@ SAYS: Mapping[str, Callable[[Any], str]] = {
 
 
 def at(heuristic: str, column: str, point: Point) -> Value:
-    """A column at a point."""
+    """Return a heuristic's column at a point, as a function of the result."""
 
     def found(result: Result) -> Pooled:
         row = next((row for row in result.rows if row.arm == Platform(heuristic, **point)), None)
@@ -105,29 +105,30 @@ def at(heuristic: str, column: str, point: Point) -> Value:
 
 
 def told(point: Point) -> str:
-    """``N = 20, α = 0.9``."""
+    """Return a point as text: ``N = 20, α = 0.9``."""
     return ", ".join(SAYS[factor](value) for factor, value in point.items())
 
 
 def over_points(result: Result, heuristics: Iterable[str], column: str, where: Iterable[Point]) -> Pooled:
-    """The mean over the points, and over these heuristics, of those that have a value."""
-    found = [known(at(name, column, point), result) for name, point in itertools.product(heuristics, where)]
+    """Return the mean over the points and heuristics that have a value. Raise NotTested if there is none."""
+    figures = [known(at(name, column, point), result) for name, point in itertools.product(heuristics, where)]
     by_pool: dict[int, list[float]] = {}
-    for one in found:
-        for seed, value in (one.by_pool if one else {}).items():
+    for figure in figures:
+        for seed, value in (figure.by_pool if figure else {}).items():
             by_pool.setdefault(seed, []).append(value)
-    made = pooled({seed: statistics.fmean(values) for seed, values in by_pool.items()})
-    if made is None:
+    mean = pooled({seed: statistics.fmean(values) for seed, values in by_pool.items()})
+    if mean is None:
         raise NotTested(f"no machines are found by {', '.join(heuristics)}")
-    return made
+    return mean
 
 
 TURNS = ("where cost rises", "with two machines", "with no platform")
 
 
 def thresholds(result: Result, nodes: int) -> dict[str, Pooled]:
-    """By ``TURNS``, of every tree the first α where the cheapest costs more than at the smallest, where it has more
-    than one machine, and where there is none any more; NotTested where some α was not run, or all have a platform."""
+    """Return, by ``TURNS``, the first α of every tree where the cheapest costs more than at the smallest α, has two
+    machines, or finds no platform. Raise NotTested if an α was not run, or no tree reaches a turn.
+    """
     singles = [
         (alpha, result.singles[row.label])
         for alpha in ALPHAS
@@ -138,19 +139,19 @@ def thresholds(result: Result, nodes: int) -> dict[str, Pooled]:
         raise NotTested(f"not run: some α with N = {nodes}")
     firsts: dict[str, dict[int, float | None]] = {turn: {} for turn in TURNS}
     for tree, costs in enumerate(zip(*(values for _, values in singles), strict=True)):
-        # a machine that is alone needs no large card, so it costs less than two
+        # a machine that is alone needs no large card, so it costs less than two machines
         limits = costs[0] and costs[0] * (1 + TIE), 2 * BASE, math.inf
         for turn, limit in zip(TURNS, limits, strict=True):
             under = [at for at, cost in enumerate(costs) if cost is not None and limit and cost < limit]
             after = max(under, default=-1) + 1
             firsts[turn][tree] = ALPHAS[after] if after < len(ALPHAS) else None
-    made = {turn: pooled(each) for turn, each in firsts.items()}
-    found = {turn: each for turn, each in made.items() if each is not None}
-    if len(found) < len(TURNS):
+    alphas = {turn: pooled(first) for turn, first in firsts.items()}
+    reached = {turn: figure for turn, figure in alphas.items() if figure is not None}
+    if len(reached) < len(TURNS):
         raise NotTested("α ends before any tree has no platform")
-    return found
+    return reached
 
 
 def threshold(nodes: int, turn: str) -> Value:
-    """One of these, to be beside what is published."""
+    """Return the α of one turn as a function of the result."""
     return lambda result: thresholds(result, nodes)[turn]

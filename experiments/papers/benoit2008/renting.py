@@ -1,7 +1,7 @@
-"""One tree of Benoit et al. (2008), section 7, and the machines that one heuristic buys for it.
+"""Trial of one tree of Benoit et al. (2008), section 7, and of the machines that one heuristic buys for the tree.
 
-A draw (``pool_seed``, ``configuration``) with N has the same tree, objects and servers whatever else is varied. Pools
-are of trees: ``paper``, or with as many operators as N, or of another shape.
+A draw (``pool_seed``, ``configuration``) with N has the same tree, objects and servers for all further factors. Pools
+are of trees: ``paper``, or trees with N operators, or trees of a different shape.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from thalweg.middleware.errors import PlannerError, UsageError, nearest
 
 CHEAPEST = "cheapest"  # of the seven, of each tree
 SUBTREE = "subtree-bottom-up"
-OPTIMUM = "optimum"  # where any of the seven finds machines; else it is not looked for
+OPTIMUM = "optimum"  # only if one of the seven finds machines
 SERIES = (*HEURISTICS, CHEAPEST)
 POOLS: Mapping[str, Shape] = {"paper": "random", "operators": "random", "left-deep": "left-deep", "n-ary": "n-ary"}
-LIMIT_S = 20.0  # of the solver's, for one tree
+LIMIT_S = 20.0  # of the solver, for one tree
 
 
 class Renting(Trial, frozen=True, kw_only=True):
-    """A draw of a tree and who buys for it; the others are of ``Drawing``, ``period_s`` is 1/f."""
+    """Draw of a tree, and the heuristic that buys. The remaining fields are of ``Drawing``, and ``period_s`` is 1/f."""
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.benoit2008.renting:rent"
@@ -45,7 +45,7 @@ class Renting(Trial, frozen=True, kw_only=True):
 
     @property
     def drawing(self) -> Drawing:
-        """What it is a draw of."""
+        """Parameters of the draw."""
         return Drawing(
             nodes=self.nodes,
             alpha=self.alpha,
@@ -59,10 +59,10 @@ class Renting(Trial, frozen=True, kw_only=True):
 
 
 class Rented(Outcome, frozen=True, kw_only=True):
-    """What the machines cost and how many there are, None where none were found that sustain the throughput.
+    """Cost and number of the machines. None: no machines were found that sustain the throughput.
 
-    ``short``: then, of what: ``machines`` or ``servers``. ``subtree``: of the cheapest, the same of Subtree-Bottom-Up.
-    ``tied``: of the cheapest, who is as cheap. ``proven``: whether it is the optimum for certain.
+    ``short``: what ran short then, ``machines`` or ``servers``. ``subtree``: of the cheapest, ``short`` of
+    Subtree-Bottom-Up. ``tied``: of the cheapest, the heuristics that are as cheap. ``proven``: the optimum is certain.
     """
 
     dollars: float | None = None
@@ -77,20 +77,20 @@ Renting.outcome = Rented
 
 
 def rent(trial: Renting) -> Rented:
-    """Run one trial; UsageError for a heuristic that is none."""
+    """Run one trial. Raise UsageError for an unknown heuristic."""
     if trial.heuristic not in (*SERIES, OPTIMUM):
         raise UsageError(f"{trial.heuristic!r} is no heuristic of this study; {nearest(trial.heuristic, SERIES)}")
     instance = drawn(trial.drawing, np.random.default_rng((trial.pool_seed, trial.configuration)))
     if trial.heuristic in HEURISTICS:
         return _bought(instance, trial.heuristic, trial.configuration)
-    each = {name: _bought(instance, name, trial.configuration) for name in HEURISTICS}
-    known = [one for one in each.values() if one.dollars is not None]
-    least = min(known, key=lambda one: one.dollars or 0.0, default=each[SUBTREE])
+    platforms = {name: _bought(instance, name, trial.configuration) for name in HEURISTICS}
+    known = [platform for platform in platforms.values() if platform.dollars is not None]
+    least = min(known, key=lambda one: one.dollars or 0.0, default=platforms[SUBTREE])
     if known and trial.heuristic == OPTIMUM:
-        found = best(instance, ProvisioningLimits(time_limit_s=LIMIT_S))
-        return Rented(dollars=found.cost, bought=found.answer.machines, proven=found.proven)
-    tied = [name for name, one in each.items() if known and one.dollars == least.dollars]
-    return msgspec.structs.replace(least, subtree=each[SUBTREE].short, tied=" ".join(tied))
+        optimum = best(instance, ProvisioningLimits(time_limit_s=LIMIT_S))
+        return Rented(dollars=optimum.cost, bought=optimum.answer.machines, proven=optimum.proven)
+    tied = [name for name, platform in platforms.items() if known and platform.dollars == least.dollars]
+    return msgspec.structs.replace(least, subtree=platforms[SUBTREE].short, tied=" ".join(tied))
 
 
 def _bought(instance: ProvisioningInstance, heuristic: str, seed: int) -> Rented:

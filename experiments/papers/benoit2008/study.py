@@ -1,8 +1,8 @@
-"""Figures 2 to 9 and Table 2 of Benoit et al. (2008): what seven heuristics pay for trees of operators.
+"""Figures 2 to 9 and Table 2 of Benoit et al. (2008): costs of seven heuristics for trees of operators.
 
-A configuration is a tree. The paper shows one for each N; its numbers are those of its text and of Table 2, on its
-curves nothing is read off. That no machines are found is an answer here, so shares of trees stand beside costs, and
-heuristics are compared by what they pay of the cheapest of the seven on the trees for which they find machines.
+A configuration is a tree. The paper shows one tree for each N. The paper's numbers are from the text and Table 2, none
+is read off a curve. Finding no machines is an answer here, so shares of trees stand beside costs. Heuristics are
+compared by costs over the cheapest of the seven, on the trees for which they find machines.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ _SEVEN = figure(
             "its mean is lower with N = 160 than with 140, at f = 1/2 and 1/50 s",
             lower(
                 ["object-availability"],
-                [({"nodes": 140, "period_s": one}, {"nodes": 160, "period_s": one}) for one in _RATES],
+                [({"nodes": 140, "period_s": period_s}, {"nodes": 160, "period_s": period_s}) for period_s in _RATES],
             ),
         ),
     ),
@@ -424,8 +424,8 @@ _8 = points(nodes=(160,), period_s=PERIODS_S, copies=(1, 3))
 
 def _copies(few: int, many: int) -> list[tuple[Point, Point]]:
     return [
-        ({"nodes": 160, "period_s": one, "copies": few}, {"nodes": 160, "period_s": one, "copies": many})
-        for one in PERIODS_S
+        ({"nodes": 160, "period_s": period_s, "copies": few}, {"nodes": 160, "period_s": period_s, "copies": many})
+        for period_s in PERIODS_S
     ]
 
 

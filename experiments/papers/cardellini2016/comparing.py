@@ -1,7 +1,7 @@
-"""Every heuristic beside the optimum, on one problem or on random ones: ``thalweg place --compare``.
+"""Comparison of every heuristic with the optimum, on one problem or on random problems: ``thalweg place --compare``.
 
-A ratio is what a placement costs by what the optimum costs: the metric, or with several weights the sum of what each
-counts by its range. A placement that breaks a constraint is not accepted.
+A ratio is the cost of a placement over the optimum's. The cost is the metric, or with several weights the weighted sum
+of metrics over their ranges. A placement that breaks a constraint is rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Way = Callable[[], Indices]
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """One placement: what it costs, by the optimum's, and seconds to find it; ``said``: why there is none."""
+    """Placement with its cost, its ratio to the optimum, and the seconds to find it. ``said``: why there is none."""
 
     name: str
     planning_s: float
@@ -38,8 +38,9 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 class Ratios(msgspec.Struct, frozen=True):
-    """One heuristic on many problems: ``found`` of how many it placed, its ratios, on which share it has the optimum,
-    and the median of its time."""
+    """Results of one heuristic on many problems: the number ``found``, its ratios, the share that is ``optimal``, and
+    the median time.
+    """
 
     name: str
     problems: int
@@ -52,12 +53,12 @@ class Ratios(msgspec.Struct, frozen=True):
 
 
 def scored(goal: Goal, optimum: Solved, name: str, way: Way) -> Scored:
-    """What comes of one way."""
+    """Return the scores of one way."""
     begun = time.perf_counter()
     try:
         where = way()
-        if said := goal.instance.shortfall(where):
-            raise PlannerError(said)
+        if shortfall := goal.instance.shortfall(where):
+            raise PlannerError(shortfall)
     except ThalwegError as error:
         return Scored(name, time.perf_counter() - begun, said=one_line(error))
     took_s, cost = time.perf_counter() - begun, goal.cost(where)
@@ -67,52 +68,54 @@ def scored(goal: Goal, optimum: Solved, name: str, way: Way) -> Scored:
 
 
 def ratio(cost: float, least: float) -> float:
-    """What a placement costs by the optimum's; where that is nothing 1 or inf."""
+    """Return a placement's cost over the optimum's. If the optimum is 0, the ratio is 1 or inf."""
     if abs(least) > PROVEN**2:
         return cost / least
     return 1.0 if abs(cost) <= PROVEN else math.inf
 
 
 def compared(goal: Goal, optimum: Solved, seed: int, others: Mapping[str, Way] | None = None) -> list[Scored]:
-    """All heuristics on one problem, and other ways beside them, the best first."""
+    """Return the scores of heuristics and further ways on one problem, the best first."""
     ways: dict[str, Way] = {name: partial(of, goal, seed) for name, of in HEURISTICS.items()}
-    made = [scored(goal, optimum, name, way) for name, way in (ways | dict(others or {})).items()]
-    return sorted(made, key=lambda one: (one.ratio is None, one.ratio))
+    scores = [scored(goal, optimum, name, way) for name, way in (ways | dict(others or {})).items()]
+    return sorted(scores, key=lambda one: (one.ratio is None, one.ratio))
 
 
 def mixed(random: np.random.Generator) -> Objective:
-    """Weights at random of response time, availability and one network metric."""
+    """Return random weights of response time, availability and one network metric."""
     response, availability, _ = random.dirichlet((1, 1, 1)).tolist()
     network = max(0.0, 1.0 - response - availability)
     return Objective(response, availability, network, NETWORK[int(random.integers(len(NETWORK)))])
 
 
 def at_random(count: int, seed: int, tell: Callable[[int], None] = lambda done: None) -> list[Ratios]:
-    """All heuristics on so many random problems with mixed weights; those whose optimum is not proven are left out."""
-    found: dict[str, list[Scored]] = {name: [] for name in HEURISTICS}
+    """Return the ratios of the heuristics on ``count`` random problems with mixed weights. Problems without a proven
+    optimum are left out.
+    """
+    scores: dict[str, list[Scored]] = {name: [] for name in HEURISTICS}
     for number in range(count):
         random = np.random.default_rng((seed, number))
         instance = drawn(random)
         goal = normalised(instance, mixed(random), RANDOM)
         optimum = solve(goal, RANDOM)
         if optimum.proven:
-            for one in compared(goal, optimum, seed):
-                found[one.name].append(one)
+            for score in compared(goal, optimum, seed):
+                scores[score.name].append(score)
         tell(number + 1)
-    return [_ratios(name, of) for name, of in found.items()]
+    return [_ratios(name, of) for name, of in scores.items()]
 
 
 def _ratios(name: str, scores: Iterable[Scored]) -> Ratios:
-    of = list(scores)
-    ratios = np.array([one.ratio for one in of if one.ratio is not None])
+    listed = list(scores)
+    ratios = np.array([score.ratio for score in listed if score.ratio is not None])
     few = ratios if len(ratios) else np.array([math.nan])
     return Ratios(
         name=name,
-        problems=len(of),
+        problems=len(listed),
         found=len(ratios),
         median=float(np.median(few)),
         percentile_95=float(np.quantile(few, 0.95)),
         worst=float(few.max()),
         optimal=float((few <= 1 + PROVEN).mean()),
-        planning_ms=float(np.median([1e3 * one.planning_s for one in of] or [math.nan])),
+        planning_ms=float(np.median([1e3 * score.planning_s for score in listed] or [math.nan])),
     )

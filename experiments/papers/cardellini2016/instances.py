@@ -1,7 +1,7 @@
-"""Optimal placement problems as Cardellini et al. (2016) draw them, and others at random.
+"""Optimal placement problems as Cardellini et al. (2016) draw them, and random problems.
 
-Tag-and-Count with its eight hosts is that of section 7.1, the sequential and the fat application on alike hosts are
-those of section 7.3 (Table 2, Figure 8).
+Tag-and-Count with its eight hosts is the problem of section 7.1. The sequential and the fat application on alike hosts
+are the problems of section 7.3 (Table 2, Figure 8).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from thalweg.middleware.planning.odp.instance import Floats, Indices, OdpInstance
 
 TUPLES_HZ = 10.0  # of Tag-and-Count's source
-LAYERS = (1, 2, 2, 2, 2, 2, 1)  # its executors: a source, five operators of two each, a consumer
+LAYERS = (1, 2, 2, 2, 2, 2, 1)  # of Tag-and-Count's executors: a source, five operators of two each, a consumer
 SLOTS, EXECUTORS_PER_SLOT = 2, 4  # of a worker node
 UNRELIABLE = 0.99
 MEANS_S, SPREADS_S = (0.012, 0.032), (0.001, 0.003)  # of Gaussian delays
@@ -23,7 +23,7 @@ TABLE_2 = 0.022, 0.005, 0.001  # delays' mean, deviation and least
 
 
 def layered(sizes: Sequence[int]) -> Indices:
-    """(m, 2) the streams from every operator of a layer to all of the next."""
+    """Return (m, 2) the streams from every operator of a layer to every operator of the next."""
     ends = np.cumsum([0, *sizes])
     pairs = [
         (a, b)
@@ -35,7 +35,7 @@ def layered(sizes: Sequence[int]) -> Indices:
 
 
 def even_rates(edges: Indices, count: int, source_rate: float) -> Floats:
-    """(m,) the rate of every stream where what comes in goes out, in equal parts to all consumers."""
+    """Return (m,) the rates of streams, if an operator's input goes out in equal parts to its consumers."""
     flow, rates = np.zeros(count), np.zeros(len(edges))
     outputs = np.bincount(edges[:, 0], minlength=count) if len(edges) else np.zeros(count, dtype=np.intp)
     flow[np.setdiff1d(np.arange(count), edges[:, 1])] = source_rate
@@ -47,18 +47,18 @@ def even_rates(edges: Indices, count: int, source_rate: float) -> Floats:
 
 
 def tag_and_count(random: np.random.Generator, *, unreliable: bool = True, execution_s: float = 0.001) -> OdpInstance:
-    """Twelve executors on eight hosts, of which every other one is up 99 % of the time; both ends on the first."""
+    """Return twelve executors on eight hosts, with both ends on the first. Every second host is up 99 % of the time."""
     hosts = 8
     means, spreads = random.uniform(*MEANS_S, (hosts, hosts)), random.uniform(*SPREADS_S, (hosts, hosts))
     delays = np.maximum(random.normal(means, spreads), 0.0)
     delays = np.triu(delays, 1) + np.triu(delays, 1).T
     available = np.where(np.arange(hosts) % 2, UNRELIABLE if unreliable else 1.0, 1.0)
-    made = alike(LAYERS, hosts, SLOTS * EXECUTORS_PER_SLOT, delays, execution_s=execution_s)
-    candidates = made.candidates.copy()
+    instance = alike(LAYERS, hosts, SLOTS * EXECUTORS_PER_SLOT, delays, execution_s=execution_s)
+    candidates = instance.candidates.copy()
     candidates[[0, -1], 1:] = False
     return msgspec.structs.replace(
-        made,
-        rate=even_rates(made.edges, made.count, TUPLES_HZ),
+        instance,
+        rate=even_rates(instance.edges, instance.count, TUPLES_HZ),
         availability=available,
         candidates=candidates,
     ).check()
@@ -67,7 +67,7 @@ def tag_and_count(random: np.random.Generator, *, unreliable: bool = True, execu
 def alike(
     sizes: Sequence[int], hosts: int, capacity: float, delay_s: Floats, *, execution_s: float = 1.0
 ) -> OdpInstance:
-    """Layers of alike operators on alike hosts, nothing pinned, streams of rate 1."""
+    """Return layers of alike operators on alike hosts, with nothing pinned and streams of rate 1."""
     count, edges = sum(sizes), layered(sizes)
     return OdpInstance(
         names=tuple(f"op{number + 1}" for number in range(count)),
@@ -87,29 +87,31 @@ def alike(
 
 
 def table_2(random: np.random.Generator, sizes: Sequence[int], hosts: int = 20, capacity: float = 4) -> OdpInstance:
-    """Section 7.3: ``sizes`` of layers, all 1 for the sequential application, (1, n - 2, 1) for the fat one."""
+    """Return a problem of section 7.3. ``sizes``: of layers, all 1 for the sequential application, (1, n - 2, 1) for
+    the fat one.
+    """
     mean_s, deviation_s, least_s = TABLE_2
     delays = np.maximum(random.normal(mean_s, deviation_s, (hosts, hosts)), least_s)
     return alike(sizes, hosts, capacity, np.triu(delays, 1) + np.triu(delays, 1).T).check()
 
 
 def sequential(operators: int) -> tuple[int, ...]:
-    """The layers of the sequential application."""
+    """Return the layers of the sequential application."""
     return (1,) * operators
 
 
 def fat(operators: int) -> tuple[int, ...]:
-    """The layers of the fat application."""
+    """Return the layers of the fat application."""
     return 1, operators - 2, 1
 
 
 def drawn(
     random: np.random.Generator, operators: tuple[int, int] = (5, 12), hosts: tuple[int, int] = (5, 10)
 ) -> OdpInstance:
-    """Layers at random, of unlike operators on unlike hosts, with room for all.
+    """Return random layers of unlike operators on unlike hosts, with room for all.
 
-    Half of the instances have delays that differ both ways, half have links that fail, a quarter narrow ones. The first
-    operator and the last are pinned in two of three, and every operator may be on three hosts in four.
+    Half of the instances have asymmetric delays, half have links that fail, and a quarter has narrow links. The first
+    and the last operator are pinned in two of three instances. Every operator may be on three hosts in four.
     """
     count, number = int(random.integers(operators[0], operators[1] + 1)), int(random.integers(hosts[0], hosts[1] + 1))
     streams = _drawn_streams(random, count)
@@ -123,7 +125,7 @@ def drawn(
         for node in (0, count - 1):
             candidates[node] = np.arange(number) == random.integers(number)
     demand = random.integers(1, 4, count).astype(np.float64)
-    # a placement that is there, so that there is one
+    # a placement for which there is room, so that the problem has a solution
     held = [int(random.choice(np.flatnonzero(row))) for row in candidates]
     spare = random.uniform(1.0, 3.0) * demand.sum() / number
     capacity = np.maximum(np.ceil(random.uniform(0.5, 1.5, number) * spare), np.bincount(held, demand, number))
@@ -134,8 +136,8 @@ def drawn(
         np.add.at(bandwidth, (hosts_of[:, 0], hosts_of[:, 1]), rate)
     fails = 0.02 if random.random() < 0.5 else 0.0
     return OdpInstance(
-        names=tuple(f"op{each + 1}" for each in range(count)),
-        hosts=tuple(f"h{each + 1}" for each in range(number)),
+        names=tuple(f"op{node + 1}" for node in range(count)),
+        hosts=tuple(f"h{host + 1}" for host in range(number)),
         edges=streams,
         rate=rate,
         execution_s=random.uniform(0.001, 0.02, count),
@@ -151,7 +153,7 @@ def drawn(
 
 
 def _drawn_streams(random: np.random.Generator, count: int) -> Indices:
-    """Return (m, 2) streams between operators in layers at random, most of them to the next layer."""
+    """Return (m, 2) streams between operators in random layers, most of them to the next layer."""
     ranks = np.sort(random.integers(0, max(2, count // 2), count))
     pairs = [(a, b) for a in range(count) for b in range(a + 1, count) if ranks[a] < ranks[b]]
     near = [(a, b) for a, b in pairs if ranks[b] == ranks[ranks > ranks[a]].min()]

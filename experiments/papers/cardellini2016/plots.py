@@ -1,4 +1,4 @@
-"""Pictures of Figures 4 to 7, with the values that the paper's text gives."""
+"""Pictures of Figures 4 to 7, with the values of the paper's text."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _running(result: Result, palette: Palette) -> Figure:
             value = known(of(name, column) if column == "reassignments" else over(name, first, column), result)
             if value is None:
                 continue
-            told = spread(value, 1 if column == "reassignments" else 2)
-            most = max(most, bar(axes, y, value, palette.tint(name), told, paper.get(column, {}).get(name)))
+            label = spread(value, 1 if column == "reassignments" else 2)
+            most = max(most, bar(axes, y, value, palette.tint(name), label, paper.get(column, {}).get(name)))
         named_rows(axes, [row.label for row in result.rows])
         axes.tick_params(labelleft=column == columns[0])
         axes.set_ylim(len(names) - 0.4, -0.6)

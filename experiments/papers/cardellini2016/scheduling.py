@@ -1,9 +1,9 @@
-"""Tag-and-Count of Cardellini et al. (2016), section 7, on eight hosts, placed by one scheduler; Figures 4 to 7.
+"""Trial of Tag-and-Count on eight hosts with one scheduler (Cardellini et al. 2016, section 7), for Figures 4 to 7.
 
-Figure 4 is one placement. In the others the application runs in virtual time: delays do not change, but what hosts
-measure of them is Gaussian around them, and of rates a tuple more or less in ``MEASURED_S``. Central schedulers know
-every link by a measurement a second. Of decentralised ones the operators look in turn, one every ``SLICE_S``, and go by
-coordinates, for which each host measures one other a second.
+Figure 4 is one placement. In Figures 5 to 7 the application runs in virtual time. Delays do not change, but the hosts'
+measurements are Gaussian around the delays. Measured rates differ by at most a tuple in ``MEASURED_S``. Central
+schedulers know every link by one measurement per second. The operators of decentralised schedulers are considered in
+turn, one every ``SLICE_S``. They use coordinates, for which each host measures one peer per second.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from thalweg.middleware.planning.odp.solve import solve
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest
 
-SLICE_S, MEASURED_S = 10, 100  # of virtual time; rates are of so many seconds
-RESOLVED_S = 100  # when rates are known, and central schedulers look for the first time
+SLICE_S, MEASURED_S = 10, 100  # of virtual time: between two turns, and over which rates are counted
+RESOLVED_S = 100  # rates are known, and central schedulers plan for the first time
 SETTLED_S = 800  # from then on figures are means: "the interval from 800 s to 2000 s"
-AGAIN_S: Mapping[str, int] = {"t-storm": 300, "cost-space": 60}  # between two looks; odp looks once
+AGAIN_S: Mapping[str, int] = {"t-storm": 300, "cost-space": 60}  # between two plans; odp plans once
 SAVING = 0.05  # the least share that a change of cost-space saves
-NEARER = 0.02  # how much nearer to its place, or less its usage, an operator has to be to move
+NEARER = 0.02  # least relative gain, in distance or usage, for which an operator moves
 PLACED: Mapping[str, Metric] = {"odp-response": "response", "odp-availability": "availability"}
 SOLVED: Mapping[str, Metric] = {"odp-energy": "energy", "odp-usage": "usage", "odp-traffic": "traffic"}
 BY_CHANCE = "random-availability"  # any placement of the best availability
@@ -48,7 +48,7 @@ SCHEDULERS = (*PLACED, BY_CHANCE, *GOES_BY)
 
 
 class Scheduling(Trial, frozen=True, kw_only=True):
-    """A draw of delays (``pool_seed``, ``configuration``) and the scheduler; ``until_s``: of virtual time."""
+    """Draw of delays (``pool_seed``, ``configuration``) and the scheduler. ``until_s``: of virtual time."""
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.cardellini2016.scheduling:schedule"
@@ -58,12 +58,12 @@ class Scheduling(Trial, frozen=True, kw_only=True):
 
 
 class Scheduled(Outcome, frozen=True, kw_only=True):
-    """Of the placement, or means from ``SETTLED_S`` on.
+    """Metrics of the placement, or their means from ``SETTLED_S`` on.
 
-    ``latency_s``: what a tuple takes in the mean, ``response_s``: the longest way, ``network_s``: that without
-    execution. ``lost``: the share of tuples of which some executor is down; ``unreliable``: how many executors may be.
-    ``above``: the scheduler's own metric at the end by its optimum; ``reassignments``, ``settled_s``: how often it
-    changed something, and when last.
+    ``latency_s``: of a tuple in the mean. ``response_s``: of the longest path. ``network_s``: the same without
+    execution. ``lost``: the share of tuples for which an executor is down. ``unreliable``: the number of executors on
+    unreliable hosts. ``above``: the scheduler's own metric at the end over its optimum. ``reassignments``,
+    ``settled_s``: the number of changes, and the time of the last change.
     """
 
     latency_s: float | None = None
@@ -84,19 +84,19 @@ Scheduling.outcome = Scheduled
 
 
 def lost(instance: OdpInstance, where: Indices) -> float:
-    """The mean over all ways of a tuple of how likely some executor on it is down, each by itself."""
+    """Return the mean probability over a tuple's paths that an executor is down, if executors fail independently."""
     arrives = np.zeros(instance.count)
     for node in range(instance.count):
-        before = [arrives[other] for other, _ in instance.inputs[node]]
+        before = [arrives[producer] for producer, _ in instance.inputs[node]]
         arrives[node] = (np.mean(before) if before else 1.0) * instance.availability[where[node]]
     return 1.0 - float(arrives[-1])
 
 
-# --- what schedulers know and decide ----------------------------------------------------------------
+# --- knowledge and decisions of schedulers ----------------------------------------------------------
 
 
 class World:
-    """The instance, what hosts measure of it, and where executors are."""
+    """Instance, the hosts' measurements of it, and the placement of executors."""
 
     def __init__(self, instance: OdpInstance, random: np.random.Generator) -> None:
         self.instance, self.random = instance, random
@@ -106,27 +106,27 @@ class World:
         self.where = np.zeros(instance.count, dtype=np.intp)
 
     def measure(self, seconds: int) -> None:
-        """Every second each host measures the latency to one other."""
+        """Measure latencies for some seconds. Every second, each host measures the latency to one peer."""
         own = np.arange(len(self.instance.hosts))
         for _ in range(seconds):
-            others = (own + self.random.integers(1, len(own), len(own))) % len(own)
-            seen_s = self.random.normal(self.instance.ways_s[own, others], self.spread_s[own, others])
-            self.coordinates = self.coordinates.measured(self.coordinates.of(others), seen_s)
+            peers = (own + self.random.integers(1, len(own), len(own))) % len(own)
+            seen_s = self.random.normal(self.instance.ways_s[own, peers], self.spread_s[own, peers])
+            self.coordinates = self.coordinates.measured(self.coordinates.of(peers), seen_s)
 
     def measured(self) -> OdpInstance:
-        """The instance as central schedulers know it: links by their last measurements, rates by what was counted."""
+        """Return the instance known to central schedulers: links by their last measurements, rates by counts."""
         noise_s = self.random.normal(0.0, self.spread_s / math.sqrt(MEASURED_S))
         delay_s = np.maximum(self.instance.ways_s + (noise_s + noise_s.T) / 2, 0.0)
         return msgspec.structs.replace(self.instance, delay_s=delay_s, rate=self.rates())
 
     def rates(self) -> Floats:
-        """(m,) tuples a second, as counted in the last ``MEASURED_S``."""
+        """Return (m,) tuples per second, as counted in the last ``MEASURED_S``."""
         counted = np.floor(self.instance.rate * MEASURED_S + self.random.random(len(self.instance.rate)))
-        found: Floats = counted / MEASURED_S
-        return found
+        rates: Floats = counted / MEASURED_S
+        return rates
 
     def room(self, node: int) -> Callable[[int], str | None]:
-        """What a host lacks for an executor, beside those that are there."""
+        """Return a function from a host to what the host lacks for an executor, beside the executors on it."""
         rest = np.delete(np.arange(self.instance.count), node)
         loads = np.bincount(self.where[rest], self.instance.demand[rest], len(self.instance.hosts))
         fits = loads + self.instance.demand[node] <= self.instance.capacity
@@ -134,37 +134,39 @@ class World:
 
 
 def spread_out(instance: OdpInstance) -> Indices:
-    """Executors on hosts by turns, as Storm does it at first; what is pinned where it is."""
+    """Return a placement of executors on hosts by turns, as Storm's first one. Pinned executors stay on their hosts."""
     where = np.arange(instance.count, dtype=np.intp) % len(instance.hosts)
     pinned = instance.candidates.sum(axis=1) == 1
     return np.where(pinned, instance.candidates.argmax(axis=1), where)
 
 
 def _central(world: World, scheduler: str, at_s: int) -> Indices | None:
-    """The placement that a central scheduler changes to; None: it stays."""
+    """Return the placement to which a central scheduler changes. None: no change."""
     first, again = at_s == RESOLVED_S, AGAIN_S.get(scheduler)
     if not (first or (again and at_s > RESOLVED_S and (at_s - RESOLVED_S) % again == 0)):
         return None
     goal = Goal(world.measured(), only(GOES_BY[scheduler]))
     if scheduler in SOLVED:
         return solve(goal).where
-    found = HEURISTICS[scheduler](goal, at_s)
+    placement = HEURISTICS[scheduler](goal, at_s)
     least = 1 - SAVING if scheduler == "cost-space" else 1.0
-    return found if first or goal.cost(found) < goal.cost(world.where) * least else None
+    return placement if first or goal.cost(placement) < goal.cost(world.where) * least else None
 
 
 def _in_turn(world: World, scheduler: str, at_s: int) -> Indices | None:
-    """The placement after one operator has looked, by coordinates, for a nearer host with room; None: it stays."""
+    """Return the placement after one operator has searched, by coordinates, for a nearer host with room. None: no
+    change.
+    """
     instance = world.instance
     query = query_of(msgspec.structs.replace(instance, rate=world.rates()))
     node = query.operators[at_s // SLICE_S % len(query.operators)]
     hosts, now = world.coordinates.places, int(world.where[node])
-    others, rates = (np.array(each) for each in zip(*query.beside[node], strict=True))
+    neighbours, rates = (np.array(column) for column in zip(*query.beside[node], strict=True))
     if scheduler == "relaxation":
         place = at_rest(query, {pinned: hosts[host] for pinned, host in query.pinned.items()})[node]
         away = np.sqrt(((hosts - place) ** 2).sum(axis=1))
     else:
-        points = hosts[world.where[others]]
+        points = hosts[world.where[neighbours]]
         place = geometric_median(points, rates, points.mean(axis=0))
         away = np.sqrt(((hosts[:, None] - points) ** 2).sum(axis=2)) @ rates
     host = Mapper(hosts).host(place, lacks=world.room(node))
@@ -179,7 +181,7 @@ def _in_turn(world: World, scheduler: str, at_s: int) -> Indices | None:
 
 
 def schedule(trial: Scheduling) -> Scheduled:
-    """Run one trial; UsageError for a scheduler that is none."""
+    """Run one trial. Raise UsageError for an unknown scheduler."""
     if trial.scheduler not in SCHEDULERS:
         raise UsageError(f"{trial.scheduler!r} is no scheduler of this study; {nearest(trial.scheduler, SCHEDULERS)}")
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
@@ -211,7 +213,7 @@ def _placed(trial: Scheduling, instance: OdpInstance, random: np.random.Generato
 
 
 def _execution_s(instance: OdpInstance) -> float:
-    """What the executors of a way take, on hosts that are alike."""
+    """Return the execution time of a path's executors, on alike hosts."""
     return float(instance.responses_s(np.zeros((1, instance.count), dtype=np.intp))[0])
 
 
@@ -223,15 +225,16 @@ def _run(trial: Scheduling, instance: OdpInstance, random: np.random.Generator) 
     optimum = solve(Goal(instance, only(metric))).cost
     seen, changed = [], list[int]()
     for at_s in itertools.takewhile(lambda at_s: at_s <= trial.until_s, itertools.count(0, SLICE_S)):
-        found = decide(world, trial.scheduler, at_s)
-        if found is not None and (found != world.where).any():
-            world.where = found
+        placement = decide(world, trial.scheduler, at_s)
+        if placement is not None and (placement != world.where).any():
+            world.where = placement
             changed.append(at_s)
         if at_s >= min(SETTLED_S, trial.until_s):
             seen.append(instance.metrics(world.where))
         world.measure(SLICE_S)
     traffic, usage, energy, response_s = (
-        float(np.mean([getattr(one, name) for one in seen])) for name in ("traffic", "usage", "energy", "response_s")
+        float(np.mean([getattr(metrics, name) for metrics in seen]))
+        for name in ("traffic", "usage", "energy", "response_s")
     )
     return Scheduled(
         latency_s=usage / TUPLES_HZ + _execution_s(instance),

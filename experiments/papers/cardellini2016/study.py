@@ -1,7 +1,7 @@
-"""Figures 4 to 7 of Cardellini et al. (2016): Tag-and-Count on eight hosts, by what its placement optimises.
+"""Figures 4 to 7 of Cardellini et al. (2016): Tag-and-Count on eight hosts, by the metric that its placement optimises.
 
-A configuration is a draw of delays. The paper had one, on Storm; its numbers are those of its text (sections 7.1 and
-7.2), on its curves nothing is read off. Both ends are pinned on one host that is always up.
+A configuration is a draw of delays. The paper had one, on Storm. The paper's numbers are from the text (sections 7.1
+and 7.2), none is read off a curve. Both ends are pinned on one host that is always up.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ METRIC = {"odp-5": "energy", "odp-6": "usage", "odp-7": "traffic"}
 
 
 class Scheduler(Arm, frozen=True, order=True):
-    """A scheduler, with what it optimises where it is ``odp``."""
+    """Scheduler, and for ``odp`` the optimised metric."""
 
     scheduler: str
 
     @property
     def name(self) -> str:
-        """As the paper calls it."""
+        """Name in the paper."""
         return NAMES.get(self.scheduler, self.scheduler)
 
 
 def over(own: str, other: str, column: str) -> Value:
-    """A column's mean of one scheduler by that of another, pool by pool."""
+    """Return the ratio of a column of two schedulers, pool by pool, as a function of the result."""
 
     def found(result: Result) -> Pooled:
-        mine, theirs = (result.value(name, column) for name in (own, other))
-        if mine is None or theirs is None or (ratio := mine.over(theirs)) is None:
+        own_mean, other_mean = (result.value(name, column) for name in (own, other))
+        if own_mean is None or other_mean is None or (ratio := own_mean.over(other_mean)) is None:
             raise lacking(result, own, other)
         return ratio
 
@@ -62,7 +62,7 @@ def _level(name: str, column: str, low: float, high: float, unit: str = "") -> C
 
 
 def _times(column: str, digits: int = 2) -> Callable[[Any, Any], str]:
-    """A cell: a column by that of the figure's optimum."""
+    """Return a function for a cell: a column over the figure's optimum."""
 
     def cell(row: Any, result: Any) -> str:
         first = result.definition.sweep.arms()[0].scheduler
@@ -77,7 +77,7 @@ _COMMON = (Column("", lambda row, result: row.label),)
 def _running(
     number: str, title: str, question: str, claims: tuple[Claim, ...], published: tuple[Published, ...]
 ) -> Figure:
-    """One of the figures in virtual time."""
+    """Return a figure in virtual time."""
     optimum, heuristic = SHOWN[number]
     return Figure(
         number=number,

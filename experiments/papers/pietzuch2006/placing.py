@@ -1,9 +1,9 @@
-"""One query of Pietzuch et al. (2006), section 4.1, placed in one way on a transit-stub topology of 1,550 routers.
+"""Trial of one placed query of Pietzuch et al. (2006), section 4.1, on a transit-stub topology of 1,550 routers.
 
 Hosts are the routers. The ends of a query are drawn: four producers and a consumer, each on a host of its own. Each
-producer gives 2 KB/s. With one operator, which takes from all four, the operator gives an eighth of what it takes
-(8:1); with three, each of the first two takes from two producers and gives half of it, and the third a quarter of what
-it takes from these.
+producer gives 2 KB/s. A single operator takes from every producer, and gives an eighth of its inputs (8:1). Of three
+operators, the first two take from two producers each and give half of their inputs. The third takes from these two and
+gives a quarter.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 PRODUCERS = 4
 RATE = 2_000.0  # bytes/s of a producer: "2 KB/s"
-# of queries with so many operators: of each operator what it takes from, and what it gives of that
+# by the number of operators: the producers of each operator, and its output as a share of its inputs
 TAKES = {1: {4: range(4)}, 3: {4: range(2), 5: range(2, 4), 6: range(4, 6)}}
 GIVES = {1: {4: 1 / 8}, 3: {4: 1 / 2, 5: 1 / 2, 6: 1 / 4}}
-ROUNDS = 600  # of measurements, one a host each: coordinates hardly change any more
-COORDINATES, QUERIES = 1, 2  # what draws of a seed are for
+ROUNDS = 600  # of measurements, one per host and round: coordinates hardly change afterwards
+COORDINATES, QUERIES = 1, 2  # purposes of draws with a seed
 
 
 class Placing(Trial, frozen=True, kw_only=True):
-    """A topology (``pool``, ``pool_seed``), a query (``configuration``), and how it is placed.
+    """Topology (``pool``, ``pool_seed``), query (``configuration``), and placement.
 
-    ``dimensions`` and ``rounds``: of the coordinates that hosts find, ``measured``: the hosts of an operator between
-    which ``cost-space`` asks for latencies.
+    ``dimensions``, ``rounds``: of the coordinates that hosts find. ``measured``: the number of hosts of an operator
+    between which ``cost-space`` asks for latencies.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -52,8 +52,8 @@ class Placing(Trial, frozen=True, kw_only=True):
 
 
 class Placed(Outcome, frozen=True, kw_only=True):
-    """What the placement comes to: bytes in transit, those of the optimum, and seconds from producer to consumer at
-    most, beside those of the longest route from a producer to the consumer. ``planning_s``: what placing took.
+    """Result of a placement: bytes in transit, of the optimum too, and the longest delay from a producer to the
+    consumer. ``route_s``: the delay of the longest direct route. ``planning_s``: the time to place.
     """
 
     usage_bytes: float | None = None
@@ -67,7 +67,7 @@ Placing.outcome = Placed
 
 
 class Space(msgspec.Struct, frozen=True):
-    """A topology with the coordinates that its hosts found: the paper's, and ours with heights."""
+    """Topology with the coordinates that hosts found: the paper's (``plain``), and ours with heights (``high``)."""
 
     topology: Topology
     plain: Coordinates
@@ -77,7 +77,7 @@ class Space(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=2)
 def space(preset: str, seed: int, dimensions: int, rounds: int) -> Space:
-    """Made once a process."""
+    """Return a topology with its coordinates, computed once per process."""
     topology = transit_stub(preset, seed)
     plain, high = (
         embedded(
@@ -93,14 +93,14 @@ def space(preset: str, seed: int, dimensions: int, rounds: int) -> Space:
 
 
 def draw_query(hosts: int, operators: int, random: np.random.Generator) -> Query:
-    """With its ends on different hosts; the consumer is the last node."""
+    """Return a query with its ends on different hosts. The consumer is the last node."""
     ends = random.choice(hosts, PRODUCERS + 1, replace=False).tolist()
     consumer = PRODUCERS + operators
     rates = dict.fromkeys(range(PRODUCERS), RATE)
     streams = []
-    for node, taken in TAKES[operators].items():
-        streams += [QueryStream(other, node, rates[other]) for other in taken]
-        rates[node] = sum(rates[other] for other in taken) * GIVES[operators][node]
+    for node, producers in TAKES[operators].items():
+        streams += [QueryStream(producer, node, rates[producer]) for producer in producers]
+        rates[node] = sum(rates[producer] for producer in producers) * GIVES[operators][node]
     streams.append(QueryStream(consumer - 1, consumer, rates[consumer - 1]))
     return Query(tuple(streams), dict(zip((*range(PRODUCERS), consumer), ends, strict=True))).check()
 
@@ -109,11 +109,11 @@ def draw_query(hosts: int, operators: int, random: np.random.Generator) -> Query
 
 
 def _sides(query: Query) -> dict[int, list[int]]:
-    """Of every operator the producers whose data it gets."""
-    found = {node: [node] for node in range(PRODUCERS)}
-    for one in sorted(query.streams, key=lambda one: one.producer):
-        found[one.consumer] = [*found.get(one.consumer, ()), *found[one.producer]]
-    return {node: found[node] for node in query.operators}
+    """Return, for every operator, the producers of its data."""
+    producers = {node: [node] for node in range(PRODUCERS)}
+    for stream in sorted(query.streams, key=lambda one: one.producer):
+        producers[stream.consumer] = [*producers.get(stream.consumer, ()), *producers[stream.producer]]
+    return {node: producers[node] for node in query.operators}
 
 
 def _everywhere(query: Query, chosen: Mapping[int, int]) -> list[int]:
@@ -122,23 +122,23 @@ def _everywhere(query: Query, chosen: Mapping[int, int]) -> list[int]:
 
 def _relaxed(query: Query, at: Space, random: np.random.Generator, trial: Placing) -> list[int]:
     places = {node: at.plain.places[host] for node, host in query.pinned.items()}
-    found = relaxed(query, places, random)
-    return _everywhere(query, {node: at.mapper.host(place) for node, place in found.items()})
+    operator_places = relaxed(query, places, random)
+    return _everywhere(query, {node: at.mapper.host(place) for node, place in operator_places.items()})
 
 
 def _at_rest(query: Query, at: Space, random: np.random.Generator, trial: Placing) -> list[int]:
     places = {node: at.plain.places[host] for node, host in query.pinned.items()}
-    found = at_rest(query, places)
-    return _everywhere(query, {node: at.mapper.host(place) for node, place in found.items()})
+    operator_places = at_rest(query, places)
+    return _everywhere(query, {node: at.mapper.host(place) for node, place in operator_places.items()})
 
 
 def _multicast(query: Query, at: Space, random: np.random.Generator, trial: Placing) -> list[int]:
-    """Each operator where the routes from its producers to the consumer first meet: a branch of the tree."""
+    """Place each operator where the routes from its producers to the consumer first meet, a branch of the tree."""
     target = query.pinned[query.nodes - 1]
     chosen = {}
     for node, producers in _sides(query).items():
-        first, *others = (at.topology.route(target, query.pinned[one])[::-1] for one in producers)
-        chosen[node] = next(router for router in first if all(router in route for route in others))
+        first, *rest = (at.topology.route(target, query.pinned[producer])[::-1] for producer in producers)
+        chosen[node] = next(router for router in first if all(router in route for route in rest))
     return _everywhere(query, chosen)
 
 
@@ -181,7 +181,7 @@ OURS: Mapping[str, Place] = {"at-rest": _at_rest, "estimates-only": _estimated, 
 
 
 def place(trial: Placing) -> Placed:
-    """Place one query; UsageError for a placement or a topology that is none."""
+    """Place one query. Raise UsageError for an unknown placement or topology."""
     known = {**PLACEMENTS, **OURS}
     if trial.placement not in known:
         raise UsageError(f"{trial.placement!r} is no placement of this study; {nearest(trial.placement, known)}")

@@ -1,4 +1,4 @@
-"""Pictures of Table 1 and Figures 8 and 9, with the values that the paper gives."""
+"""Pictures of Table 1 and Figures 8 and 9, with the paper's values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _table(result: Result, palette: Palette) -> Figure:
 
 
 def _distribution(seen: str, head: str, limit: float) -> Callable[[Result, Palette], Figure]:
-    """Of each placement the share of the queries up to a value, to where so large a share of the worst has ended."""
+    """Return a function that draws each placement's share of queries up to a value, without the largest values."""
 
     def drawn(result: Result, palette: Palette) -> Figure:
         figure = new_figure(8.5, 5.0)
@@ -39,7 +39,7 @@ def _distribution(seen: str, head: str, limit: float) -> Callable[[Result, Palet
         axes = figure.subplots()
         known = {name: result.singles[name] for name in SHOWN if result.singles.get(name)}
         distribution(axes, known, palette)
-        every = sorted(value for each in known.values() for value in each if value is not None)
+        every = sorted(value for column in known.values() for value in column if value is not None)
         axes.set_xlim(min(0.0, every[0]), every[int(limit * (len(every) - 1))])
         axes.axhline(QUANTILE, color="#bbbbbb", linewidth=0.8, zorder=1)
         axes.set_xlabel(head)

@@ -1,8 +1,8 @@
 """Table 1 and Figures 8 and 9 of Pietzuch et al. (2006): placements by network usage on transit-stub topologies.
 
-A pool is a topology, a configuration a query. The paper's numbers are those of its table and its text (section 4.1);
-on its figures' curves nothing is read off. Penalties are of the optimum's usage, and of the delay of the longest route
-from a producer to the consumer, in percent.
+A pool is a topology, a configuration a query. The paper's numbers are from its table and text (section 4.1), none is
+read off a curve. Penalties are in percent of the optimum's usage, and of the delay of the longest route from a producer
+to the consumer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {  # Table 1, percent
     DELAY: {"optimal": 13, "relaxation": 24, "ip-multicast": 0, "producer": 75, "consumer": 0, "random": 76},
 }
 WORST_FIRST = ("random", "consumer", "producer", "ip-multicast", "relaxation", "optimal")
-POINTS, QUOTED = 5.0, 0.15  # how far ours may be from a number of Table 1: points, or of the number
+POINTS, QUOTED = 5.0, 0.15  # tolerance to a number of Table 1: in points, or as a share of the number
 OPERATORS = Over("operators", (1, 3), "operators")
 QUANTILE, EIGHTIETH = 0.8, {"relaxation": 14.0, "producer": 48.0}  # of usage, percent above the optimum's; Figure 8
 BELOW = 0.15  # "lower delay penalties than CONSUMER for about 15% of the queries"
@@ -47,7 +47,7 @@ GOAL = {1: 4.0, 3: 6.0}  # of ours, by the number of operators
 
 
 class Placer(Arm, frozen=True, order=True):
-    """A placement, and how many operators the query has."""
+    """Placement, and the query's number of operators."""
 
     placement: str
     operators: int = 1
@@ -62,21 +62,21 @@ TABLE = tuple(
 
 @check
 def _as_published(result: Result, column: str) -> Finding:
-    """Every placement's mean is the paper's, within ``POINTS`` or ``QUOTED`` of it."""
-    off, told, numbers = [], [], {}
+    """Check that every placement's mean is the paper's, within ``POINTS`` or ``QUOTED`` of it."""
+    off, parts, numbers = [], [], {}
     for name, paper in PUBLISHED[column].items():
-        ours = of(name, column)(result)
-        numbers[name] = ours.mean
-        told.append(f"{name} {spread(ours, 0)} ({paper:g})")
-        if abs(ours.mean - paper) > max(POINTS, QUOTED * paper):
+        figure = of(name, column)(result)
+        numbers[name] = figure.mean
+        parts.append(f"{name} {spread(figure, 0)} ({paper:g})")
+        if abs(figure.mean - paper) > max(POINTS, QUOTED * paper):
             off.append(name)
-    detail = ", ".join(told) + (f"; off: {', '.join(off)}" if off else "")
+    detail = ", ".join(parts) + (f"; off: {', '.join(off)}" if off else "")
     return Finding(not off if result.binding else None, detail, numbers)
 
 
 @check
 def _no_penalty(result: Result, *names: str) -> Finding:
-    """Each of these has no delay penalty on any query."""
+    """Check that the named placements have no delay penalty in the mean."""
     numbers = {}
     for name in names:
         numbers[name] = of(name, DELAY)(result).mean
@@ -85,50 +85,50 @@ def _no_penalty(result: Result, *names: str) -> Finding:
 
 
 def _known(result: Result, name: str) -> list[float]:
-    """What single queries of a placement say, in the figures that show them."""
-    found = [value for value in result.singles.get(name, ()) if value is not None]
-    if not found:
+    """Return the values of a placement's single queries, in figures that show them."""
+    values = [value for value in result.singles.get(name, ()) if value is not None]
+    if not values:
         raise lacking(result, name)
-    return found
+    return values
 
 
 def _above(result: Result, name: str) -> float:
-    """How much more than the optimum's is the usage that 80 % of a placement's queries do not exceed, in percent."""
-    base, own = (float(np.quantile(_known(result, one), QUANTILE)) for one in ("optimal", name))
+    """Return the excess over the optimum, in percent, of the usage that 80 % of a placement's queries do not exceed."""
+    base, own = (float(np.quantile(_known(result, placement), QUANTILE)) for placement in ("optimal", name))
     return 100 * (own / base - 1)
 
 
 def _below(result: Result, name: str) -> float:
-    """On which share of the queries a placement has less delay than the routes."""
+    """Return the share of the queries on which a placement has less delay than the routes."""
     return float(np.mean(np.array(_known(result, name)) < -1e-6))
 
 
 def _single(told: Callable[[Result, str], float], name: str, factor: float = 1.0) -> Value:
-    """What single queries of a placement come to, over all pools."""
+    """Return a value of a placement's single queries, over every pool, as a function of the result."""
 
     return lambda result: Pooled(mean=factor * told(result, name), deviation=None, by_pool={})
 
 
 @check
 def _at_quantile(result: Result, within: float) -> Finding:
-    """The usage that 80 % of the queries do not exceed is as much above the optimum's as published."""
-    ours = {name: _above(result, name) for name in EIGHTIETH}
-    told = ", ".join(f"{name} {ours[name]:+.0f} % (paper {paper:+.0f})" for name, paper in EIGHTIETH.items())
-    good = all(abs(ours[name] - paper) <= within for name, paper in EIGHTIETH.items())
-    return Finding(good if result.binding else None, told, ours)
+    """Check that the usage that 80 % of the queries do not exceed is as far above the optimum's as published."""
+    excess = {name: _above(result, name) for name in EIGHTIETH}
+    listed = ", ".join(f"{name} {excess[name]:+.0f} % (paper {paper:+.0f})" for name, paper in EIGHTIETH.items())
+    good = all(abs(excess[name] - paper) <= within for name, paper in EIGHTIETH.items())
+    return Finding(good if result.binding else None, listed, excess)
 
 
 @check
 def _below_none(result: Result, *names: str, low: float, high: float) -> Finding:
-    """On so large a share of the queries each of these has less delay than the routes."""
+    """Check that each placement has less delay than the routes on ``low`` to ``high`` of the queries."""
     shares = {name: _below(result, name) for name in names}
-    told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     good = all(low <= share <= high for share in shares.values())
-    return Finding(good if result.binding else None, f"{told}; accepted {low:.0%} to {high:.0%}", shares)
+    return Finding(good if result.binding else None, f"{listed}; accepted {low:.0%} to {high:.0%}", shares)
 
 
 def _paper(column: str) -> Callable[[Any, Any], str]:
-    """A cell: what Table 1 has in a column."""
+    """Return a function for a cell: Table 1's value in a column."""
 
     def cell(row: Any, result: Any) -> str:
         known = PUBLISHED[column].get(row.arm.placement)
@@ -149,7 +149,7 @@ COLUMNS = (
 
 
 def _pairs(own: Any, other: Any, usual: bool) -> bool:
-    """Ours are compared with all, on queries of as many operators."""
+    """Return whether to compare two placements: ours with every placement, on queries of as many operators."""
     return own.placement in OURS and own.operators == other.operators and own != other
 
 
@@ -158,7 +158,7 @@ def _told(ratio: Any) -> bool:
 
 
 def _figure(number: str, **given: Any) -> Figure:
-    """A figure of all placements of queries with one operator."""
+    """Return a figure of every placement, on queries with one operator."""
     usual: dict[str, Any] = {
         "sweep": Grid(Placer, ((*PLACEMENTS, *OURS), (1,))),
         "columns": COLUMNS,

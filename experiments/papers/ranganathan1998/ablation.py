@@ -1,6 +1,6 @@
-"""What each part of ``thalweg`` brings, and what is left above the bound: tables of the ablation.
+"""Tables of the ablation: the effect of each part of ``thalweg``, and the gap that is left above the bound.
 
-Every row is ``thalweg`` with one thing changed (see ``variants``), on the same configurations.
+Every row is ``thalweg`` with one change (see ``variants``), on the same configurations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from thalweg.experiments.papers.study import Column, Pooled, spread
 from thalweg.experiments.papers.tables import Cells, Result, mean, text
 
-GROUPS = {  # placements and variants, in the order in which they are read
+GROUPS = {  # placements and variants, in the order of the table
     "yardsticks": ("one-shot", "global", "global-period"),
     "cost and shape": ("fixed-path", "fixed", "fixed-searched", "busiest", "thalweg"),
     "how often it plans": ("thalweg-once", "every-600", "every-300", "every-120", "every-30", "every-10"),
@@ -29,7 +29,7 @@ SAYS = {
 
 
 def grouped(result: Result) -> Iterator[tuple[str, Any]]:
-    """Every row there is, with its group: those of ``GROUPS`` in their order, then others."""
+    """Yield every row with its group: the rows of ``GROUPS`` in order, then the remaining rows."""
     rows = {row.arm.variant or row.arm.placement: row for row in result.rows}
     for group, names in GROUPS.items():
         for name in names:
@@ -40,12 +40,12 @@ def grouped(result: Result) -> Iterator[tuple[str, Any]]:
 
 
 def says(row: Any) -> str:
-    """What a row is of."""
+    """Return the description of a row."""
     return str(row.label if row.arm.variant else SAYS.get(row.arm.placement, row.label))
 
 
 def grouped_rows(result: Result) -> list[Any]:
-    """The rows in the order in which they are read."""
+    """Return the rows in the order of reading."""
     return [row for _, row in grouped(result)]
 
 
@@ -63,7 +63,7 @@ COLUMNS = (
 
 
 Steps = Sequence[tuple[str, str, str, str, str]]
-STEPS: Steps = (  # what it is, why it is longer than the one before, and the series, column and variant that tell it
+STEPS: Steps = (  # name, why it is longer than the step before, and the series, column and variant with the value
     ("bound, links as they begin", "", "thalweg", "bound_s", "steady"),
     ("best tree found, as predicted", "one tree for a mixture; growing images", "thalweg", "predicted_s", "steady"),
     ("it, on links that stay so", "transfers of a host that do not interlock", "thalweg", "interarrival_s", "steady"),
@@ -74,7 +74,7 @@ STEPS: Steps = (  # what it is, why it is longer than the one before, and the se
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A time between images on the way from the bound up, and what makes it longer than the one before."""
+    """Time between images on the way from the bound up, and the reason why it is longer than the step before."""
 
     says: str
     why: str
@@ -82,16 +82,16 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def steps(result: Result, asked: Steps = STEPS) -> list[Step]:
-    """From the bound to what is reached, and beyond that what is reached with less; those that there are."""
-    found = [(says, why, result.value(of, column, variant=variant)) for says, why, of, column, variant in asked]
-    return [Step(says, why, value) for says, why, value in found if value is not None]
+    """Return the steps in the results, from the bound to the time that is reached, and on to less capable variants."""
+    listed = [(says, why, result.value(of, column, variant=variant)) for says, why, of, column, variant in asked]
+    return [Step(says, why, value) for says, why, value in listed if value is not None]
 
 
 def gap_cells(result: Result, asked: Steps = STEPS) -> Cells:
-    """Heads and rows of what the gap between the bound and what is reached is made of."""
-    made, before = [], None
+    """Return heads and rows of the parts of the gap between the bound and the time that is reached."""
+    rows, before = [], None
     for step in steps(result, asked):
         more = "" if before is None else f"{step.value.mean - before:+.1f}"
-        made.append([step.says, spread(step.value, 1), more, step.why])
+        rows.append([step.says, spread(step.value, 1), more, step.why])
         before = step.value.mean
-    return ["from the bound up", "mean s", "adds", "for"], made
+    return ["from the bound up", "mean s", "adds", "for"], rows

@@ -1,4 +1,4 @@
-"""Pictures of the paper's figures and of the ablation, with the paper's published values marked where it gives any."""
+"""Pictures of the paper's figures and of the ablation, with marks at the paper's published values."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BOUND: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.5)), "zorder": 4}
-PANELS = 4  # single comparisons of Fig. 6 and 10 side by side; of more placements the first are shown
-LEFT_OUT = 2.6  # times the time of global: a longer bar is cut, and its number says how long it is
+PANELS = 4  # single comparisons of Fig. 6 and 10 side by side; the first ones if there are more placements
+LEFT_OUT = 2.6  # times the time of global: a longer bar is cut, and the number beside it is its length
 
 
 # --- Fig. 6 and 10: single configurations -----------------------------------------------------------
@@ -59,16 +59,16 @@ def _six(result: Result, palette: Palette) -> Figure:
         name: Curve(rows[0], short(name), palette.tint(name)) for name, rows in series_of(result, "speedup").items()
     }
     lead = "global" if "global" in curves else next(reversed(curves), None)
-    others = [name for name in curves if name not in (lead, "thalweg-once")][:PANELS]
-    wide = max(2, len(others))
-    figure = new_figure(max(10.0, 4.0 * wide), (8.5 if others else 4.1) + 0.25 * max(0, len(result.rows) - 4))
+    rivals = [name for name in curves if name not in (lead, "thalweg-once")][:PANELS]
+    wide = max(2, len(rivals))
+    figure = new_figure(max(10.0, 4.0 * wide), (8.5 if rivals else 4.1) + 0.25 * max(0, len(result.rows) - 4))
     title(figure, result, _six_seen(result, lead))
-    # two rows that are laid out each by itself: a long name below takes no room from the panels above
-    parts = figure.subfigures(1 + bool(others), 1, squeeze=False, height_ratios=[1.5, 1][-1 - bool(others) :])[:, 0]
-    if others:
+    # two rows with separate layouts: a long name below takes no room from the panels above
+    parts = figure.subfigures(1 + bool(rivals), 1, squeeze=False, height_ratios=[1.5, 1][-1 - bool(rivals) :])[:, 0]
+    if rivals:
         assert lead is not None
         panels = parts[0].subplots(1, wide, sharey=True, squeeze=False)[0]
-        pairs = [(f"{short(lead)} and {short(other)}", curves[lead], curves[other]) for other in others]
+        pairs = [(f"{short(lead)} and {short(other)}", curves[lead], curves[other]) for other in rivals]
         side_by_side(panels, result, pairs, f"speed-up over {BASELINE} (log scale)")
     left, right = parts[-1].subplots(1, 2)
     _means(left, result, palette)
@@ -81,11 +81,11 @@ def _six(result: Result, palette: Palette) -> Figure:
 
 
 def _published_marks(result: Result) -> list[Artist]:
-    """What is the paper's in a picture of ratios, for its legend."""
+    """Return the legend's entries for the paper's marks in a picture of ratios."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    accepted = any(one.accept is not None and not one.unit for one in result.comparisons)
+    accepted = any(comparison.accept is not None and not comparison.unit for comparison in result.comparisons)
     return [
         Line2D([], [], label="the paper's", **PAPER),
         *([Patch(color=ACCEPTED, label="accepted as the paper's")] if accepted else []),
@@ -93,20 +93,20 @@ def _published_marks(result: Result) -> list[Artist]:
 
 
 def _six_seen(result: Result, lead: str | None) -> str:
-    told = [
+    medians = [
         f"{ratio.median.mean:.2f} × {ratio.other.placement}"
         for ratio in result.ratios
         if ratio.own.placement == lead and ratio.other.placement in PLACEMENTS and result.definition.told(ratio)
     ]
-    ours = result.ratio(result.arm("thalweg"), result.arm("global"))
-    if lead is None or not told:
+    thalweg = result.ratio(result.arm("thalweg"), result.arm("global"))
+    if lead is None or not medians:
         return result.title
-    own = "" if ours is None or lead != "global" else f", and thalweg at {ours.median.mean:.2f} × global"
-    return f"The median configuration runs {short(lead)} at {' and '.join(told)}{own}"
+    own = "" if thalweg is None or lead != "global" else f", and thalweg at {thalweg.median.mean:.2f} × global"
+    return f"The median configuration runs {short(lead)} at {' and '.join(medians)}{own}"
 
 
 def _means(axes: Axes, result: Result, palette: Palette) -> None:
-    """Mean inter-arrival times beside the paper's, and the bound."""
+    """Draw mean inter-arrival times beside the paper's, and the bound."""
     bars(axes, result, "interarrival_s", palette)
     bounds = [row.bound_s.mean for row in result.rows if row.interarrival_s is not None and row.bound_s is not None]
     if bounds:
@@ -116,7 +116,7 @@ def _means(axes: Axes, result: Result, palette: Palette) -> None:
 
 
 def _medians(axes: Axes, result: Result, palette: Palette) -> None:
-    """How much faster global is than the paper's others, and others than global."""
+    """Draw the median gain of global over the paper's other placements, and of other placements over global."""
     ratios = [
         ratio
         for ratio in result.ratios
@@ -125,7 +125,7 @@ def _medians(axes: Axes, result: Result, palette: Palette) -> None:
     if not ratios:
         empty(axes, "global was not compared")
         return
-    other = [one.own if one.own.placement not in PLACEMENTS else one.other for one in ratios]
+    other = [ratio.own if ratio.own.placement not in PLACEMENTS else ratio.other for ratio in ratios]
     ratio_dots(axes, result, ratios, [palette.tint(arm.placement) for arm in other])
     pools = " (line: a pool, dot: their mean)" if result.pools > 1 else ""
     axes.set(title="Median over configurations", xlabel=f"times as fast{pools}")
@@ -134,8 +134,8 @@ def _medians(axes: Axes, result: Result, palette: Palette) -> None:
 def _ten(result: Result, palette: Palette) -> Figure:
     both: list[tuple[str, Curve, Curve]] = []
     seen = []
-    for name, found in sorted(series_of(result, "speedup").items(), key=lambda one: one[0] != "global"):
-        rows = {row.arm.tree: row for row in found}
+    for name, listed in sorted(series_of(result, "speedup").items(), key=lambda one: one[0] != "global"):
+        rows = {row.arm.tree: row for row in listed}
         if set(TREES.values) <= rows.keys() and len(both) < PANELS:
             binary, left_deep = (rows[tree] for tree in TREES.values)
             curves = Curve(binary, "binary", palette.tint(name)), Curve(left_deep, "left-deep", GREY)
@@ -159,15 +159,13 @@ def _ten(result: Result, palette: Palette) -> Figure:
 
 
 def _seven(result: Result, palette: Palette) -> Figure:
-    found = {
+    by_k = {
         at: ratio.mean - 1 for at, ratio in result.over_factor("local", None, "k").items() if at != result.usual("k")
     }
     seen = result.title
-    if found:
-        largest = max(found, key=lambda at: abs(found[at]))
-        seen = (
-            f"More hosts to choose from change local's mean speed-up by {found[largest]:+.1%} at most (k = {largest})"
-        )
+    if by_k:
+        largest = max(by_k, key=lambda at: abs(by_k[at]))
+        seen = f"More hosts to choose from change local's mean speed-up by {by_k[largest]:+.1%} at most (k = {largest})"
     figure, left, right = two_panels(result, seen)
     speedups(left, result, KS, palette)
     legend_below(figure, left)
@@ -194,7 +192,7 @@ def _eight(result: Result, palette: Palette) -> Figure:
     lead = "global" if "global" in series else next(reversed(series), "global")
     shown = [name for name in series if name != lead]
     for i, other in enumerate(shown):
-        # what ours is beside is what is told of it
+        # ours over global, and global over each of the paper's
         own, under = (other, lead) if other in OURS and lead == "global" else (lead, other)
         if ratios := result.over_factor(own, under, "servers"):
             points = SERVERS.points(ratios, i, len(shown))
@@ -211,13 +209,13 @@ def _eight(result: Result, palette: Palette) -> Figure:
 
 
 def _eight_seen(result: Result) -> str:
-    told = []
+    parts = []
     for other in ("one-shot", "local"):
         ratios = result.over_factor("global", other, "servers")
         if len(ratios) > 1:
             few, many = min(ratios), max(ratios)
-            told.append(f"{other} {ratios[few].mean:.2f} × at {few} servers, {ratios[many].mean:.2f} × at {many}")
-    return f"global over {'; over '.join(told)}" if told else result.title
+            parts.append(f"{other} {ratios[few].mean:.2f} × at {few} servers, {ratios[many].mean:.2f} × at {many}")
+    return f"global over {'; over '.join(parts)}" if parts else result.title
 
 
 def _nine(result: Result, palette: Palette) -> Figure:
@@ -228,15 +226,15 @@ def _nine(result: Result, palette: Palette) -> Figure:
     seen = result.title
     if paper := best("global"):
         seen = f"global is fastest with a period of {paper}"
-        seen += f", thalweg with {ours}" if (ours := best("thalweg")) else ""
+        seen += f", thalweg with {period}" if (period := best("thalweg")) else ""
     figure, left, right = two_panels(result, seen)
     for axes in (left, right):
         axes.axvspan(5, 10, color=PALE, zorder=0, label="the paper's best" if axes is left else None)
     speedups(left, result, PERIODS, palette)
     legend_below(figure, left)
     usual = result.arm("global") or result.rows[0].arm
-    told = result.study.label(result.definition, usual).removeprefix("global, ")
-    changes(right, result, PERIODS, told, palette)
+    label = result.study.label(result.definition, usual).removeprefix("global, ")
+    changes(right, result, PERIODS, label, palette)
     ticks = sorted({at / 60 for at in {*PERIODS.values, *(row.arm.period_s for row in result.rows)} if at})
     for axes in (left, right):
         log_axis(axes, {tick: shortened(tick) for tick in ticks})
@@ -244,20 +242,20 @@ def _nine(result: Result, palette: Palette) -> Figure:
     return figure
 
 
-# --- what the traces are made by --------------------------------------------------------------------
+# --- the parameters of the generated traces ---------------------------------------------------------
 
 
 def _sensitivity(result: Result, palette: Palette) -> Figure:
-    """Medians of global over one-shot and of thalweg over global, by what the traces are made by."""
-    found = {}
+    """Draw the medians of global over one-shot and of thalweg over global, by the generator's parameters."""
+    by_pair = {}
     for own, other in (("global", "one-shot"), ("thalweg", "global")):
-        made = [row.arm.made for row in result.of("global")]
-        pairs = (result.ratio(result.arm(own, made=one), result.arm(other, made=one)) for one in made)
-        found[own, other] = [ratio for ratio in pairs if ratio is not None]
-    medians = {pair: [one.median.mean for one in ratios] for pair, ratios in found.items() if ratios}
-    told = [f"{own} at {min(each):.2f} to {max(each):.2f} × {other}" for (own, other), each in medians.items()]
-    figure, *panels = two_panels(result, f"By what traces are made by, {', '.join(told)}" if told else result.title)
-    for axes, ((own, other), ratios) in zip(panels, found.items(), strict=True):
+        settings = [row.arm.made for row in result.of("global")]
+        pairs = (result.ratio(result.arm(own, made=setting), result.arm(other, made=setting)) for setting in settings)
+        by_pair[own, other] = [ratio for ratio in pairs if ratio is not None]
+    medians = {pair: [ratio.median.mean for ratio in ratios] for pair, ratios in by_pair.items() if ratios}
+    spans = [f"{own} at {min(values):.2f} to {max(values):.2f} × {other}" for (own, other), values in medians.items()]
+    figure, *panels = two_panels(result, f"By what traces are made by, {', '.join(spans)}" if spans else result.title)
+    for axes, ((own, other), ratios) in zip(panels, by_pair.items(), strict=True):
         if not ratios:
             empty(axes, f"{own} was not compared with {other}")
             continue
@@ -273,8 +271,8 @@ def _sensitivity(result: Result, palette: Palette) -> Figure:
 
 
 def _ablation(result: Result, palette: Palette) -> Figure:
-    ours = result.value("thalweg", "of_global")
-    seen = result.title if ours is None else f"thalweg takes {ours.mean:.2f} of global's time between images"
+    share = result.value("thalweg", "of_global")
+    seen = result.title if share is None else f"thalweg takes {share.mean:.2f} of global's time between images"
     groups = {group for group, _ in grouped(result)}
     figure = new_figure(13.5, 1.9 + 0.27 * (len(result.rows) + 0.6 * len(groups)))
     title(figure, result, seen)
@@ -286,7 +284,7 @@ def _ablation(result: Result, palette: Palette) -> Figure:
 
 def _variants(axes: Axes, result: Result, palette: Palette) -> None:
     y, ticks, before = 0.0, [], None
-    usual, mine = result.value("global", "interarrival_s"), result.value("thalweg", "interarrival_s")
+    usual, thalweg = result.value("global", "interarrival_s"), result.value("thalweg", "interarrival_s")
     rows = [(group, row) for group, row in grouped(result) if row.interarrival_s is not None]
     longest = max(row.interarrival_s.mean for _, row in rows)
     longest = longest if usual is None else min(longest, LEFT_OUT * usual.mean)
@@ -297,42 +295,42 @@ def _variants(axes: Axes, result: Result, palette: Palette) -> None:
             at: Any = ("axes fraction", "data")
             say(axes, group, (0, y), (-6, 0), xycoords=at, ha="right", va="center", fontweight="bold")
             y, before = y + 0.85, group
-        ours = not row.arm.variant and row.arm.placement == "thalweg"
-        tint = palette.tint("thalweg") if ours else COLOURS[0]
+        is_thalweg = not row.arm.variant and row.arm.placement == "thalweg"
+        tint = palette.tint("thalweg") if is_thalweg else COLOURS[0]
         axes.barh(y, min(value.mean, longest), 0.68, color=tint, alpha=0.85)
         if value.deviation is not None and value.mean < longest:
             axes.errorbar(value.mean, y, xerr=value.deviation, **BARS | {"elinewidth": 1.1, "capsize": 2.5})
         right = min(value.mean + (value.deviation or 0.0), longest)
-        told = f"{value.mean:.1f}" if row.of_global is None else f"{value.mean:.1f} s ({row.of_global.mean:.2f})"
-        say(axes, told, (right, y), (6, 0), 8.5, va="center")
+        label = f"{value.mean:.1f}" if row.of_global is None else f"{value.mean:.1f} s ({row.of_global.mean:.2f})"
+        say(axes, label, (right, y), (6, 0), 8.5, va="center")
         ticks.append((y, says(row)))
         y += 1.0
     _rows(axes, ticks)
     axes.set_ylim(y - 0.3, -0.6)
     axes.set_xlim(0, longest * 1.3)
-    if mine is not None:
-        axes.axvline(mine.mean, color=palette.tint("thalweg"), linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    if thalweg is not None:
+        axes.axvline(thalweg.mean, color=palette.tint("thalweg"), linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     spreads = ", bar: standard deviation between pools" if result.pools > 1 else ""
     axes.set_title("Mean time between images, in brackets by global's")
     axes.set_xlabel(f"seconds{spreads}")
 
 
 def _gap(axes: Axes, result: Result) -> None:
-    found = steps(result)
-    if not found:
+    gap_steps = steps(result)
+    if not gap_steps:
         empty(axes, "nothing to tell the gap from")
         return
     before = 0.0
-    for y, step in enumerate(found):
+    for y, step in enumerate(gap_steps):
         mean = step.value.mean
         axes.barh(y, before, 0.6, color=ACCEPTED)
         axes.barh(y, mean - before, 0.6, left=before, color=COLOURS[0] if before else GREY, alpha=0.85)
         more = f"  ({mean - before:+.1f})" if before else ""
         say(axes, f"{mean:.1f} s{more}", (max(mean, before), y), (6, 0), va="center")
         before = mean
-    _rows(axes, [(float(y), f"{step.says}\n{step.why}".rstrip()) for y, step in enumerate(found)])
-    axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.set_xlim(0, max(step.value.mean for step in found) * 1.3)
+    _rows(axes, [(float(y), f"{step.says}\n{step.why}".rstrip()) for y, step in enumerate(gap_steps)])
+    axes.set_ylim(len(gap_steps) - 0.4, -0.6)
+    axes.set_xlim(0, max(step.value.mean for step in gap_steps) * 1.3)
     axes.set_title("What the gap to the bound is made of")
     axes.set_xlabel("seconds between images")
 
@@ -341,25 +339,27 @@ def _gap(axes: Axes, result: Result) -> None:
 
 
 def _stripes(result: Result, palette: Palette) -> Figure:
-    """By number of trees the time between images on either model of interfaces, over the bound."""
-    many, one = (result.value("thalweg", "interarrival_s", variant=f"independent-{number}") for number in ("auto", 1))
+    """Draw the time between images over the bound, by the number of trees, for either model of interfaces."""
+    several, single = (
+        result.value("thalweg", "interarrival_s", variant=f"independent-{number}") for number in ("auto", 1)
+    )
     seen = result.title
-    if many is not None and one is not None:
-        seen = f"On independent links as many trees as repay take {many.mean / one.mean:.2f} of the time of one"
+    if several is not None and single is not None:
+        seen = f"On independent links as many trees as repay take {several.mean / single.mean:.2f} of the time of one"
     figure, *panels = two_panels(result, seen)
     for axes, interface in zip(panels, reversed(INTERFACES), strict=True):
-        found = bars_of(result, interface)
-        if not found:
+        listed = bars_of(result, interface)
+        if not listed:
             empty(axes, f"nothing was run on {interface} interfaces")
             continue
-        for place, (_, value, bound) in enumerate(found):
+        for place, (_, value, bound) in enumerate(listed):
             axes.bar(place, value.mean, 0.62, color=palette.tint("thalweg"), alpha=0.85)
             if value.deviation is not None:
                 axes.errorbar(place, value.mean, yerr=value.deviation, **BARS | {"elinewidth": 1.1, "capsize": 2.5})
             say(axes, f"{value.mean:.1f}", (place, value.mean + (value.deviation or 0.0)), (0, 3), 8.5, ha="center")
             if bound is not None:
                 axes.hlines(bound.mean, place - 0.42, place + 0.42, **_BOUND)
-        axes.set_xticks(range(len(found)), [name for name, _, _ in found])
+        axes.set_xticks(range(len(listed)), [name for name, _, _ in listed])
         axes.set(title=f"{interface} interfaces", xlabel="trees", ylabel="seconds between images (dots: bound)")
         axes.set_ylim(0, None)
     return figure

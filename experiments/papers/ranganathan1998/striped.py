@@ -1,7 +1,7 @@
-"""One stream over several trees at once: the table of it, by interfaces and numbers of trees, beside the bound.
+"""Table of one stream over several trees at once, by interfaces and numbers of trees, beside the bound.
 
 Every row is ``thalweg`` with a number of trees on one model of interfaces (see ``variants``), on the same
-configurations; of each model one tree is the yardstick.
+configurations. One tree is the yardstick of each model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thalweg.experiments.sweeps.variants import TREES
 from thalweg.experiments.views.tables import NONE
 
 INTERFACES = ("single", "independent")
-STEPS = (  # from the bound up: what it is, what it adds, and of the interfaces the variant and the column that tell it
+STEPS = (  # from the bound up: name, what it adds, and the interfaces' variant and column with the value
     ("bound, links as they begin", "", "auto-steady", "bound_s"),
     ("best mixture found, as predicted", "few trees; images that grow; combining", "auto-steady", "predicted_s"),
     ("it, on links that stay so", "trees that wait for each other", "auto-steady", "interarrival_s"),
@@ -26,10 +26,10 @@ STEPS = (  # from the bound up: what it is, what it adds, and of the interfaces 
 
 
 def _of_one(row: Any) -> Pooled | None:
-    """The row's time by that of one tree on the same interfaces."""
+    """Return the row's time over the time of one tree on the same interfaces."""
     interface = row.arm.variant.partition("-")[0]
-    found: Pooled | None = row.value(f"of_one_tree_{interface}") if interface in INTERFACES else None
-    return found
+    ratio: Pooled | None = row.value(f"of_one_tree_{interface}") if interface in INTERFACES else None
+    return ratio
 
 
 def _of_bound(row: Any) -> str:
@@ -55,18 +55,18 @@ COLUMNS = (
 
 
 def bars_of(result: Result, interface: str) -> list[tuple[str, Pooled, Pooled | None]]:
-    """Of every number of trees the time between images, and the bound, where there are some."""
-    found = []
+    """Return the time between images, and the bound if known, for every number of trees with results."""
+    rows = []
     for number in TREES:
         variant = f"{interface}-{number}"
         value = result.value("thalweg", "interarrival_s", variant=variant)
         if value is not None:
             name = "as many as repay" if number == "auto" else number
-            found.append((name, value, result.value("thalweg", "bound_s", variant=variant)))
-    return found
+            rows.append((name, value, result.value("thalweg", "bound_s", variant=variant)))
+    return rows
 
 
 def gap_cells(interface: str, result: Result) -> Cells:
-    """Heads and rows of what the gap between the bound and one tree is made of, on these interfaces."""
+    """Return heads and rows of the parts of the gap between the bound and one tree, on these interfaces."""
     steps = [(says, why, "thalweg", column, f"{interface}-{variant}") for says, why, variant, column in STEPS]
     return ablation.gap_cells(result, steps)

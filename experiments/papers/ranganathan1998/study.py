@@ -1,9 +1,8 @@
-"""Figures 6 to 10 of Ranganathan, Acharya and Saltz (1998), the form our own take, and our ablation.
+"""Figures 6 to 10 of Ranganathan, Acharya and Saltz (1998), further figures in the same form, and our ablation.
 
-The paper's numbers are those of its text (section 5); values that stand only in its plots are not given here. Its
-claims are quoted; how each is decided from simulations is said beside it, so that a reader can judge the judgement.
-The paper reran download-all with the left-deep tree, too: speed-ups are over that with as many servers and the same
-tree.
+The paper's numbers are from the text (section 5), not from plots. Claims are quoted with the way in which simulations
+decide them, so that a reader can judge the decision. The paper reran download-all with the left-deep tree, too.
+Speed-ups are over download-all with as many servers and the same tree.
 """
 
 from __future__ import annotations
@@ -64,20 +63,20 @@ from thalweg.experiments.views.tables import NONE
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
 PLACEMENTS = (BASELINE, "one-shot", "local", "global")  # in the order of the paper's means
-OURS = strategies.OURS  # beside them
+OURS = strategies.OURS  # series beside the paper's
 TREES_AT_ONCE = "stripes"
-SENSITIVITY = "sensitivity"  # and where the generator's values are
-ABLATION = "ablation"  # what stands for a figure's number where variants of our own planner are compared
+SENSITIVITY = "sensitivity"  # figure by the generator's values
+ABLATION = "ablation"  # in place of a figure's number: variants of our own planner
 PERIODICAL = ("local", "global")  # of the paper's
 BY_PERIODS = "global-period"  # a variant: global's better setting on measured links
 PERIODS = Over(
     "period_s", (120.0, 300.0, 600.0, 1800.0, 3600.0), "periods", unit=60.0
 )  # "between two minutes and an hour"
-SHORT_PERIODS_S = (30.0, 60.0)  # of thalweg besides: its own, and one shorter
+SHORT_PERIODS_S = (30.0, 60.0)  # further periods of thalweg: its own, and a shorter one
 SERVERS = Over("servers", (4, 8, 16, 32), "servers", apart=0.025)  # "from four to thirty-two"
 KS = Over("k", tuple(range(7)))  # "between one to six additional locations", and none
 TREES = Over("tree", ("binary", "left-deep"), "tree")
-MADE = (  # of the generator's values that are assumptions one at a time, smaller and larger
+MADE = (  # assumed values of the generator, changed one at a time, smaller and larger
     "stretch=1.0", "stretch=1.5", "stretch=1.8", "big_sigma=0.5", "big_sigma=1.5", "big_hold_s=120", "big_hold_s=1800",
 )  # fmt: skip
 SAME = 0.05  # "no significant difference"
@@ -96,7 +95,7 @@ PUBLISHED = (  # section 5
 
 
 def _as_run(arm: Arm, usual: Setting, varied: Sequence[str]) -> Arm:
-    """An arm of a figure's grid as the results have it: what the figure does not vary is as usual."""
+    """Return a grid's arm as the results have it, with usual values of the factors that do not vary."""
     periodical = arm.placement in PERIODICAL and not arm.variant
     values = {factor: getattr(arm, factor) if factor in varied else usual[factor] for factor in usual}
     if "period_s" not in varied and not periodical:
@@ -107,21 +106,22 @@ def _as_run(arm: Arm, usual: Setting, varied: Sequence[str]) -> Arm:
 
 
 def _bounds(figure: Figure, made: Sequence[Any]) -> list[str]:
-    """What no mixture of trees beats, by the number of servers: the mean over the arms, which ran for longer or less
-    long on the same links."""
+    """Return the note on the time that no mixture of trees beats, by the number of servers. The time is the mean over
+    the arms, which ran for different times on the same links.
+    """
     by_servers: dict[int, list[float]] = {}
     for row in made:
         if row.bound_s is not None and row.arm.variant not in VARIANTS:
             by_servers.setdefault(row.arm.servers, []).append(row.bound_s.mean)
-    told = [f"{fmean(values):.1f} s at {servers} servers" for servers, values in sorted(by_servers.items())]
-    return [f"no mixture of trees has less between images than {', '.join(told)} (bound, mean)"] if told else []
+    levels = [f"{fmean(values):.1f} s at {servers} servers" for servers, values in sorted(by_servers.items())]
+    return [f"no mixture of trees has less between images than {', '.join(levels)} (bound, mean)"] if levels else []
 
 
 # --- tables -----------------------------------------------------------------------------------------
 
 
 def _moves(row: Any, result: Any) -> str:
-    """How many operators moved in a run, or how often it took another tree."""
+    """Return the number of operators that moved in a run, or of changes of the tree."""
     if row.reshapings is not None and row.reshapings.mean > 0 and row.arm.placement not in PLACEMENTS:
         return f"{row.reshapings.mean:.1f}*"
     return mean(row.relocations, 1)
@@ -131,7 +131,7 @@ COLUMNS = (
     Column("placement", lambda row, result: row.label),
     Column("runs", finished),
     Column("mean s", "interarrival_s"),
-    Column("paper", published, shown=lambda result: any(one.unit for one in result.comparisons)),
+    Column("paper", published, shown=lambda result: any(comparison.unit for comparison in result.comparisons)),
     Column(
         "of global",
         lambda row, result: mean(row.of_global, 2),
@@ -147,30 +147,35 @@ COLUMNS = (
 
 
 def _yardsticks(result: Any) -> tuple[list[str], list[list[str]]]:
-    """Mean times by those of global, by the critical path and by periods, and of one-shot; and on how many
-    configurations an arm is faster than one-shot."""
+    """Return mean times over global's, by the critical path and by periods, and over one-shot's, and the share of
+    configurations on which an arm is faster than one-shot.
+    """
     by_periods = VARIANTS[BY_PERIODS].says
     columns = {"of global": "of_global", f"of {by_periods}": "of_global_by_periods", "of one-shot": "of_one_shot"}
-    found = {head: name for head, name in columns.items() if any(row.value(name) for row in result.rows)}
+    shown = {head: name for head, name in columns.items() if any(row.value(name) for row in result.rows)}
     faster = {ratio.own: ratio.faster for ratio in result.ratios if ratio.other == result.arm("one-shot")}
-    made = []
+    rows = []
     for row in result.rows:
-        if any(row.value(name) for name in found.values()):
+        if any(row.value(name) for name in shown.values()):
             share = f"{faster[row.arm].mean:.0%}" if row.arm in faster else NONE
-            made.append([row.label, *(text(row.value(name), 2) for name in found.values()), share])
-    return ["mean time", *found, "faster than one-shot on"], made
+            rows.append([row.label, *(text(row.value(name), 2) for name in shown.values()), share])
+    return ["mean time", *shown, "faster than one-shot on"], rows
 
 
 def misfit(result: Any, made: str) -> float | None:
-    """How far pools that are made so are from what is published: the root mean square of the ratios' logarithms."""
+    """Return the distance of pools with this generator from published values: the root mean square of the ratios'
+    logarithms.
+    """
     off = []
-    for one in PUBLISHED:
-        own = result.arm(one.own, made=made)
-        ratio = None if one.other is None else result.ratio(own, result.arm(one.other, made=made))
-        ours = result.value(one.own, "interarrival_s", made=made) if one.other is None else ratio and ratio.median
-        if ours is None:
+    for number in PUBLISHED:
+        own = result.arm(number.own, made=made)
+        ratio = None if number.other is None else result.ratio(own, result.arm(number.other, made=made))
+        figure = (
+            result.value(number.own, "interarrival_s", made=made) if number.other is None else ratio and ratio.median
+        )
+        if figure is None:
             return None
-        off.append(math.log(ours.mean / one.value) ** 2)
+        off.append(math.log(figure.mean / number.value) ** 2)
     return math.sqrt(fmean(off))
 
 
@@ -180,12 +185,12 @@ def _misfit(row: Any, result: Any) -> str:
 
 
 def _of_made(series: str, column: str, digits: int = 1) -> Callable[[Any, Any], str]:
-    """A cell: a column of the series on the row's pools."""
+    """Return a function for a cell: a column of the series on the row's pools."""
     return lambda row, result: mean(result.value(series, column, made=row.arm.made), digits)
 
 
 def _over_one_shot(tell: Callable[[Ratio[Arm]], str]) -> Callable[[Any, Any], str]:
-    """A cell: what is told of the row's arm over one-shot on its pools."""
+    """Return a function for a cell: the ratio of the row's arm to one-shot on the row's pools."""
 
     def cell(row: Any, result: Any) -> str:
         ratio = result.ratio(row.arm, result.arm("one-shot", made=row.arm.made))
@@ -205,10 +210,13 @@ MADE_COLUMNS = (  # of rows of global
 
 
 def _told(ratio: Ratio[Arm]) -> bool:
-    """Global over the paper's others, ours and a researcher's own over the paper's, a researcher's own over ours and,
-    once, over each other."""
+    """Return whether the table shows a ratio.
+
+    Shown are global over the paper's others, ours and a researcher's own over the paper's, and a researcher's own over
+    ours. A pair of a researcher's own is shown once. Of ours, thalweg over thalweg-once is shown.
+    """
     own, other = ratio.own.placement, ratio.other.placement
-    if ratio.own.variant or ratio.other.variant:  # a yardstick: beside it there is a table of its own
+    if ratio.own.variant or ratio.other.variant:  # a yardstick has a table of its own
         return False
     if other in PLACEMENTS:
         return own == "global" or own not in PLACEMENTS
@@ -218,7 +226,7 @@ def _told(ratio: Ratio[Arm]) -> bool:
 
 
 def _with_itself(own: Arm, other: Arm, usual: bool) -> bool:
-    """One placement with its usual k or period."""
+    """Return whether two arms have one placement, the second with its usual k or period."""
     return own.placement == other.placement and usual
 
 
@@ -235,7 +243,7 @@ _TREE_HOW = (
 
 
 def _level(placement: str, seconds: float) -> Claim:
-    """That a placement's mean is the published one."""
+    """Return the claim that a placement's mean is the published one."""
     return Claim(
         f"level-{placement}",
         f"{seconds} s between images for {placement}",
@@ -467,7 +475,8 @@ _FIGURES = (
         caption="one stream over several trees",
         columns=STRIPED_COLUMNS,
         tables=tuple(
-            (f"what the gap to the bound is made of, {each}", partial(striped_gap, each)) for each in INTERFACES
+            (f"what the gap to the bound is made of, {interface}", partial(striped_gap, interface))
+            for interface in INTERFACES
         ),
         title="One stream over several trees at once",
         question="What do more trees than one bring, and how far is that from the bound?",
@@ -478,7 +487,7 @@ _FIGURES = (
 
 
 def _resolved(factor: str, taking: Sequence[str], default: str) -> str:
-    """SQL for what a simulation ran with that was given no such factor."""
+    """Return SQL for the value of a factor with which a simulation ran that left the factor open."""
     listed, paper = (", ".join(f"'{name}'" for name in names) for names in (taking, PLACEMENTS))
     return (
         f"CASE WHEN variant <> '' THEN NULL WHEN placement IN ({listed}) THEN coalesce({factor}, {default})"
@@ -503,25 +512,28 @@ STUDY = Study(
     quantity="inter-arrival time",
     nothing="it delivered too little to tell a time between images",
     columns={
-        "relocations": "relocations",  # of a run, as those below
+        "relocations": "relocations",  # per run, as the columns below
         "of_global": Relative("global"),
         "of_global_by_periods": Relative("global", {"variant": BY_PERIODS}),
         "of_one_shot": Relative("one-shot"),
         "of_thalweg": Relative("thalweg"),
-        **{f"of_one_tree_{each}": Relative("thalweg", {"variant": f"{each}-1"}) for each in ("single", "independent")},
+        **{
+            f"of_one_tree_{interface}": Relative("thalweg", {"variant": f"{interface}-1"})
+            for interface in ("single", "independent")
+        },
         "p95_s": "p95_interarrival_s",
         "first_s": "first_image_s",
-        "bound_s": "bound_period_s",  # what no mixture of trees beats on the links as they were while it ran
-        "predicted_s": "predicted_s",  # what its first plan was to come to
+        "bound_s": "bound_period_s",  # what no mixture of trees beats on the links during the run
+        "predicted_s": "predicted_s",  # prediction of the first plan
         "reshapings": "reshapings",
         "plans": "plans",
-        "planning_s": "planning_s / nullif(plans, 0)",  # of a plan
+        "planning_s": "planning_s / nullif(plans, 0)",  # per plan
         "probe_bytes": "probe_bytes",
         "shared_s": Shared("level"),
         "shared_speedup": Shared("speedup"),
     },
-    # of a run that was given none they are the defaults of its placement, if it is the paper's; of one that takes
-    # none, or is a variant's, null
+    # A factor that was left open is the default of the paper's placement. It is null if the placement does not have
+    # the factor, or if the run is of a variant.
     resolved={
         "period_s": _resolved("period_s", PERIODICAL, f"CAST({PAPER_PERIOD_S} AS double)"),
         "k": _resolved("k", WITH_K, "0"),

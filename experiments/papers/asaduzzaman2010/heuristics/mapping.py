@@ -1,9 +1,9 @@
-"""One task mapped on one network by one heuristic: Figure 7 (section 4.2).
+"""Trial of one task that one heuristic maps on one network: Figure 7 (section 4.2).
 
-Hosts have dedicated links alone, drawn by preference (Barabási and Albert; two of a host that joins, as the topology
-generator of the paper has it by default), with rates of a bounded power law. What the paper does not say is drawn here:
-a link costs its length in a plane; capacities are lognormal; a need's deviation is a quarter of its mean. What no map
-fits is drawn again.
+Hosts have only dedicated links, drawn by preference (Barabási and Albert). A host joins with two links, the default of
+the paper's topology generator. The rates follow a bounded power law. The values that the paper does not state are drawn
+here. A link costs its length in a plane, capacities are lognormal, and a need's deviation is a quarter of its mean. A
+task without a map is drawn again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ from thalweg.middleware.errors import PlannerError, UsageError, nearest
 
 RATES_BPS, SHAPE = (10e6, 1e9), 1.2  # bounds of the power law, and its shape, as the generator has it
 SPREAD = 1.0  # of capacities: the deviation of their logarithm
-MEAN, DEVIATION, LEAST = 0.5, 0.25, 0.1  # of needs: of the average of a host or link; of their mean both
+MEAN, DEVIATION, LEAST = (
+    0.5,
+    0.25,
+    0.1,
+)  # of needs: the mean as a share of the average host or link, and two shares of that mean
 DELAYS_S = (0.001, 0.010)
-DRAWS = 1000  # at most, until one has a map
-EMPTY = 4  # hosts of an edge that only pass it on
+DRAWS = 1000  # at most, until a draw has a map
+EMPTY = 4  # hosts of an edge that only pass data on
 HEURISTICS: Mapping[str, Rules] = {
     "least-cost": Rules(cost="links", ordered=False),
     "annealed": Rules(cost="links", ordered=False, pruning="annealed"),
@@ -40,8 +44,9 @@ OPTIMUM = "optimum"
 
 
 class Heuristic(Trial, frozen=True, kw_only=True):
-    """A network with a task (``pool_seed``, ``configuration``), and what maps it; ``extend``: of annealed,
-    ``neighbours``: of random-neighbor."""
+    """Network with a task (``pool_seed``, ``configuration``), and the heuristic. ``extend``: of annealed.
+    ``neighbours``: of random-neighbor.
+    """
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.asaduzzaman2010.heuristics.mapping:map_one"
@@ -57,8 +62,9 @@ class Heuristic(Trial, frozen=True, kw_only=True):
 
 
 class Mapped(Outcome, frozen=True, kw_only=True):
-    """``ratio``: the cost of the map by the bound, None where none was found; ``messages``: maps sent; ``mapping_ms``:
-    of a processor. ``proven``: of the optimum."""
+    """Result of a mapping. ``ratio``: the cost of the map over the bound, None without a map. ``messages``: maps sent.
+    ``mapping_ms``: processor time. ``proven``: whether the optimum is proven.
+    """
 
     ratio: float | None = None
     messages: int | None = None
@@ -70,7 +76,7 @@ Heuristic.outcome = Mapped
 
 
 def network(nodes: int, random: np.random.Generator) -> tuple[Platform, MappingTask]:
-    """A network and a task."""
+    """Return a drawn network and a task."""
     places = random.random((nodes, 2))
     pairs = preferential(nodes, 2 * nodes, random, joined=2)
     low, high = RATES_BPS
@@ -88,12 +94,12 @@ def network(nodes: int, random: np.random.Generator) -> tuple[Platform, MappingT
     task = MappingTask(
         0, source, sink, tuple(range(COMPONENTS)), tuple(map(float, needs)), tuple(map(float, asked)), EMPTY
     )
-    platform = Platform(tuple(Server(float(one), services) for one in capacity), links)
+    platform = Platform(tuple(Server(float(amount), services) for amount in capacity), links)
     return platform.check(task), task
 
 
 class _Drawn(NamedTuple):
-    """A network and a task that some map fits, what the best one costs, the bound, and how long finding both took."""
+    """Network and task for which a map exists, the cost of the best map, the bound, and the time to find both."""
 
     platform: Platform
     task: MappingTask
@@ -105,7 +111,7 @@ class _Drawn(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _drawn(pool_seed: int, configuration: int, nodes: int) -> _Drawn:
-    """The first draw of these that has a map."""
+    """Return the first draw that has a map."""
     for attempt in range(DRAWS):
         platform, task = network(nodes, np.random.default_rng((pool_seed, configuration, nodes, attempt)))
         begun = time.process_time()
@@ -117,7 +123,7 @@ def _drawn(pool_seed: int, configuration: int, nodes: int) -> _Drawn:
 
 
 def map_one(trial: Heuristic) -> Mapped:
-    """Run one trial; UsageError for a heuristic that is none."""
+    """Run one trial. Raise UsageError for an unknown heuristic."""
     known = (*HEURISTICS, OPTIMUM)
     if trial.heuristic not in known:
         raise UsageError(f"{trial.heuristic!r} is no heuristic of this study; {nearest(trial.heuristic, known)}")

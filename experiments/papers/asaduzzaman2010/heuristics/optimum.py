@@ -1,8 +1,8 @@
-"""What no map can cost less than, and what the best one costs: for Figure 7.
+"""Lower bound of the cost of maps, and the cost of the best map, for Figure 7.
 
-The *bound* is the paper's: links have room for everything, so that an edge takes the cheapest way. Of capacity it
-counts that components in a row on one host fit it, which no map can do without. The *optimum* is an integer program:
-where components are, and which links each edge takes.
+The *bound* is the paper's. Links have room for everything, so an edge takes the cheapest path. Of capacity, only the
+need of consecutive components on one host counts, which every map has to fit. The *optimum* is an integer program for
+the hosts of components and the links of edges.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ Indices = npt.NDArray[np.intp]
 
 
 def ways(platform: Platform) -> Floats:
-    """(hosts, hosts): what the cheapest way over dedicated links costs."""
+    """Return (hosts, hosts) the cost of the cheapest path over dedicated links."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
     ends = np.array([(link.one, link.other) for link in platform.links])
     costs = np.array([link.cost for link in platform.links])
     hosts = len(platform.servers)
-    found: Floats = dijkstra(csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(hosts, hosts)), directed=False)
-    return found
+    cheapest: Floats = dijkstra(csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(hosts, hosts)), directed=False)
+    return cheapest
 
 
 def bound(platform: Platform, task: MappingTask) -> float:
-    """What no map of a task costs less than; inf where none can be."""
+    """Return a lower bound of the cost of a task's maps. The bound is inf if there can be no map."""
     cost, total = ways(platform), len(task.services)
     capacity = np.array([server.capacity for server in platform.servers])
     has = np.array([[service in server.services for server in platform.servers] for service in task.services])
-    at = np.full((total + 1, len(capacity)), np.inf)  # so many components placed, and the last run of them on a host
-    reach = np.full_like(at, np.inf)  # so many placed, and the map at a host
+    at = np.full(
+        (total + 1, len(capacity)), np.inf
+    )  # cost by the number of placed components, with the last of them on a host
+    reach = np.full_like(at, np.inf)  # cost by the number of placed components, with the map at a host
     reach[0] = cost[task.source]
     reach[0, task.source] = 0.0
     for last in range(1, total + 1):
@@ -49,20 +51,20 @@ def bound(platform: Platform, task: MappingTask) -> float:
 
 
 def optimum(platform: Platform, task: MappingTask, time_limit_s: float = 60.0) -> tuple[float, bool] | None:
-    """What the best map costs, and whether that is proven; None where there is none."""
+    """Return the cost of the best map, and whether it is proven. None: there is no map."""
     hosts, total = len(platform.servers), len(task.services)
-    arcs = [(a, b, one) for one in platform.links for a, b in ((one.one, one.other), (one.other, one.one))]
+    arcs = [(a, b, link) for link in platform.links for a, b in ((link.one, link.other), (link.other, link.one))]
     program = Program(gap=1e-6, time_limit_s=time_limit_s)
     has = np.array([[float(service in server.services) for server in platform.servers] for service in task.services])
     placed = program.variables(total * hosts, high=has.ravel(), integer=True).reshape(total, hosts)
-    rate, price = (np.array([getattr(one, name) for _, _, one in arcs]) for name in ("rate_bps", "cost"))
+    rate, price = (np.array([getattr(link, name) for _, _, link in arcs]) for name in ("rate_bps", "cost"))
     flow = np.array([
         program.variables(len(arcs), high=(rate >= bps).astype(float), cost=price, integer=True)
         for bps in task.rates_bps
     ])  # fmt: skip
-    ones = np.ones
+    units = np.ones
     for component in range(total):
-        program.row(placed[component], ones(hosts), low=1, high=1)
+        program.row(placed[component], units(hosts), low=1, high=1)
     for host, server in enumerate(platform.servers):
         program.row(placed[:, host], np.array(task.needs), high=server.capacity)
     for number in range(len(arcs)):
@@ -78,9 +80,10 @@ def optimum(platform: Platform, task: MappingTask, time_limit_s: float = 60.0) -
 def _conserve(
     program: Program, task: MappingTask, flow: Indices, placed: Indices, arcs: Sequence[tuple[int, int]]
 ) -> None:
-    """Have every edge lead from the host of its component to that of the next, over few hosts.
+    """Add the constraints that every edge leads from its component's host to the next component's, over few hosts.
 
-    ``flow``: (edges, arcs) the variables of what goes where; ``placed``: (components, hosts) those of what is where.
+    ``flow``: (edges, arcs) the variables of edges on arcs. ``placed``: (components, hosts) the variables of components
+    on hosts.
     """
     total, hosts = placed.shape
     leaving = [[number for number, arc in enumerate(arcs) if arc[0] == host] for host in range(hosts)]

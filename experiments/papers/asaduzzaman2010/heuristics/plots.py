@@ -1,4 +1,4 @@
-"""A picture of Figure 7: costs by the bound, and messages."""
+"""Picture of Figure 7: costs over the bound, and messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Figure 7 of Asaduzzaman and Maheswaran: how near to the best map heuristics come, and by how many messages.
+"""Figure 7 of Asaduzzaman and Maheswaran: costs of heuristics against the best map, and the number of messages.
 
-The paper has plots alone, no numbers. Beside its bound is what the best map costs.
+The paper has plots and no numbers. The best map's cost stands beside its bound.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from thalweg.experiments.sweeps.trial import Arm
 
 NODES = Over("nodes", (30, 60, 90, 120), "nodes")
 DRAWS = 200
-CLOSE, FEWER = 1.05, 0.6  # goals of ours: the cost by least-cost's, and its messages
+CLOSE, FEWER = 1.05, 0.6  # our goals: the cost over the cost of least-cost, and the messages over its messages
 
 
 class Mapper(Arm, frozen=True, order=True):
-    """A heuristic, and how many nodes there are."""
+    """Heuristic, and the number of nodes."""
 
     heuristic: str
     nodes: int = 30
 
 
 def _both(result: Result, own: str, other: str, nodes: int, column: str) -> Pooled:
-    """A column of one by that of another: of costs on what both mapped."""
+    """Return a column of ``own`` over that of ``other``, for costs on the tasks that both mapped."""
     ratio = result.ratio(result.arm(own, nodes=nodes), result.arm(other, nodes=nodes))
-    mine, theirs = (result.value(name, column, nodes=nodes) for name in (own, other))
-    if ratio is None or mine is None or theirs is None:
+    own_mean, other_mean = (result.value(name, column, nodes=nodes) for name in (own, other))
+    if ratio is None or own_mean is None or other_mean is None:
         raise missing(f"{own} and {other} with {nodes} nodes")
-    found = ratio.level.map(lambda one: 1 / one) if column == "ratio" else mine.over(theirs)
-    if found is None:
+    quotient = ratio.level.map(lambda one: 1 / one) if column == "ratio" else own_mean.over(other_mean)
+    if quotient is None:
         raise missing(f"{own} and {other} with {nodes} nodes")
-    return found
+    return quotient
 
 
 @check
 def _by(result: Result, own: str, other: str, column: str, good: Callable[[float], bool]) -> Finding:
-    """One's column by another's is good, at every number of nodes."""
+    """Check that a column of ``own`` over that of ``other`` is good at every number of nodes."""
     parts: list[Shown] = []
-    found = {nodes: _both(result, own, other, nodes, column) for nodes in NODES.values}
-    parts = [good(one.mean) for one in found.values()]
-    numbers = {f"{nodes}": one.mean for nodes, one in found.items()}
-    return Finding(together(parts), f"{NODES.told(found)} nodes", numbers)
+    ratios = {nodes: _both(result, own, other, nodes, column) for nodes in NODES.values}
+    parts = [good(figure.mean) for figure in ratios.values()]
+    numbers = {f"{nodes}": figure.mean for nodes, figure in ratios.items()}
+    return Finding(together(parts), f"{NODES.told(ratios)} nodes", numbers)
 
 
 @check
 def _below(result: Result, name: str, most: float) -> Finding:
-    """A heuristic's mean cost is below so many times the bound, at every number of nodes."""
-    found = {nodes: value(result, "ratio", (name, {"nodes": nodes})) for nodes in NODES.values}
-    numbers = {f"{nodes}": one.mean for nodes, one in found.items()}
-    return Finding(all(one.mean < most for one in found.values()), f"{NODES.told(found)} nodes", numbers)
+    """Check that a heuristic's mean cost is below ``most`` times the bound at every number of nodes."""
+    ratios = {nodes: value(result, "ratio", (name, {"nodes": nodes})) for nodes in NODES.values}
+    numbers = {f"{nodes}": figure.mean for nodes, figure in ratios.items()}
+    return Finding(all(figure.mean < most for figure in ratios.values()), f"{NODES.told(ratios)} nodes", numbers)
 
 
 _FIGURE = Figure(

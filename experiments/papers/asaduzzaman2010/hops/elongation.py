@@ -1,8 +1,8 @@
-"""How much longer a task takes over public hops alone, by what each hop may hold: a chain, in steps of 10 ms.
+"""Trial of chains of public hops: how much longer a task takes, by the data that a hop may hold, in steps of 10 ms.
 
-``lock-step``: nothing is held, and all hops run at the rate of the slowest, never faster than the task's own.
-``held``: before every hop but the first so many seconds of data may be, and a hop sends what is there at its own rate.
-A hop's mean is the task's rate; over time it is drawn as in the simulation (``drawn``), or is that of a measured trace.
+``lock-step``: nothing is held, and every hop runs at the rate of the slowest, never faster than the task's own.
+``held``: seconds of data may wait before every hop but the first, and a hop sends waiting data at its own rate. A hop's
+mean is the task's rate. Over time it is drawn as in the simulation (``drawn``), or follows a measured trace.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from thalweg.middleware.errors import UsageError
 
 HOPS, HELD_S = COMPONENTS + 1, 1.0
 OWN_S = SIZE_BITS / RATE_BPS
-BLOCK = 4000  # steps that are drawn at a time
-LEAST = 1e-3  # of the mean that a trace goes on with where it says 0, so that chains end
+BLOCK = 4000  # steps that are drawn at once
+LEAST = 1e-3  # least share of a trace's mean, in place of a rate of 0, so that chains end
 Floats = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int_]
 Rates = Callable[[int], Floats]  # from a step on: (BLOCK steps, hops, chains), as shares of a hop's mean
 
 
 class Chain(Trial, frozen=True, kw_only=True):
-    """Some chains at once (``pool_seed``, ``configuration``); ``rates``: drawn, or the name of a folder of traces under
-    ``bandwidth`` of the data sets; ``held_s``: of data, that a hop may hold."""
+    """Several chains at once (``pool_seed``, ``configuration``). ``rates``: drawn, or the name of a folder of traces
+    under ``bandwidth`` of the data sets. ``held_s``: seconds of data that a hop may hold.
+    """
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.asaduzzaman2010.hops.elongation:flow"
@@ -48,7 +49,7 @@ class Chain(Trial, frozen=True, kw_only=True):
 
 
 class Flowed(Outcome, frozen=True, kw_only=True):
-    """``times``: what a chain takes, of what it does at its own rate, in the mean."""
+    """Result of a trial. ``times``: the mean time of a chain over the time at the task's own rate."""
 
     times: float | None = None
 
@@ -69,7 +70,7 @@ def _drawn(random: np.random.Generator, shape: tuple[int, int]) -> Rates:
 
 
 def _measured(name: str, random: np.random.Generator, shape: tuple[int, int]) -> Rates:
-    """Every hop of every chain has a trace, from some moment of it on."""
+    """Return rates with a trace for every hop of every chain, from a random moment on."""
     pool = _traces(name)
     picked = [
         [(pool[int(random.integers(len(pool)))], random.random()) for _ in range(shape[1])] for _ in range(shape[0])
@@ -77,19 +78,19 @@ def _measured(name: str, random: np.random.Generator, shape: tuple[int, int]) ->
 
     def rates(first: int) -> Floats:
         at_s = np.arange(first, first + BLOCK) * STEP_S
-        made = np.empty((BLOCK, *shape))
+        shares = np.empty((BLOCK, *shape))
         for hop, row in enumerate(picked):
             for chain, (trace, share) in enumerate(row):
                 shifted = (at_s + share * trace.duration_s) % trace.duration_s
                 number = np.searchsorted(trace.times_s, shifted, "right") - 1
-                made[:, hop, chain] = np.maximum(trace.rates_bps[number] / trace.mean_bps, LEAST)
-        return made
+                shares[:, hop, chain] = np.maximum(trace.rates_bps[number] / trace.mean_bps, LEAST)
+        return shares
 
     return rates
 
 
 def _lock_step(rates: Rates, chains: int) -> Steps:
-    """The steps that each chain takes where nothing is held."""
+    """Return the steps that each chain takes if nothing is held."""
     done, ended, steps = np.zeros(chains), np.zeros(chains, int), 0
     while not ended.all():
         run = np.cumsum(np.minimum(rates(steps).min(axis=1), 1.0) * STEP_S, axis=0) + done
@@ -102,8 +103,8 @@ def _lock_step(rates: Rates, chains: int) -> Steps:
 
 
 def _held(rates: Rates, shape: tuple[int, int], room: float) -> Steps:
-    """The same where so many seconds of data may be before every hop but the first."""
-    held = np.zeros(shape)  # of the first hop: what has left the source
+    """Return the steps that each chain takes if ``room`` seconds of data may wait before every hop but the first."""
+    held = np.zeros(shape)  # of the first hop: the data that has left the source
     done, ended, steps = np.zeros(shape[1]), np.zeros(shape[1], int), 0
     while not ended.all():
         for can in rates(steps) * STEP_S:
@@ -119,7 +120,7 @@ def _held(rates: Rates, shape: tuple[int, int], room: float) -> Steps:
 
 
 def flow(trial: Chain) -> Flowed:
-    """Run one trial; UsageError where traces are missing."""
+    """Run one trial. Raise UsageError if traces are missing."""
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
     shape = trial.hops, trial.chains
     rates = _drawn(random, shape) if trial.rates == "drawn" else _measured(trial.rates, random, shape)

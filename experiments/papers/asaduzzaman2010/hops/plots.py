@@ -1,4 +1,4 @@
-"""A picture of what chains of public hops take, by what they hold."""
+"""Picture of the times of chains of public hops, by the data in hops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How much longer tasks take over public hops, by what hops may hold: what of Figure 9(i) is the model's.
+"""Time of tasks over public hops, by the data that hops may hold: the model's share of Figure 9(i).
 
-Not a figure of the paper, whose numbers are beside it.
+Not a figure of the paper. The paper's numbers stand beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DRAWS = 20
 
 
 class Hops(Arm, frozen=True, order=True):
-    """What hops do with data that cannot go on, and where their rates are from."""
+    """Treatment of data that cannot go on, and source of the hops' rates."""
 
     model: str
     rates: str = DRAWN
@@ -31,7 +31,7 @@ _FIGURE = Figure(
     question="How much of the elongation is the network's, how much the model's?",
     sweep=Listed(
         (
-            *(Hops("lock-step", rates) for rates in RATES),  # which holds nothing
+            *(Hops("lock-step", rates) for rates in RATES),  # holds no data
             *(Hops("held", rates, held_s) for rates in RATES for held_s in HELD_S),
         )
     ),

@@ -1,1 +1,1 @@
-"""Tasks mapped by neighbours' messages alone, over dedicated and public links (Asaduzzaman and Maheswaran)."""
+"""Mapping of tasks by neighbours' messages alone, over dedicated and public links (Asaduzzaman and Maheswaran)."""

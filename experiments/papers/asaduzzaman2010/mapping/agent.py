@@ -1,4 +1,4 @@
-"""One host of a platform: its map manager, its reservations, the resources that both look at, and its directory."""
+"""One host of a platform: map manager, reservations, the resources that both use, and directory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host, Mappin
 
 
 class Agent:
-    """What is told of messages and time, and says what is to be sent; pure, as the core of the runtime is.
+    """Pure state machine of one host, as the core of the runtime: messages and time in, messages to send out.
 
-    ``tick`` is to be called now and then: it ends what time ends. ``notes`` are for whoever drives it.
+    The driver calls ``tick`` now and then to end what has timed out, and reads ``notes``.
     """
 
     def __init__(
@@ -36,8 +36,9 @@ class Agent:
         known: Iterable[Entry],
         seed: int = 0,
     ) -> None:
-        """``links``: rate and cost of every dedicated link, by the neighbour; ``known``: what it has been told of who
-        has which service."""
+        """Create the agent. ``links``: rate and cost of dedicated links, by neighbour. ``known``: entries of known
+        hosts.
+        """
         server = platform.servers[host]
         rates = {neighbour: rate_bps for neighbour, (rate_bps, _) in links.items()}
         costs = {neighbour: cost for neighbour, (_, cost) in links.items()}
@@ -56,7 +57,7 @@ class Agent:
         return self.manager.begin(task, now)
 
     def handle(self, message: Message, now: float) -> list[Transmit]:
-        """What a message makes it send."""
+        """Handle a message. Return the messages to send."""
         out: list[Transmit] = []
         if isinstance(message, Map):
             if self.manager.on_map(message, now, out):
@@ -71,13 +72,13 @@ class Agent:
         return out
 
     def answered(self, task: int, numbers: Iterable[int], now: float) -> list[Transmit]:
-        """The same of answers that are not final, to its maps of these numbers, all at once."""
+        """Handle answers that are not final, to the maps ``numbers``, at once. Return the messages to send."""
         out: list[Transmit] = []
         self._seek(self.manager.on_answers(task, numbers, out), now, out)
         return out
 
     def tick(self, now: float) -> list[Transmit]:
-        """What time makes it send."""
+        """Handle the passage of time. Return the messages to send."""
         out: list[Transmit] = []
         for mapped in self.manager.tick(now):
             self._seek(mapped, now, out)
@@ -86,13 +87,13 @@ class Agent:
         return out
 
     def end(self, task: int, now: float) -> list[Transmit]:
-        """A task that begins here is over."""
+        """End a task whose source is here. Return the messages to send."""
         out: list[Transmit] = []
         self.reservations.end(task, now, out)
         return out
 
     def cut(self, neighbour: Host) -> list[Transmit]:
-        """The dedicated link to a neighbour is gone."""
+        """Handle the loss of the dedicated link to a neighbour. Return the messages to send."""
         out: list[Transmit] = []
         self.reservations.cut(neighbour, out)
         return out
@@ -103,13 +104,14 @@ class Agent:
 
 
 def entry_of(host: Host, server: Server) -> Entry:
-    """What a host says of itself when it begins."""
+    """Return a host's directory entry at the start."""
     return Entry(host, server.services, server.uplink_bps > 0 or server.downlink_bps > 0)
 
 
 def agents(platform: Platform, rules: Rules, seed: int = 0, *, strangers: bool = False) -> list[Agent]:
-    """One for every host; UsageError for what no platform has. ``strangers``: they have been told of none but those
-    that they have dedicated links to."""
+    """Return an agent for every host. Raise UsageError for an invalid platform or invalid rules. ``strangers``: a host
+    knows only hosts at its dedicated links.
+    """
     platform.check()
     rules.check()
     links: list[dict[Host, tuple[float, float]]] = [{} for _ in platform.servers]

@@ -1,10 +1,10 @@
-"""Who has which service, as one host knows it: spread by gossip.
+"""Directory of services by host, on one host, spread by gossip.
 
-- R1: there is one entry for each host, its own; the one of the higher version wins, and the host alone raises that;
-- R2: every ``gossip_s`` a host tells another that it knows of, drawn at random, all that it knows; who hears that
-  answers with what is newer there, if anything is;
-- R3: a host that hears of itself what it does not say, as it began anew, says it again with a higher version;
-- R4: nothing else hangs on it: what is out of date costs a map that was not found, or a message to who cannot use it.
+- R1: A host has one entry. The entry of the higher version wins, and only the host itself raises the version.
+- R2: Every ``gossip_s`` a host sends the known entries to a random known host. The receiver answers with entries that
+  are newer there, if there are some.
+- R3: If a host receives an entry of itself from before a restart, it announces the current entry with a higher version.
+- R4: Nothing else depends on the directory. An outdated entry costs a map that is not found, or a useless message.
 
 Source: Asaduzzaman and Maheswaran, section 4.3, who assume it; Demers et al., Epidemic Algorithms for Replicated
 Database Maintenance (1987), push and pull.
@@ -22,7 +22,7 @@ from thalweg.experiments.papers.asaduzzaman2010.mapping.task import SINK, Host
 
 
 class ServiceDirectory:
-    """Of one host; ``own``: what it says of itself, ``known``: what it was told of others before it began."""
+    """Directory of one host. ``own``: the host's entry. ``known``: entries of hosts from before the start."""
 
     def __init__(self, own: Entry, known: Iterable[Entry], gossip_s: float, seed: int) -> None:
         self._host, self._gossip_s = own.host, gossip_s
@@ -33,37 +33,37 @@ class ServiceDirectory:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """By the hosts' numbers."""
+        """Entries by the hosts' numbers."""
         return tuple(self._entries[host] for host in sorted(self._entries))
 
     @property
     def services(self) -> frozenset[int]:
-        """What this host has."""
+        """Services of this host."""
         return self._entries[self._host].services
 
     def having(self, service: int) -> tuple[Host, ...]:
-        """The hosts on the public network that have a service (``SINK``: all of them), by their numbers."""
+        """Return the hosts on the public network with a service, by number. ``SINK``: every such host."""
         return self._having.get(service, ())
 
     def serve(self, services: frozenset[int]) -> None:
-        """What this host has from now on."""
+        """Set the services of this host from now on."""
         own = self._entries[self._host]
         self._entries[self._host] = msgspec.structs.replace(own, services=services, version=own.version + 1)
         self._index()
 
     def tick(self, now: float, out: list[Transmit]) -> None:
-        """Gossip, when it is time (R2)."""
+        """Send gossip if it is due (R2)."""
         peers = [host for host in sorted(self._entries) if host != self._host]
         if now - self._told_s >= self._gossip_s and peers:
             self._told_s = now
             self._send(self._random.choice(peers), self.entries, answer=False, out=out)
 
     def on_gossip(self, message: DirectoryGossip, out: list[Transmit]) -> None:
-        """Take what is newer (R1), and answer what is newer here (R2)."""
+        """Take newer entries (R1), and answer with entries that are newer here (R2)."""
         own, changed = self._entries[self._host], False
         for entry in message.entries:
             if entry.host == self._host:
-                # R3: an entry of an earlier start of this host: outdo its version
+                # R3: an entry of an earlier start of this host: take a higher version
                 if entry != own and entry.version >= own.version:
                     self._entries[self._host] = msgspec.structs.replace(own, version=entry.version + 1)
             elif entry.host not in self._entries or entry.version > self._entries[entry.host].version:

@@ -1,7 +1,7 @@
-"""What a host has to give, and who holds how much of it until when.
+"""Resources of a host, and the holdings of tasks with their leases.
 
-- R1: what is held under a key is given back when the key is released, or its lease ends, and not twice;
-- R2: a visit that holds something already is not given it again, but its lease is prolonged.
+- R1: The holdings of a key are given back once: when the key is released, or when its lease ends.
+- R2: A visit that already holds its share does not get the share again. Its lease is prolonged.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from thalweg.experiments.papers.asaduzzaman2010.mapping.task import Host
 from thalweg.middleware.arithmetic import plain_sum
 
 Key = tuple[int, int]  # task and attempt
-SLACK = 1e-9  # as a share of what is given: what rounding may leave
+SLACK = 1e-9  # tolerance for rounding, as a share of the amount
 
 
 class Held(msgspec.Struct):
-    """What a key holds: by visit capacity, and bits per second over a network to a host; ``until_s`` its lease."""
+    """Holdings of a key, by visit: capacity, and bits per second over a network to a host. ``until_s``: end of the
+    lease.
+    """
 
     until_s: float
     context: Any
@@ -30,7 +32,7 @@ class Held(msgspec.Struct):
 
 
 class Resources:
-    """A host's capacity, its way of each dedicated link, and its uplink."""
+    """Capacity of a host, its direction of dedicated links, and its uplink, with the holdings."""
 
     def __init__(self, capacity: float, links: dict[Host, float], uplink_bps: float) -> None:
         self.capacity = capacity
@@ -41,11 +43,11 @@ class Resources:
 
     @property
     def load(self) -> float:
-        """The load factor."""
+        """Load factor of the host."""
         return self.used / self.capacity if self.capacity else 1.0
 
     def room(self) -> float:
-        """What capacity is free."""
+        """Return the free capacity."""
         return self.capacity * (1 + SLACK) - self.used
 
     def room_bps(self, via: Network, to: Host) -> float:
@@ -60,7 +62,7 @@ class Resources:
         until_s: float,
         context: Any,
     ) -> bool:
-        """Hold what a visit needs; False, and nothing is held for it, where that is not there."""
+        """Hold the needs of a visit. If there is no room, return False and hold nothing for the visit."""
         held = self.held.get(key)
         if held is not None and visit in held.capacity:  # R2: the visit holds its share already: prolong the lease
             held.until_s = until_s
@@ -80,35 +82,35 @@ class Resources:
         return True
 
     def hold(self, key: Key, visit: int, via: Network, to: Host, rate_bps: float) -> None:
-        """Hold more over a network to a host, whether there is room or not; for good, where the key held nothing."""
+        """Hold more over a network to a host, with or without room, and without a lease if the key held nothing."""
         held = self.held.setdefault(key, Held(math.inf, None))
         held.rates[visit, via, to] = held.rates.get((visit, via, to), 0.0) + rate_bps
         self._give(via, to, -rate_bps)
 
     def drop(self, key: Key, visit: int, via: Network, to: Host) -> None:
-        """Give back what a visit holds over a network to a host."""
+        """Give back the holding of a visit over a network to a host."""
         if (held := self.held.get(key)) is not None:
             self._give(via, to, held.rates.pop((visit, via, to), 0.0))
             if not held.rates and not held.capacity:
                 del self.held[key]
 
     def release(self, key: Key) -> None:
-        """Give back all that a key holds."""
+        """Give back all holdings of a key."""
         held = self.held.pop(key, None)
         if held is None:
-            return  # R1: the key holds nothing, or nothing any more
+            return  # R1: the key holds nothing, or was released before
         self.used -= plain_sum(held.capacity.values())
         if not self.held:
-            self.used = 0.0  # no rounding is left over
+            self.used = 0.0  # removes the error of rounding
         for (_, via, to), rate_bps in held.rates.items():
             self._give(via, to, rate_bps)
 
     def expired(self, now: float) -> Iterator[Key]:
-        """The keys whose leases have ended."""
+        """Return the keys whose leases have ended."""
         return iter([key for key, held in self.held.items() if held.until_s <= now])
 
     def cut(self, to: Host) -> list[Key]:
-        """A dedicated link is gone: who held some of it."""
+        """Remove a dedicated link. Return the keys that held a part of the link."""
         self.free_bps.pop(to, None)
         return [key for key, held in self.held.items() if any(at[1:] == (DEDICATED, to) for at in held.rates)]
 

@@ -1,20 +1,21 @@
-"""A host's part in mapping: maps come in, are extended by components that the host has, and are passed on.
+"""Part of a host in mapping: maps arrive, are extended by components that the host has, and are passed on.
 
-All is by neighbours' messages; a host knows its own resources, its dedicated links, and who has which service.
+Everything is by neighbours' messages. A host knows its own resources and dedicated links, and the hosts of services.
 
-- R1: a map is extended by no component, and by each further one, as long as every one of them is served here and fits
-  beside what the map has here already;
-- R2: over a dedicated link goes what fits it beside what the map has on it already; at most ``most_empty`` hosts of an
-  edge do nothing but pass it on, and none sends it straight back;
-- R3: over the public network goes what was extended by a component here, to hosts that have the next service, while the
-  uplink has room for it; what came over it is extended or ends;
-- R4: pruning compares maps with as many components placed; the table has the least cost of maps that went on from here;
-- R5: whoever makes a host busy with a task is its ``pred``, and is answered last, when all that the host sent was
-  answered; all others at once. A host that sent nothing answers its ``pred`` at once;
-- R6: the specification goes with the first map to a neighbour over a network, and again after a final answer;
-- R7: a message that comes twice counts once; an answer that nobody waits for is passed over;
-- R8: the sink begins, and decides when it is answered, or when its patience ends;
-- R9: after its patience a host has forgotten what it knew of a task.
+- R1: A map is extended by no component, and by each further component in turn. The extension ends at a component that
+  is not served here, or does not fit beside the map's earlier use of the host.
+- R2: A map goes over a dedicated link if it fits beside the map's earlier use of the link. At most ``most_empty`` hosts
+  of an edge only pass the map on, and none sends it straight back.
+- R3: A map goes over the public network if it was extended here, to hosts with the next service, while the uplink has
+  room. A map that came over the public network is extended or ends.
+- R4: Pruning compares maps with as many components placed. The table has the least cost of maps that went on from here.
+- R5: The sender whose map makes a host busy with a task is the host's ``pred``. The ``pred`` is answered last, when
+  every map of the host was answered. Other senders are answered at once. A host that sent nothing answers ``pred`` at
+  once.
+- R6: The specification goes with the first map to a neighbour over a network, and again after a final answer.
+- R7: A repeated message counts once. An answer to no open map is ignored.
+- R8: The sink begins, and decides when it is answered, or when its patience ends.
+- R9: A host forgets a task after its patience.
 
 Source: Asaduzzaman and Maheswaran, algorithms 1 to 3, with Dijkstra and Scholten's detection of the end.
 """
@@ -46,7 +47,7 @@ from thalweg.middleware.arithmetic import plain_sum
 
 
 class Pred(NamedTuple):
-    """Who made a host busy, by which of its maps, over which network; the sink that began was made busy by itself."""
+    """Sender of the map that made a host busy, with the map's number and network. The sink that began has ``ROOT``."""
 
     host: Host
     number: int
@@ -57,32 +58,35 @@ ROOT: Final = Pred(-1, 0, CONTROL)
 
 
 class Mapped(NamedTuple):
-    """The end of a mapping at its sink: the task, and all maps that came, the cheapest first."""
+    """End of a mapping at the sink: the task, and the maps that arrived, the cheapest first."""
 
     task: MappingTask
     found: list[FinishedMap]
 
 
 class _State:
-    """What a host knows of one mapping."""
+    """State of one mapping on a host."""
 
     __slots__ = ("begun_s", "count", "feasible", "fits", "knows", "pred", "seen", "sent", "table", "task")
 
     def __init__(self, task: MappingTask, begun_s: float, services: frozenset[int]) -> None:
         self.task = task
-        self.fits = (*(service in services for service in task.services), False)  # whether the next is served here
+        self.fits = (
+            *(service in services for service in task.services),
+            False,
+        )  # by the number of placed components: whether the next is served here
         self.begun_s = begun_s
         self.pred: Pred | None = None
         self.sent = 0
-        self.count: set[int] = set()  # the numbers of maps that were not answered
+        self.count: set[int] = set()  # numbers of maps that were not answered
         self.knows: dict[Network, set[Host]] = {DEDICATED: set(), PUBLIC: set()}
-        self.seen: set[int] = set()  # maps that came, by their sender's number and the sender's
+        self.seen: set[int] = set()  # maps that arrived, by their number and their sender
         self.table = [math.inf] * (len(task.services) + 1)
-        self.feasible: list[tuple[float, int, Stop]] = []  # cost, order of coming, and a last stop at the sink
+        self.feasible: list[tuple[float, int, Stop]] = []  # cost, order of arrival, and the last stop, at the sink
 
 
 class MapManager:
-    """Of one host. ``links``: what a dedicated link to a neighbour costs; ``directory``: who has which service."""
+    """Mapping part of one host. ``links``: costs of dedicated links by neighbour. ``directory``: of services."""
 
     def __init__(
         self,
@@ -97,13 +101,13 @@ class MapManager:
         self._resources, self._links, self._directory = resources, links, directory
         self._weigh, _ = COSTS[rules.cost]
         self._waits = rules.waits
-        self._lax = rules.pruning in ("exact", "annealed")  # passes on what others would prune
+        self._lax = rules.pruning in ("exact", "annealed")  # may pass on a map that is no cheaper
         self._random = random.Random(f"{seed} {host}")
         self._states: dict[int, _State] = {}
 
     @property
     def tasks(self) -> set[int]:
-        """The tasks that it remembers."""
+        """Tasks that the host remembers."""
         return set(self._states)
 
     def begin(self, task: MappingTask, now: float) -> list[Transmit]:
@@ -115,24 +119,24 @@ class MapManager:
         return [Transmit(task.source, CONTROL, 0.0, Map(task.number, self.host, 1, CONTROL, None, task))]
 
     def tick(self, now: float) -> list[Mapped]:
-        """End and forget what takes too long (R8, R9)."""
+        """Forget tasks whose patience has ended (R9). Return the results of mappings from here (R8)."""
         late = [state for state in self._states.values() if now - state.begun_s >= self.rules.patience_s]
         for state in late:
             del self._states[state.task.number]
         return [self._mapped(state) for state in late if state.pred is ROOT]
 
     def on_map(self, message: Map, now: float, out: list[Transmit]) -> bool:
-        """Extend a map, and pass it on; whether its sender is to be told at once that it came (R5)."""
+        """Extend a map, and pass it on. Return whether its sender is to be answered at once (R5)."""
         state = self._states.get(message.task)
         sender, number = message.sender, message.number
         if state is None:
-            if message.spec is None:  # R6: forgotten, or it has not come; the sender sends it again
+            if message.spec is None:  # R6: the specification is forgotten or has not arrived; the sender sends it again
                 out.append(Transmit(sender, message.via, 0.0, Ack(message.task, self.host, number, message.via, True)))
                 return False
             state = self._states[message.task] = _State(message.spec, now, self._directory.services)
         key = number * HOST_LIMIT + sender
         if key in state.seen:
-            return False  # R7: the map has come before
+            return False  # R7: the map has arrived before
         state.seen.add(key)
         if state.pred is not None:
             self._extend(state, message, out)
@@ -144,7 +148,7 @@ class MapManager:
         return False
 
     def on_ack(self, message: Ack, out: list[Transmit]) -> Mapped | None:
-        """Count an answer; what came of a mapping that has ended here."""
+        """Count an answer. Return the result if a mapping that began here has ended."""
         state = self._states.get(message.task)
         if state is None:
             return None
@@ -154,12 +158,12 @@ class MapManager:
         return self._count(state, (message.number,), out)
 
     def on_answers(self, task: int, numbers: Iterable[int], out: list[Transmit]) -> Mapped | None:
-        """The same of answers that are not final, to maps of these numbers."""
+        """Count answers that are not final, to maps ``numbers``. Return a result as ``on_ack`` does."""
         state = self._states.get(task)
         return None if state is None else self._count(state, numbers, out)
 
     def unanswered(self, task: int) -> Set[int]:
-        """The numbers of its maps of a task that were not answered, as they come and go while it knows the task."""
+        """Return the numbers of the host's open maps of a task. The set is live while the host knows the task."""
         state = self._states.get(task)
         return frozenset() if state is None else state.count
 
@@ -167,7 +171,7 @@ class MapManager:
         before = len(state.count)
         state.count.difference_update(numbers)
         if len(state.count) == before or state.count or state.pred is None:
-            return None  # R7: nothing waited for these answers, or further ones are to come
+            return None  # R7: no map waited for these answers, or further answers are to come
         if state.pred is ROOT:
             del self._states[state.task.number]
             return self._mapped(state)
@@ -228,7 +232,7 @@ class MapManager:
             extended = may_pass = True
 
     def _passes(self, placed: int) -> bool:
-        """Whether a map goes on that is no cheaper than those before, where some do."""
+        """Return whether a map goes on that is no cheaper than earlier maps, under lax pruning."""
         return self.rules.pruning == "exact" or self._random.random() < self.rules.extend * math.exp(-placed)
 
     def _pass_on(
@@ -242,7 +246,7 @@ class MapManager:
         used: dict[tuple[Network, Host], float] | None,
         out: list[Transmit],
     ) -> None:
-        """Send a map to all neighbours that it may go to."""
+        """Send a map to every permitted neighbour."""
         if state.sent >= self.rules.limit:
             return
         task, resources, waits, me = state.task, self._resources, self._waits, self.host
@@ -281,7 +285,7 @@ class MapManager:
     def _dedicated_hosts(
         self, rate_bps: float, used: Mapping[tuple[Network, Host], float] | None, back: Host
     ) -> list[Host]:
-        """Return the neighbours but ``back`` whose dedicated links have room beside what the map has on them (R2)."""
+        """Return the neighbours but ``back`` whose dedicated links fit the map beside its earlier use (R2)."""
         free_bps = self._resources.free_bps.items()
         if used:
             return [
@@ -293,14 +297,14 @@ class MapManager:
         return [host for host, bps in free_bps if bps >= least_bps and host != back]
 
     def _public_hosts(self, task: MappingTask, placed: int) -> list[Host]:
-        """Return the other hosts on the public network that have the next service, or the task's sink (R3)."""
+        """Return the other hosts on the public network with the next service, or the task's sink (R3)."""
         if placed < len(task.services):
             return [host for host in self._directory.having(task.services[placed]) if host != self.host]
         reached = task.sink in self._directory.having(SINK) and task.sink != self.host
         return [task.sink] if reached else []
 
     def _some_of(self, ways: list[tuple[Stop, list[Host]]]) -> list[tuple[Stop, list[Host]]]:
-        """Return as many of the hosts that a map may go to as the rules say, drawn at random."""
+        """Return ``neighbours`` random hosts among the permitted hosts of a map."""
         targets = [(stop, host) for stop, receivers in ways for host in receivers]
         if len(targets) <= self.rules.neighbours:
             return ways
@@ -317,7 +321,7 @@ class MapManager:
 
 
 def _used(task: MappingTask, stop: Stop, host: Host) -> tuple[float, dict[tuple[Network, Host], float]]:
-    """What a map has on a host: capacity, and bits per second to a neighbour, or to the public network (-1)."""
+    """Return a map's use of a host: capacity, and bits per second to a neighbour, or to the public network (-1)."""
     need, used, after = 0.0, dict[tuple[Network, Host], float](), host
     for at in stop.chain():
         if at.host == host:

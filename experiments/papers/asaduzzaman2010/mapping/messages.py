@@ -1,7 +1,7 @@
-"""What hosts say to each other while tasks are mapped and resources reserved.
+"""Messages of hosts while tasks are mapped and resources are reserved.
 
-A map grows as a chain of *stops*, the last first: a host, how many components are placed when the map leaves it, and
-over which network it does. The rest of a stop sums up the chain, so that the next host need not walk it.
+A map grows as a chain of *stops*, the last stop first. A stop has a host, the number of placed components when the map
+leaves the host, and the network over which it leaves. The remaining fields sum up the chain for the next host.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ T = TypeVar("T")
 Network = Literal["dedicated", "public", "control"]
 DEDICATED: Final = "dedicated"
 PUBLIC: Final = "public"
-CONTROL: Final = "control"  # between any two hosts, for what no task's data takes
+CONTROL: Final = "control"  # between any two hosts, for messages without a task's data
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """Where a map has been last, and what it comes to on leaving.
+    """Last visited host of a map, with the sums of the map when it leaves the host.
 
-    ``empty``: hosts since a component was placed that only pass it on. ``public``, ``dedicated``: hops so far.
-    ``links``: the sum of the links' costs. ``load``: the sum of the load factors of ``hosts`` hosts, ``seen`` has a bit
-    for each.
+    ``empty``: hosts that only pass the map on, since a component was placed. ``public``, ``dedicated``: hops so far.
+    ``links``: the sum of the links' costs. ``load``: the sum of the load factors of ``hosts`` hosts. ``seen`` has a bit
+    for each host.
     """
 
     host: Host
@@ -41,7 +41,7 @@ class Stop(msgspec.Struct, frozen=True, gc=False):
     before: Stop | None
 
     def chain(self) -> Iterator[Stop]:
-        """From the last stop to the first."""
+        """Yield the stops from the last to the first."""
         at: Stop | None = self
         while at is not None:
             yield at
@@ -49,8 +49,9 @@ class Stop(msgspec.Struct, frozen=True, gc=False):
 
 
 class Leg(msgspec.Struct, frozen=True):
-    """A visit of a finished map: the components ``first`` to before ``placed`` are on the host, which sends their
-    output on ``via`` a network to the next visit's host (the last visit: to nobody)."""
+    """Visit of a finished map. The host has the components ``first`` to before ``placed``, and sends the output over
+    ``via`` to the next visit's host. The last visit sends nothing.
+    """
 
     host: Host
     first: int
@@ -59,15 +60,16 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 class FinishedMap(msgspec.Struct, frozen=True):
-    """A finished map: its visits from source to sink, and what it costs."""
+    """Finished map: the visits from source to sink, and the cost."""
 
     legs: tuple[Leg, ...]
     cost: float
 
 
 class Map(msgspec.Struct, frozen=True, gc=False):
-    """A map that its receiver may extend; ``number``: the sender's of this task. ``spec``: where the receiver may not
-    know it."""
+    """Map that the receiver may extend. ``number``: of the sender's maps of the task. ``spec``: the task, if the
+    receiver may not know it.
+    """
 
     task: int
     sender: Host
@@ -78,7 +80,7 @@ class Map(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """The answer to the map of that number; ``final``: and its sender has nothing more to do, and may forget."""
+    """Answer to the map ``number``. ``final``: the answering host has nothing left to do, and may forget the task."""
 
     task: int
     sender: Host
@@ -88,8 +90,9 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Along(msgspec.Struct, Generic[T], frozen=True):
-    """To the hosts of an attempt, visit by visit; ``task``: what it needs, or the number of one that they know; ``at``:
-    the receiver's visit."""
+    """Message along the hosts of an attempt, visit by visit. ``task``: the specification, or the number of a known
+    task. ``at``: the receiver's visit.
+    """
 
     task: T
     attempt: int
@@ -98,38 +101,38 @@ class _Along(msgspec.Struct, Generic[T], frozen=True):
 
 
 class ReservationProbe(_Along[MappingTask], frozen=True):
-    """To reserve what the visit needs; it goes from the sink to the source."""
+    """Request to reserve the needs of the visit, from the sink to the source."""
 
 
 class Renew(_Along[MappingTask], frozen=True):
-    """The task runs, or goes on: leases are prolonged; it goes from the source to the sink."""
+    """Request to prolong the leases of a running task, from the source to the sink."""
 
 
 class Rollback(_Along[int], frozen=True):
-    """What was reserved for an attempt is to be released; it goes from where that failed to the sink."""
+    """Request to release the reservations of an attempt, from the host where it failed to the sink."""
 
 
 class Release(_Along[int], frozen=True):
-    """The task is over; it goes from the source to the sink."""
+    """Report that the task is over, from the source to the sink."""
 
 
 class _ToSource(msgspec.Struct, frozen=True):
-    """Of an attempt that runs."""
+    """Report to the source about an attempt that runs."""
 
     task: int
     attempt: int
 
 
 class RenewalDone(_ToSource, frozen=True):
-    """The sink has the renewal: every host on the way has what it needs."""
+    """Report that the renewal is at the sink, so that every host on the path holds the needs of the task."""
 
 
 class Broken(_ToSource, frozen=True):
-    """A host on the way cannot carry the task any more."""
+    """Report that a host on the path can no longer carry the task."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What a host says of itself: its services, and whether it is on the public network."""
+    """Directory entry of a host: its services, and whether it is on the public network."""
 
     host: Host
     services: frozenset[int]
@@ -138,7 +141,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class DirectoryGossip(msgspec.Struct, frozen=True):
-    """What a host knows of others and of itself; ``answer``: which its receiver does not, as far as its own showed."""
+    """Entries that a host knows, of every host. ``answer``: only entries that the receiver's message lacked."""
 
     sender: Host
     entries: tuple[Entry, ...]
@@ -149,7 +152,7 @@ Message = Map | Ack | DirectoryGossip | ReservationProbe | Rollback | Renew | Re
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
-    """A command: a message for a host over a network, after it has waited."""
+    """Command to send a message to a host over a network, after a wait."""
 
     to: Host
     via: Network
@@ -158,9 +161,9 @@ class Transmit(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
-    """A note: what the sink, or (``running``) the source, knows to have become of a task.
+    """Note about the state of a task, from the sink, or from the source (``running``, ``ended``).
 
-    ``mapped``: how many maps the sink was told of.
+    ``mapped``: the number of maps that arrived at the sink.
     """
 
     task: int

@@ -1,10 +1,10 @@
-"""Which flows of a host go over which kind of link in the next period: Algorithm 4.
+"""Choice of the kind of link for each flow of a host in the next period: Algorithm 4.
 
-- R1: flows are grouped by the next host; of a group those with the highest priority have the direct dedicated link,
-  until its capacity is used;
-- R2: of the others those whose budget pays for hosts in between keep their dedicated path through these, or look for
-  one, and are on the public network until it is reserved;
-- R3: what is left is on the public network.
+- R1: Flows are grouped by the next host. The flows of a group with the highest priority get the direct dedicated link,
+  until its capacity is used.
+- R2: If the budget of a remaining flow pays for hosts in between, the flow keeps its dedicated path through such hosts,
+  or a path is searched. The flow is on the public network until the path is reserved.
+- R3: Every other flow is on the public network.
 
 The priority is the price per byte times the rate that the flow needs in the next period to catch up.
 
@@ -26,9 +26,9 @@ Choice = Literal["direct", "relayed", "search", "public"]
 
 
 class OutgoingFlow(msgspec.Struct, frozen=True):
-    """An edge of a running task on its way to the next host, as the host that sends it sees it.
+    """Edge of a running task on its way to the next host, as the sending host sees it.
 
-    ``behind_bits``: less than what should have been sent by now. ``most_empty``: hosts in between that it may pay for.
+    ``behind_bits``: how much less was sent than was due. ``most_empty``: hosts in between that the flow may pay for.
     """
 
     key: int
@@ -40,14 +40,14 @@ class OutgoingFlow(msgspec.Struct, frozen=True):
     price: float = 1.0
 
     def priority(self, period_s: float) -> float:
-        """Price per byte times the rate needed."""
+        """Return the price per byte times the needed rate."""
         return self.price * (self.rate_bps + self.behind_bits / period_s)
 
 
 def reallocate(flows: Sequence[OutgoingFlow], room_bps: Mapping[Host, float], period_s: float) -> dict[int, Choice]:
-    """By the flows' keys, what each is to be on; ``room_bps``: of direct links, what their own flows may have of them.
+    """Return each flow's new kind of link, by the flow's key. ``room_bps``: rates of direct links for these flows.
 
-    Among flows of one priority those stay that are on the link.
+    Among flows of one priority, flows on the direct link stay.
     """
     left = dict(room_bps)
     choices: dict[int, Choice] = {}

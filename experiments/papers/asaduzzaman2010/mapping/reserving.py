@@ -1,14 +1,14 @@
-"""A host's part in reserving what a map needs: from the sink to the source, for a time, and all of it or nothing.
+"""Part of a host in the reservation of a map: from the sink to the source, for a time, and all or nothing.
 
-- R1: a probe goes from the sink to the source; a host that cannot give what its visit needs sends a rollback to where
-  the probe came from, and the sink probes the next map;
-- R2: the source alone admits a task, and once; from then on it renews leases along the way, at once and every third of
-  a lease, until the task ends;
-- R3: a host that holds nothing for a renewal, because its lease ended, takes it anew, or says that the task is broken;
-- R4: the sink answers the renewals of the attempt that it knows to run, and says of any other that it is broken; a
-  source that was not answered for a lease, or was told that the task is broken, ends it and releases what it holds;
-- R5: what nobody renews is released when its lease ends, so a lost message leaves nothing behind;
-- R6: a sink that is not answered in ``probe_s`` probes the next map; what the source then says is what counts.
+- R1: A probe goes from the sink to the source. A host that cannot give the visit's needs sends a rollback back along
+  the path, and the sink probes the next map.
+- R2: Only the source admits a task, and only once. From then on the source renews leases along the path, at once and
+  every third of a lease, until the task ends.
+- R3: A host whose lease has ended at a renewal reserves anew, or reports that the task is broken.
+- R4: The sink answers renewals of the attempt that the sink knows to run, and reports other attempts as broken. A
+  source without an answer for a lease, or with a report of a broken task, ends the task and releases the holdings.
+- R5: Holdings without a renewal are released when the lease ends, so a lost message leaves nothing behind.
+- R6: A sink without an answer in ``probe_s`` probes the next map. A later message of the source decides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RENEWALS = 3  # in a lease: two of them may be lost
 
 
 class _Seeking(msgspec.Struct):
-    """A sink that looks for a map that can be reserved."""
+    """Task at the sink, while the sink looks for a map to reserve."""
 
     task: MappingTask
     maps: list[FinishedMap]
@@ -50,7 +50,7 @@ class _Seeking(msgspec.Struct):
 
 
 class _Running(msgspec.Struct):
-    """A source whose task runs."""
+    """Running task at the source."""
 
     task: MappingTask
     attempt: int
@@ -60,7 +60,7 @@ class _Running(msgspec.Struct):
 
 
 class Reservations:
-    """Of one host."""
+    """Reservations of one host as source, sink or host on the path of tasks."""
 
     def __init__(self, host: Host, resources: Resources, rules: Rules) -> None:
         self.host, self.rules = host, rules
@@ -68,22 +68,22 @@ class Reservations:
         self._resources = resources
         self._seeking: dict[int, _Seeking] = {}
         self._running: dict[int, _Running] = {}
-        self._admitted: dict[int, int] = {}  # tasks whose sinks are here and that run, with their attempts
-        self._over: dict[int, float] = {}  # tasks that have run from here, and when they ended
+        self._admitted: dict[int, int] = {}  # running tasks whose sinks are here, with their attempts
+        self._over: dict[int, float] = {}  # ended tasks whose sources are here, with the times of their ends
 
     @property
     def running(self) -> dict[int, FinishedMap]:
-        """The tasks that begin here and run, with the map that each has."""
+        """Running tasks from this source, with their maps."""
         return {number: running.found for number, running in self._running.items()}
 
     def seek(self, task: MappingTask, maps: list[FinishedMap], now: float, out: list[Transmit]) -> None:
-        """Reserve the first of these maps that can be reserved, for a task whose sink is here."""
+        """Reserve the first map with room, for a task whose sink is here."""
         self._note(TaskOutcome(task.number, "mapped", mapped=len(maps)))
         self._seeking[task.number] = _Seeking(task, maps[: self.rules.attempts], -1, now)
         self._next(task.number, now, out)
 
     def end(self, number: int, now: float, out: list[Transmit]) -> None:
-        """A task that begins here has ended: release what it holds."""
+        """End a task from this source, and release the holdings."""
         if (running := self._running.pop(number, None)) is None:
             return
         self._over[number] = now
@@ -92,12 +92,12 @@ class Reservations:
         out.append(self._onward(Release(number, running.attempt, running.found, 1), running.found, 0, 1))
 
     def cut(self, to: Host, out: list[Transmit]) -> None:
-        """The dedicated link to a neighbour is gone: who holds some of it is told."""
+        """Handle the loss of the dedicated link to a neighbour: release the holdings, and notify the sources."""
         for key in self._resources.cut(to):
             self._lose(key, out)
 
     def tick(self, now: float, out: list[Transmit]) -> None:
-        """Renew, give up, and release what nobody renews."""
+        """Renew leases, end tasks without answers, and release what was not renewed."""
         for running in [*self._running.values()]:
             if now - running.kept_s >= self.rules.lease_s:
                 self.end(running.task.number, now, out)  # R4: the sink has not answered for the time of a lease
@@ -112,7 +112,7 @@ class Reservations:
                 self._next(number, now, out)  # R6: the sink was not answered in time
 
     def handle(self, message: Message, now: float, out: list[Transmit]) -> None:
-        """What a message on reservations makes it send."""
+        """Handle a message about reservations."""
         match message:
             case ReservationProbe():
                 self._on_probe(message, now, out)
@@ -134,7 +134,7 @@ class Reservations:
     # --- the sink -------------------------------------------------------------------------------------
 
     def _next(self, number: int, now: float, out: list[Transmit]) -> None:
-        """Probe the next map; there is none: the task is rejected."""
+        """Probe the next map. If there is none, the task is rejected."""
         seeking = self._seeking[number]
         seeking.attempt += 1
         seeking.asked_s = now
@@ -161,7 +161,7 @@ class Reservations:
         admitted = task.number in self._running or task.number in self._over
         if (at == 0 and admitted) or not self._take(task, attempt, mapping, at, now + self.rules.probe_s):
             if at == 0 and (running := self._running.get(task.number)) is not None and running.attempt == attempt:
-                return  # the same probe once more
+                return  # a repeated probe
             self._resources.release(key)  # R1: the visit cannot be reserved: a rollback goes towards the sink
             if at + 1 < len(mapping.legs):
                 out.append(self._onward(Rollback(task.number, attempt, mapping, at + 1), mapping, at, at + 1))
@@ -197,7 +197,7 @@ class Reservations:
             self._notify_source(mapping, (RenewalDone if admitted else Broken)(task.number, attempt), out)
 
     def _take(self, task: MappingTask, attempt: int, found: FinishedMap, at: int, until_s: float) -> bool:
-        """Hold what a visit needs."""
+        """Hold the needs of a visit. Return whether there was room."""
         leg = found.legs[at]
         ways: Iterable[tuple[Network, Host, float]] = ()
         if at + 1 < len(found.legs):
@@ -206,13 +206,13 @@ class Reservations:
         return self._resources.take((task.number, attempt), at, need, ways, until_s, found)
 
     def _free(self, key: Key) -> None:
-        """Release what is held, and forget that the task runs."""
+        """Release the holdings of a key, and forget that the task runs."""
         self._resources.release(key)
         if self._admitted.get(key[0]) == key[1]:
             del self._admitted[key[0]]
 
     def _lose(self, key: Key, out: list[Transmit]) -> None:
-        """What is held cannot be used: release it, and tell the source."""
+        """Release holdings that are useless now, and notify the source."""
         mapping: FinishedMap = self._resources.held[key].context
         self._free(key)
         self._notify_source(mapping, Broken(*key), out)
@@ -222,7 +222,7 @@ class Reservations:
         out.append(Transmit(source, CONTROL, 0.0, message))
 
     def _onward(self, message: Message, found: FinishedMap, at: int, to: int) -> Transmit:
-        """To the next visit, or to the one before, over what joins them."""
+        """Return a message to the next or the previous visit, over the network that joins the visits."""
         via = found.legs[min(at, to)].via
         return Transmit(found.legs[to].host, DEDICATED if via == DEDICATED else CONTROL, 0.0, message)
 

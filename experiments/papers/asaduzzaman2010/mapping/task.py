@@ -1,9 +1,9 @@
-"""What is mapped, and on what: a task, and a platform of hosts that dedicated links and the public network join.
+"""Tasks to map, and platforms of hosts that dedicated links and the public network join.
 
-A task is a path: its source's data goes through components, each with the *service* that it needs, to its sink. *Edge*
-``i`` leads to component ``i``, counted from 0; the last one leads to the sink. Hosts and services are numbers. A
-dedicated link has a rate each way, of which the host at its end gives parts away; of the public network a host gives
-away its uplink alone.
+A task is a path. The source's data goes through components, each with a required *service*, to the sink. *Edge* ``i``
+leads to component ``i``, counted from 0, and the last edge leads to the sink. Hosts and services are numbers. A
+dedicated link has a rate in each direction, of which the sending host gives parts away. On the public network a host
+gives away only the uplink.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import msgspec
 from thalweg.middleware.errors import UsageError
 
 Host = int
-HOST_LIMIT = 1_000_000  # a map has a bit for each host it has been at
-SINK = -1  # the service, in a directory, of every host on the public network
+HOST_LIMIT = 1_000_000  # a map has a bit for each visited host
+SINK = -1  # in a directory, the service of every host on the public network
 
 
 class MappingTask(msgspec.Struct, frozen=True):
-    """A task's specification.
+    """Specification of a task.
 
-    ``services``, ``needs``: of every component, what it is and what of a host's capacity it takes. ``rates_bps``: of
-    every edge, one more. ``budget``, ``forwarding``: what a component may pay for a byte on its way to the next, and
-    what a host wants for passing on a byte that it does not process.
+    ``services``, ``needs``: of every component, the service and the required host capacity. ``rates_bps``: of every
+    edge, one more than components. ``budget``: what a component may pay for a byte on the way to the next.
+    ``forwarding``: the price of a host for passing on a byte without processing.
     """
 
     number: int
@@ -40,11 +40,11 @@ class MappingTask(msgspec.Struct, frozen=True):
 
     @property
     def most_empty(self) -> int:
-        """How many hosts an edge may go through that do nothing but pass it on (``max_null``)."""
+        """Number of hosts on an edge that only pass data on, at most (``max_null``)."""
         return int(min(HOST_LIMIT, self.budget / self.forwarding + 1e-9))
 
     def check(self) -> MappingTask:
-        """Return self; UsageError for what no task has."""
+        """Return self. Raise UsageError for an invalid task."""
         label = f"task {self.number}"
         if self.source == self.sink:
             raise UsageError(f"{label} has its source and its sink on host {self.source}; give it two hosts")
@@ -64,7 +64,7 @@ class MappingTask(msgspec.Struct, frozen=True):
 
 
 class Dedicated(msgspec.Struct, frozen=True):
-    """A dedicated link between two hosts; ``cost``: of its use by an edge, for costs that are sums over links."""
+    """Dedicated link between two hosts. ``cost``: of its use by an edge, for costs that are sums over links."""
 
     one: Host
     other: Host
@@ -74,7 +74,7 @@ class Dedicated(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A host: what it can take, which services it has, and its share in the public network (0: it is not on it)."""
+    """Host with capacity, services, and rates on the public network (0: not on the public network)."""
 
     capacity: float
     services: frozenset[int]
@@ -83,15 +83,16 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Platform(msgspec.Struct, frozen=True):
-    """All hosts by their numbers, and the dedicated links; ``public_s``: by the two hosts' numbers, the smaller first,
-    the delay over the public network, 0 where nothing is said."""
+    """Hosts by number, and dedicated links. ``public_s``: delays over the public network, by the two hosts' numbers,
+    the smaller first, and 0 by default.
+    """
 
     servers: tuple[Server, ...]
     links: tuple[Dedicated, ...] = ()
     public_s: Mapping[tuple[Host, Host], float] = {}
 
     def check(self, *tasks: MappingTask) -> Platform:
-        """Return self; UsageError for what no platform has, and for tasks that ask for what is not there."""
+        """Return self. Raise UsageError for an invalid platform, and for tasks that name unknown hosts or services."""
         if len(self.servers) > HOST_LIMIT:
             raise UsageError(f"a platform has {len(self.servers)} hosts; give at most {HOST_LIMIT}")
         for number, server in enumerate(self.servers):
@@ -122,5 +123,5 @@ class Platform(msgspec.Struct, frozen=True):
 
 
 def ends(one: Host, other: Host) -> tuple[Host, Host]:
-    """A pair of hosts, the smaller first."""
+    """Return a pair of hosts, the smaller first."""
     return (one, other) if one < other else (other, one)

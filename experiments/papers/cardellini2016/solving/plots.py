@@ -1,4 +1,4 @@
-"""Pictures of Figures 9 and 10: times over each factor, and what samples of candidates cost."""
+"""Pictures of Figures 9 and 10: times over each factor, and the cost of samples of candidates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One problem of Cardellini et al. (2016), section 7.3: how long it takes, and what sampling candidates costs.
+"""Trial of one problem of Cardellini et al. (2016), section 7.3: time to solve, and cost of sampling candidates.
 
-Operators and hosts are alike (Table 2), and nothing is pinned. Execution is R_i = 1 s an operator, which is the same
-everywhere, so that of two placements only network delays differ; both are told.
+Operators and hosts are alike (Table 2), and nothing is pinned. Execution takes R_i = 1 s per operator everywhere, so
+two placements differ only in network delays. Both R and the network delay are recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES: Mapping[str, Callable[[int], tuple[int, ...]]] = {"sequential": sequenti
 
 
 class Solving(Trial, frozen=True, kw_only=True):
-    """A draw of delays, the application's shape, sizes, and the share of hosts that an operator may be on."""
+    """Draw of delays, the application's shape, sizes, and the share of hosts that an operator may be on."""
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.cardellini2016.solving.solving:solve_one"
@@ -39,8 +39,9 @@ class Solving(Trial, frozen=True, kw_only=True):
 
 
 class Answered(Outcome, frozen=True, kw_only=True):
-    """Wall-clock seconds, whether the placement is proven the best, R and the network delay of its longest way, and of
-    the same with all candidates. ``gap``: how far the bound is below R, as a share of the network delay.
+    """Wall-clock seconds, R, and network delay of the longest path, with the sample and (``full``) with all candidates.
+
+    ``proven``: the placement is the best. ``gap``: how far the bound is below R, as a share of the network delay.
     """
 
     solve_s: float | None = None
@@ -58,7 +59,7 @@ Solving.outcome = Answered
 
 
 def solve_one(trial: Solving) -> Answered:
-    """Solve it; UsageError for a shape that is none."""
+    """Run one trial. Raise UsageError for an unknown shape."""
     if trial.shape not in SHAPES:
         raise UsageError(f"{trial.shape!r} is no shape of this study; {nearest(trial.shape, SHAPES)}")
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
@@ -86,7 +87,7 @@ def solve_one(trial: Solving) -> Answered:
 
 @cache
 def _load(shape: str) -> None:
-    """Solve a small one, once a process: what is loaded for the first takes longer than to solve it."""
+    """Solve a small problem once per process, as loading takes longer than the first solution."""
     small = table_2(np.random.default_rng(0), SHAPES[shape](6), 4, 2)
     _timed(small, OdpLimits())
     _timed(sampled(small, 0.75, np.random.default_rng(0)), OdpLimits(structure=False))

@@ -1,7 +1,7 @@
-"""Figures 9 and 10 of Cardellini et al. (2016): how long the optimum takes, and what sampling candidates costs.
+"""Figures 9 and 10 of Cardellini et al. (2016): time to find the optimum, and cost of sampling candidates.
 
-The paper's times are those of CPLEX on four processors; of its curves nothing is read off. Here structure is used where
-there is some: the sequential application is a walk over hosts, the fat one an assignment between two hubs.
+The paper's times are of CPLEX on four processors. No value is read off a curve. Here structure is used if there is
+some: the sequential application is a walk over hosts, the fat one an assignment between two hubs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FEW, MANY = {"operators": 20, "hosts": 50}, {"operators": 50, "hosts": 20}  # Sc
 
 
 class Problem(Arm, frozen=True, order=True):
-    """A shape, and what it is solved with."""
+    """Shape of a problem, and its sizes and share of candidates."""
 
     shape: str
     operators: int = 20
@@ -48,12 +48,12 @@ class Problem(Arm, frozen=True, order=True):
 
 
 def problems(*listed: dict[str, Any]) -> Listed:
-    """Those that are listed, each with both shapes."""
+    """Return the listed problems with both shapes."""
     return Listed(tuple(Problem(shape, **given) for shape, given in itertools.product(SHAPES, listed)))
 
 
 def at(shape: str, column: str, **given: Any) -> Value:
-    """A column of that arm."""
+    """Return a column of a shape's arm, as a function of the result."""
 
     def found(result: Result) -> Pooled:
         value: Pooled | None = next((r.value(column) for r in result.rows if r.arm == Problem(shape, **given)), None)
@@ -66,7 +66,7 @@ def at(shape: str, column: str, **given: Any) -> Value:
 
 @check
 def _sooner(result: Result, shape: str) -> Finding:
-    """Fifty hosts and twenty operators are solved sooner than twenty hosts and fifty operators."""
+    """Check that fifty hosts and twenty operators are solved sooner than twenty hosts and fifty operators."""
     ratio = over(at(shape, "solve_ms", **MANY)(result), at(shape, "solve_ms", **FEW)(result))
     good = each(ratio, lambda one: one > 1)
     return Finding(ratio.mean > 1, f"{spread(ratio)} times as fast", {"ratio": ratio.mean}, good)
@@ -74,7 +74,7 @@ def _sooner(result: Result, shape: str) -> Finding:
 
 @check
 def _falls(result: Result, shape: str) -> Finding:
-    """The time falls with capacity."""
+    """Check that the time is less at the largest capacity than at the least."""
     times = {of: at(shape, "solve_ms", capacity=of)(result) for of in VARIED["capacity"].values}
     first, last = times[min(times)], times[max(times)]
     detail = ", ".join(f"{spread(value)} ms with {of}" for of, value in times.items())
@@ -83,9 +83,9 @@ def _falls(result: Result, shape: str) -> Finding:
 
 @check
 def _proven(result: Result, shape: str) -> Finding:
-    """Every problem of a shape is proven, and in the goal's time."""
+    """Check that every problem of a shape is proven, and in the goal's time."""
     rows = [row for row in result.rows if row.arm.shape == shape and row.arm.share == 1]
-    if not rows or any(row.solve_ms is None for row in rows):  # of which no trial finished
+    if not rows or any(row.solve_ms is None for row in rows):  # no trial of a row finished
         raise missing(*(_problem(row, result) for row in rows if row.solve_ms is None), *([] if rows else [shape]))
     proven = min(row.proven.mean for row in rows)
     slowest = max(rows, key=lambda row: row.solve_ms.mean)
@@ -96,13 +96,13 @@ def _proven(result: Result, shape: str) -> Finding:
 
 
 def _degraded(shape: str, column: str, low: float, high: float) -> Check:
-    """With a fifth of the candidates a column is so many times what it is with all."""
+    """Return the check of a ratio column with a fifth of the candidates: it is between two numbers."""
     return between(at(shape, column, **MANY, share=0.2), low, high, column, "{} times")
 
 
 @check
 def _faster(result: Result) -> Finding:
-    """With less than 40 % of the candidates both shapes are solved sooner."""
+    """Check that both shapes are solved sooner with a fifth of the candidates."""
     ratios = {shape: at(shape, "times_faster", **MANY, share=0.2)(result) for shape in SHAPES}
     detail = ", ".join(f"{shape} {spread(value, 4)} times as fast" for shape, value in ratios.items())
     numbers = {shape: value.mean for shape, value in ratios.items()}
@@ -110,7 +110,7 @@ def _faster(result: Result) -> Finding:
 
 
 def _problem(row: Any, result: Any) -> str:
-    """A cell: ``fat 50 × 20`` operators and hosts, with places a host or candidates where these are not as usual."""
+    """Return a cell like ``fat 50 × 20``, operators and hosts, with unusual places per host or candidates."""
     arm = row.arm
     places = f", {arm.capacity} places" if arm.capacity != USUAL["capacity"] else ""
     return f"{arm.shape} {arm.operators} × {arm.hosts}{places}" + (f", {arm.share:.0%}" if arm.share < 1 else "")

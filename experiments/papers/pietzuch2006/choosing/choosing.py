@@ -1,11 +1,11 @@
-"""A query whose operator is placed on one of nineteen hosts (Pietzuch et al., 2006, section 4.3), beside every choice.
+"""Trial of a query whose operator is placed on one of nineteen hosts (Pietzuch et al., 2006, section 4.3).
 
-Hosts are drawn from a latency matrix; three of them are two producers and the consumer. The operator gives 12 % of what
-it takes. It is placed by coordinates that all hosts of the matrix have found among themselves; what it uses there is
-compared with what it would use on each of the nineteen in turn.
+Hosts are drawn from a latency matrix. Three of the hosts are two producers and the consumer. The operator's output is
+12 % of its inputs. The operator is placed by coordinates that all hosts of the matrix have found among themselves. The
+usage there is compared with the usage on each of the nineteen hosts in turn.
 
-On a testbed the hosts are really there, and data flows. ``cost-space`` is the planner of that name then, which knows
-nothing but the latencies that the nineteen measure.
+On a testbed the hosts are real processes, and data flows. ``cost-space`` is then the planner of that name, which knows
+only the latencies that the nineteen hosts measure.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ HOSTS = 19
 PERCENT, RATE_HZ, WORDS = 12, 1.0, 10  # "a measured selectivity of 12%"; partitions a second of a producer, of 8 KB
 PRODUCER_BYTES = 8_000.0 * RATE_HZ
 PARTITIONS = 25
-OPERATOR, CONSUMER = 2, 3  # nodes; those before are the producers
+OPERATOR, CONSUMER = 2, 3  # nodes; nodes 0 and 1 are the producers
 NOWHERE: Final = "none"
 
 
 class Choosing(Trial, frozen=True, kw_only=True):
-    """A draw of hosts (``pool_seed``, ``configuration``) on the matrix ``pool``; ``measured``: between how many hosts
-    ``cost-space`` asks for latencies. ``testbed``: where data flows, if anywhere."""
+    """Draw of hosts (``pool_seed``, ``configuration``) on the matrix ``pool``, and the placement. ``measured``: the
+    number of hosts between which ``cost-space`` asks for latencies. ``testbed``: where data flows, if anywhere.
+    """
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.pietzuch2006.choosing.choosing:choose"
@@ -50,8 +51,10 @@ class Choosing(Trial, frozen=True, kw_only=True):
 
 
 class Chosen(Outcome, frozen=True, kw_only=True):
-    """``usage_bytes``: in transit, on a testbed by what flowed; ``best_bytes``: on the best of the hosts. ``rank``: of
-    the host chosen, 1 for the best. ``equal``: on a testbed, whether what came is what a single machine makes."""
+    """Usage of the chosen host. ``usage_bytes``: in transit, on a testbed as measured. ``best_bytes``: on the best
+    host. ``rank``: of the chosen host, 1 for the best. ``equal``: on a testbed, whether the results equal those of a
+    single machine.
+    """
 
     usage_bytes: float | None = None
     best_bytes: float | None = None
@@ -83,7 +86,7 @@ OURS = {"estimates-only": _estimates, "cost-space": _cost_space}
 
 
 def choose(trial: Choosing) -> Chosen:
-    """Place one query, and run it where there is a testbed; UsageError for a placement that is none."""
+    """Place one query, and run it if there is a testbed. Raise UsageError for an unknown placement."""
     known = {**PLACEMENTS, **OURS}
     if trial.placement not in known:
         raise UsageError(f"{trial.placement!r} is no placement of this study; {nearest(trial.placement, known)}")
@@ -94,7 +97,7 @@ def choose(trial: Choosing) -> Chosen:
     hosts = random.choice(len(at.latency_s), HOSTS, replace=False).tolist()
     streams = QueryStream(0, OPERATOR, PRODUCER_BYTES), QueryStream(1, OPERATOR, PRODUCER_BYTES)
     out = QueryStream(OPERATOR, CONSUMER, 2 * PRODUCER_BYTES * PERCENT / 100)
-    query = Query((*streams, out), {0: 0, 1: 1, CONSUMER: HOSTS - 1}).check()  # numbers among the hosts that are drawn
+    query = Query((*streams, out), {0: 0, 1: 1, CONSUMER: HOSTS - 1}).check()  # numbers among the drawn hosts
     latency_s = at.latency_s[np.ix_(hosts, hosts)]
     usages = [query.usage([0, 1, host, HOSTS - 1], latency_s) for host in range(HOSTS)]
     names = [*map(name_of, hosts[:-1]), CLIENT]
@@ -108,7 +111,7 @@ def choose(trial: Choosing) -> Chosen:
 
 
 def _flowing(trial: Choosing, names: list[str], links: Mapping[Link, float], planned: int) -> tuple[float, int, bool]:
-    """What is used while data flows, on which of the hosts the operator is, and whether what came is right."""
+    """Run the query. Return the usage, the number of the operator's host, and whether the results are right."""
     graph = Dataflow()
     producers = [
         graph.source(

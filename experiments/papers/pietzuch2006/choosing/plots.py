@@ -1,4 +1,4 @@
-"""A picture of Figure 14: on which share of the draws the usage is how near to the best host's."""
+"""Picture of Figure 14: the distribution over draws of the usage over the best host's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Figure 14 of Pietzuch et al. (2006): an operator on one of nineteen hosts, beside every choice.
+"""Figure 14 of Pietzuch et al. (2006): an operator on one of nineteen hosts, compared with every choice.
 
-The paper shows one query. Here a pool is a draw of hosts, from those of a latency matrix.
+The paper shows one query. Here a pool is a draw of hosts from a latency matrix.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from thalweg.experiments.papers.tables import finished
 from thalweg.experiments.sweeps.trial import Arm
 
 DRAWS = 1000
-CLOSE, GOAL = 1.1, 95.0  # times the best host's usage, and on which percentage of the draws: of ours
+CLOSE, GOAL = 1.1, 95.0  # our goal: at most so many times the best host's usage, on so many percent of the draws
 LOWEST = 5  # of nineteen: "one of the lowest"
 
 
 class Chooser(Arm, frozen=True, order=True):
-    """A placement."""
+    """Placement of the operator."""
 
     placement: str
 
 
 def _on(placement: str, column: str, bound: float) -> Check:
-    """A share of the draws, in percent, is at least so large."""
+    """Return the check that a share of the draws, in percent, is at least ``bound``."""
     says = f"{{}} % of the draws, wanted {bound:g} %"
     return between(of(placement, column), bound, 100, column, says, digits=0)
 

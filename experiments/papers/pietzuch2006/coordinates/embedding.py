@@ -1,9 +1,9 @@
-"""Coordinates that hosts find among themselves, beside measured latencies (Pietzuch et al., 2006, section 3.1.1).
+"""Trial of coordinates that hosts find among themselves, against latencies (Pietzuch et al., 2006, section 3.1.1).
 
-Hosts are those of a latency matrix. Each measures 64 others at random, one a round, and keeps to them. What it measures
-is the matrix' latency (*medians*); or that times how a measured link's round trips scatter above their 20th percentile,
-one after the other, each link of the matrix like another link of the series (*scattered*); or the 20th percentile of
-the last ten of those (*filtered*).
+Hosts are from a latency matrix. Each host measures 64 random neighbours, one per round, and keeps them. A measurement
+is the matrix' latency (*medians*). A *scattered* measurement multiplies the latency by a round trip of a measured link
+over the link's 20th percentile, in time order. Each link of the matrix follows a random link of the series. A
+*filtered* measurement is the 20th percentile of the last ten scattered ones.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from thalweg.middleware.network.coordinates import Coordinates, baseline
 
 NEIGHBOURS = 64
 KEPT = 10  # measurements of a link
-LAST = 32  # rounds over which it is told how far hosts still move
+LAST = 32  # rounds at the end, over which the movement of hosts is averaged
 SERIES = "seattle16_rtt_ms"
 SAMPLES = ("medians", "scattered", "filtered")
 SPACES = {"plain": False, "heights": True}
 
 
 class Embedding(Trial, frozen=True, kw_only=True):
-    """Coordinates of the hosts of the matrix ``pool`` after ``rounds``; ``pool_seed`` draws who measures whom."""
+    """Coordinates of the hosts of the matrix ``pool`` after ``rounds``. ``pool_seed`` draws the hosts' neighbours."""
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.pietzuch2006.coordinates.embedding:embed"
@@ -42,8 +42,9 @@ class Embedding(Trial, frozen=True, kw_only=True):
 
 
 class Embedded(Outcome, frozen=True, kw_only=True):
-    """``error``: the median over pairs of how far the distance is from the latency, of it. ``moved_s``: how far a host
-    moves in a round, the mean of the last ones."""
+    """Accuracy of the coordinates. ``error``: the median over pairs of the relative difference of distance and latency.
+    ``moved_s``: the movement of a host in a round, in the mean of the last rounds.
+    """
 
     error: float | None = None
     moved_s: float | None = None
@@ -54,14 +55,14 @@ Embedding.outcome = Embedded
 
 @lru_cache(maxsize=2)
 def matrix(pool: str) -> Floats:
-    """Round trips in seconds, (n, n); nan where nothing was measured, and from a host to itself."""
-    found: Floats = read_grid(find_set(pool, "latency", Path()), "latency").values
-    return np.where(np.eye(len(found), dtype=bool) | (found <= 0), np.nan, found)
+    """Return round trips in seconds, (n, n). Pairs without a measurement, and the diagonal, are nan."""
+    round_trips_s: Floats = read_grid(find_set(pool, "latency", Path()), "latency").values
+    return np.where(np.eye(len(round_trips_s), dtype=bool) | (round_trips_s <= 0), np.nan, round_trips_s)
 
 
 @lru_cache(maxsize=1)
 def scatter() -> Floats:
-    """How many times a link's 20th percentile its round trips are, (links, slices)."""
+    """Return the round trips of every link of the series over the link's 20th percentile, (links, slices)."""
     series = read_series(find_set(f"series/{SERIES}", "latency", Path())).round_trip_s
     links = series[:, *np.triu_indices(series.shape[1], 1)]
     times: Floats = (links / baseline(links)).T
@@ -69,32 +70,32 @@ def scatter() -> Floats:
 
 
 def embed(trial: Embedding) -> Embedded:
-    """Run the rounds; UsageError for a space or samples that are none."""
-    for what, given, known in (("space", trial.space, SPACES), ("samples", trial.samples, SAMPLES)):
-        if given not in known:
-            raise UsageError(f"{what} is {given!r}; {nearest(given, known)}")
+    """Run the rounds. Raise UsageError for an unknown space or unknown samples."""
+    for field, value, known in (("space", trial.space, SPACES), ("samples", trial.samples, SAMPLES)):
+        if value not in known:
+            raise UsageError(f"{field} is {value!r}; {nearest(value, known)}")
     latency_s = matrix(trial.pool)
     hosts, own = len(latency_s), np.arange(len(latency_s))
     random = np.random.default_rng((trial.pool_seed, trial.configuration))
-    others = np.array([random.permutation(np.delete(own, host))[:NEIGHBOURS] for host in own])
-    like = random.integers(len(scatter()), size=others.shape)  # which link of the series each is like, and since when
-    slices = random.integers(scatter().shape[1], size=others.shape)
-    last = np.full((KEPT, *others.shape), np.inf)
-    found = Coordinates.first(hosts, random, dimensions=trial.dimensions, heights=SPACES[trial.space])
+    neighbours = np.array([random.permutation(np.delete(own, host))[:NEIGHBOURS] for host in own])
+    like = random.integers(len(scatter()), size=neighbours.shape)  # link of the series that each link follows
+    slices = random.integers(scatter().shape[1], size=neighbours.shape)
+    last = np.full((KEPT, *neighbours.shape), np.inf)
+    coordinates = Coordinates.first(hosts, random, dimensions=trial.dimensions, heights=SPACES[trial.space])
     moved = []
     for number in range(trial.rounds):
-        chosen = random.integers(others.shape[1], size=hosts)
-        other = others[own, chosen]
-        sample = latency_s[own, other]
+        chosen = random.integers(neighbours.shape[1], size=hosts)
+        peer = neighbours[own, chosen]
+        sample = latency_s[own, peer]
         if trial.samples != "medians":
             slices[own, chosen] = (slices[own, chosen] + 1) % scatter().shape[1]
             sample = sample * scatter()[like[own, chosen], slices[own, chosen]]
         if trial.samples == "filtered":
             last[:, own, chosen] = np.concatenate([last[1:, own, chosen], sample[None]])
             sample = baseline(last[:, own, chosen])
-        before, found = found, found.measured(found.of(other), sample)
+        before, coordinates = coordinates, coordinates.measured(coordinates.of(peer), sample)
         if number >= trial.rounds - LAST:
-            moved.append(np.sqrt(((found.places - before.places) ** 2).sum(axis=1)).mean())
+            moved.append(np.sqrt(((coordinates.places - before.places) ** 2).sum(axis=1)).mean())
     pairs = np.triu_indices(hosts, 1)
-    off = np.abs(found.distances_s(slice(None), slice(None)) - latency_s)[pairs] / latency_s[pairs]
+    off = np.abs(coordinates.distances_s(slice(None), slice(None)) - latency_s)[pairs] / latency_s[pairs]
     return Embedded(error=float(np.nanmedian(off)), moved_s=float(np.mean(moved)))

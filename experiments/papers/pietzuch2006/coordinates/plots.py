@@ -1,4 +1,4 @@
-"""A picture of Figure 5: the error and how far hosts still move, by how often each has measured."""
+"""Picture of Figure 5: the error, and the movement of hosts, by the number of measurements of each host."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _five(result: Result, palette: Palette) -> Figure:
     for axes, (column, head) in zip(panels, SEEN.items(), strict=True):
         for space in SPACES:
             for samples, tint in zip(SAMPLES, (COLOURS[0], COLOURS[1], COLOURS[2]), strict=True):
-                found = {at: result.value(space, column, samples=samples, rounds=at) for at in ROUNDS.values}
-                points = {at: value for at, value in found.items() if value is not None}
+                levels = {at: result.value(space, column, samples=samples, rounds=at) for at in ROUNDS.values}
+                points = {at: value for at, value in levels.items() if value is not None}
                 if points:
                     line(axes, points, tint, f"{space}, {samples}")
                     axes.containers[-1].lines[0].set_linestyle("-" if space == "plain" else ":")

@@ -1,8 +1,7 @@
-"""Figure 5 of Pietzuch et al. (2006): how soon hosts find their coordinates, how good these are, and what the filter
-brings. A pool is a latency matrix with who measures whom.
+"""Figure 5 of Pietzuch et al. (2006): how soon hosts find coordinates, how good these are, and the filter's effect.
 
-The paper had 116 hosts of PlanetLab for hours; here are 490 of them with the medians of some days. It gives no number
-for the filter.
+A pool is a latency matrix with the neighbours of every host. The paper had 116 hosts of PlanetLab for hours. Here are
+490 with the medians of some days. The paper gives no number for the filter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ GOAL = 8.0  # of ours, with heights
 
 
 class Space(Arm, frozen=True, order=True):
-    """A space with or without heights, what is measured, and for how many rounds."""
+    """Space with or without heights, the kind of measurements, and the number of rounds."""
 
     space: str
     samples: str = "medians"
@@ -28,20 +27,24 @@ class Space(Arm, frozen=True, order=True):
 
 @check
 def _settled(result: Result, rounds: int) -> Finding:
-    """After so many rounds the error is as it is at the end, within a fifth."""
+    """Check that the error after ``rounds`` rounds is within a fifth of the error at the end."""
     early, late = (of("plain", "error", samples="medians", rounds=at)(result) for at in (rounds, USUAL))
     ratio = over(early, late)
     detail = f"after {rounds} rounds {spread(early, 1)} %, after {USUAL} {spread(late, 1)} %"
-    return Finding(ratio.mean <= 1.2, detail, {"ratio": ratio.mean}, [one <= 1.2 for one in ratio.by_pool.values()])
+    return Finding(
+        ratio.mean <= 1.2, detail, {"ratio": ratio.mean}, [figure <= 1.2 for figure in ratio.by_pool.values()]
+    )
 
 
 @check
 def _filtered(result: Result, column: str, unit: str) -> Finding:
-    """With the filter a column is clearly less than without."""
-    without, filtered = (of("plain", column, samples=one, rounds=USUAL)(result) for one in ("scattered", "filtered"))
+    """Check that a column is clearly less with the filter than without."""
+    without, filtered = (
+        of("plain", column, samples=samples, rounds=USUAL)(result) for samples in ("scattered", "filtered")
+    )
     ratio = over(without, filtered)
     detail = f"{spread(without, 1)} {unit} without, {spread(filtered, 1)} {unit} with it"
-    return Finding(clearly(ratio), detail, {"ratio": ratio.mean}, [more(one) for one in ratio.by_pool.values()])
+    return Finding(clearly(ratio), detail, {"ratio": ratio.mean}, [more(figure) for figure in ratio.by_pool.values()])
 
 
 def _sampled(space: str, bound: float) -> Check:

@@ -1,9 +1,9 @@
-"""One query of Pietzuch et al. (2006), section 4.2.1, while latencies change: its operator stays, or may move.
+"""Trial of one query of Pietzuch et al. (2006), section 4.2.1, whose operator stays or may move while latencies change.
 
-Two producers, an operator that gives a quarter of what it takes, and a consumer, on hosts drawn at random from those of
-a measured series. In every slice each host measures the latency to every other; the 20th percentile of the last ten
-measurements of a link counts, by which hosts keep their coordinates. Every so many slices the operator's host looks
-for a better one.
+The query has two producers, an operator whose output is a quarter of its inputs, and a consumer. The hosts are drawn
+from a measured series. In every slice each host measures the latency to every other host. The 20th percentile of a
+link's last ten measurements updates the coordinates. Once in ``every`` slices the operator's host looks for a better
+host.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from thalweg.middleware.planning.usage.search import optimal
 from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 RATE, SELECTIVITY = 1_000.0, 1 / 4  # bytes/s of a producer; the query keeps a tuple in four
-KEPT = 10  # measurements of a link, of which the 20th percentile counts: section 3.1.1
+KEPT = 10  # measurements of a link, whose 20th percentile is its latency: section 3.1.1
 SETTLED, TRIED = 60, 0.5  # slices until coordinates are used; the share of the series on which constants were chosen
 NODES = ("producer", "producer", "operator", "consumer")
 OPERATOR = 2
 
 
 class Migrating(Trial, frozen=True, kw_only=True):
-    """A query (``configuration`` of the draw ``pool_seed``) on the series ``pool``, which is placed and may move.
+    """Query (``configuration`` of the draw ``pool_seed``) on the series ``pool``, which is placed and may move.
 
-    ``every``: slices between two looks. ``displacement_s``: how far the operator's place in the cost space moves before
-    a host is looked up. ``saving``: the least share of the estimated usage that a move saves. Both were chosen on the
-    series' first half; reported is the second.
+    ``every``: slices between two searches for a host. ``displacement_s``: the movement of the operator's place in the
+    cost space that starts a search. ``saving``: the least share of the estimated usage that a move saves. The latter
+    two were chosen on the series' first half. Results are of the second half.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -49,11 +49,11 @@ class Migrating(Trial, frozen=True, kw_only=True):
     every: int = 5
     displacement_s: float = 0.02
     saving: float = 0.2
-    tried: bool = False  # on the first half instead
+    tried: bool = False  # run on the first half instead
 
 
 class Migrated(Outcome, frozen=True, kw_only=True):
-    """Means over the slices; ``oscillations``: moves back to the host that was left at the look before."""
+    """Means over the slices. ``oscillations``: moves back to the host that was left at the previous search."""
 
     usage_bytes: float | None = None
     delay_s: float | None = None
@@ -65,7 +65,7 @@ Migrating.outcome = Migrated
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Of every slice the latencies one way, what hosts hold them to be, and their places."""
+    """Values of every slice: one-way latencies, the hosts' estimates of them (``held_s``), and the hosts' places."""
 
     latency_s: Floats
     held_s: Floats
@@ -74,30 +74,32 @@ class Known(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=2)
 def known(pool: str) -> Known:
-    """Of a series by its name, made once a process."""
+    """Return the values of a series by its name, computed once per process."""
     latency_s = read_series(find_set(f"series/{pool}", "latency", Path())).round_trip_s / 2
     hosts = latency_s.shape[1]
     own, random = np.arange(hosts), np.random.default_rng(1)
     held_s, places = np.empty_like(latency_s), np.empty((len(latency_s), hosts, 3))
-    found = Coordinates.first(hosts, random)
+    coordinates = Coordinates.first(hosts, random)
     for at in range(len(latency_s)):
         held_s[at] = baseline(latency_s[max(0, at + 1 - KEPT) : at + 1])
         for step in random.permutation(hosts - 1) + 1:
-            others = (own + step) % hosts
-            found = found.measured(found.of(others), held_s[at][own, others])
-        places[at] = found.places
+            peers = (own + step) % hosts
+            coordinates = coordinates.measured(coordinates.of(peers), held_s[at][own, peers])
+        places[at] = coordinates.places
     return Known(latency_s, held_s, places)
 
 
 class _Relaxation:
-    """The paper's local optimiser: relaxed, mapped where the place has moved, judged by distances of coordinates."""
+    """The paper's local optimiser. The query is relaxed, and mapped to a host if the operator's place has moved.
+    Distances of coordinates decide about a move.
+    """
 
     def __init__(self, query: Query, trial: Migrating) -> None:
         self._query, self._trial = query, trial
         self._place: Floats | None = None
 
     def look(self, now: Known, at: int) -> tuple[int | None, Floats]:
-        """The host to be on, None for the present one, and what latencies are held to be."""
+        """Return the host for the operator, None for the present one, and the estimated latencies."""
         places = now.places[at]
         place = at_rest(self._query, {node: places[host] for node, host in self._query.pinned.items()})[OPERATOR]
         held = np.sqrt(((places[:, None] - places[None]) ** 2).sum(axis=2))
@@ -108,7 +110,7 @@ class _Relaxation:
 
 
 class _CostSpace:
-    """Ours: the least usage by the latencies that were measured."""
+    """Our optimiser, which takes the host of the least usage by the measured latencies."""
 
     def __init__(self, query: Query, trial: Migrating) -> None:
         self._query = query
@@ -121,7 +123,7 @@ OPTIMISERS: dict[str, type[_Relaxation | _CostSpace]] = {"relaxation": _Relaxati
 
 
 def migrate(trial: Migrating) -> Migrated:
-    """Run one query over half of the series; UsageError for a placement that is none."""
+    """Run one query over half of the series. Raise UsageError for an unknown placement."""
     if trial.placement not in OPTIMISERS:
         raise UsageError(f"{trial.placement!r} is no placement of this study; {nearest(trial.placement, OPTIMISERS)}")
     now = known(trial.pool)
@@ -139,7 +141,7 @@ def migrate(trial: Migrating) -> Migrated:
     for at in slices:
         if trial.moves and at > slices[0] and (at - slices[0]) % trial.every == 0:
             host, held = optimiser.look(now, at)
-            stay, go = (query.usage(_hosts(query, there), held) for there in (on, on if host is None else host))
+            stay, go = (query.usage(_hosts(query, candidate), held) for candidate in (on, on if host is None else host))
             if host is not None and go < stay * (1 - trial.saving):
                 moved, back = moved + 1, back + (host == left)
                 on, left = host, on

@@ -1,4 +1,4 @@
-"""A picture of Figure 12: what moving changes, of both optimisers, with what the paper says."""
+"""Picture of Figure 12: the effect of moves under both optimisers, with the paper's values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _twelve(result: Result, palette: Palette) -> Figure:
     title(figure, result, "What queries gain whose operators may move")
     panels = figure.subplots(2, 2)
     for axes, (name, head) in zip(panels.flat, SEEN.items(), strict=True):
-        shown = [(one, value) for one in OPTIMISERS if (value := known(change(one, name), result))]
+        shown = [(optimiser, value) for optimiser in OPTIMISERS if (value := known(change(optimiser, name), result))]
         for y, (placement, value) in enumerate(shown):
             bar(axes, y, value, palette.tint(placement), spread(value, 1), PAPER[name])
         named_rows(axes, [placement for placement, _ in shown])

@@ -1,7 +1,7 @@
 """Figure 12 of Pietzuch et al. (2006): pairs of queries, one of which may move its operator, while latencies change.
 
-The paper ran 24 pairs on PlanetLab for five hours. Here a series of measured round trips is played; a pool is a draw of
-pairs. Both of a pair begin on the same host.
+The paper ran 24 pairs on PlanetLab for five hours. Here a series of measured round trips is played, and a pool is a
+draw of pairs. Both queries of a pair begin on the same host.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from thalweg.experiments.views.tables import NONE
 
 PAIRS, DRAWS = 24, 10
 MOVES = Over("moves", (False, True), "operator")
-PAPER: Mapping[str, float] = {"usage": -16.9, "lower": 75.0, "moves": 3.5, "delay": -10.5}  # percent, but moves
+PAPER: Mapping[str, float] = {"usage": -16.9, "lower": 75.0, "moves": 3.5, "delay": -10.5}  # percent; moves: a number
 
 
 class Mover(Arm, frozen=True, order=True):
-    """A placement, and whether its operator may move."""
+    """Placement, and whether its operator may move."""
 
     placement: str
     moves: bool = True
 
 
 def change(placement: str, name: str) -> Value:
-    """What moving changes, in percent of the queries that stay: the total ``usage``, on how many queries it is
-    ``lower``, and ``delay``; or ``moves`` a query."""
+    """Return the effect of moves as a function of the result, in percent of the queries that stay.
+
+    ``usage``: the total. ``lower``: the share of queries that use less. ``delay``: the mean. ``moves`` is a number per
+    query.
+    """
 
     def found(result: Result) -> Pooled:
         own, other = (result.arm(placement, moves=moves) for moves in (True, False))
@@ -54,7 +57,7 @@ def change(placement: str, name: str) -> Value:
 
 
 def _published(name: str, unit: str) -> Published:
-    """What the paper says that moving changes, beside what it changes under its optimiser; claims bind it one way."""
+    """Return the paper's effect of moves beside the effect here under the paper's optimiser. It is no target."""
 
     ours = change("relaxation", name)
     return Published(own=f"relaxation, {name}", value=PAPER[name], ours=ours, unit=unit, points=None)

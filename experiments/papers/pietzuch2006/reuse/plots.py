@@ -1,4 +1,4 @@
-"""A picture of Figure 13: what four queries use apart and together, with what the paper says."""
+"""Picture of Figure 13: the usage of four queries apart and together, with the paper's values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAPERS = {False: 100.0, True: 100 * TOGETHER_BYTES / APART_BYTES}
 
 
 def _thirteen(result: Result, palette: Palette) -> Figure:
-    """Usage in percent of that of the same placement without reuse."""
+    """Draw the usage in percent of the same placement's usage without reuse."""
     from matplotlib.lines import Line2D
 
     figure = new_figure(8.5, 4.0)
@@ -34,8 +34,8 @@ def _thirteen(result: Result, palette: Palette) -> Figure:
             if usage is None or saved is None:
                 continue
             share = saved.map(lambda less: 100 + less) if reuse else Pooled(mean=100.0, deviation=None, by_pool={})
-            told = f"{spread(usage, 0)} bytes"
-            bar(axes, len(names), share, palette.tint(placement), told, PAPERS[reuse], pale=not reuse)
+            label = f"{spread(usage, 0)} bytes"
+            bar(axes, len(names), share, palette.tint(placement), label, PAPERS[reuse], pale=not reuse)
             names.append(f"{placement}, {'may share' if reuse else 'apart'}")
     named_rows(axes, names)
     axes.set_xlim(0, 150)

@@ -1,13 +1,13 @@
-"""Queries that share operators, or do not (Pietzuch et al., 2006, section 4.2.2), while data flows.
+"""Trial of queries that share operators, or do not, while data flows (Pietzuch et al., 2006, section 4.2.2).
 
-Hosts are those of a latency matrix. Two producers are near each other, and four consumers near each other and far from
-these: the paper's are in Europe and on the West Coast of the US. Each consumer has a query: the producers' tuples are
-joined, and a quarter is kept. Queries come one after the other. Without reuse each has an operator of its own, where it
-is best for that query. With reuse one may take part in what others have: a second operator of theirs, which passes on
-what comes, has it go to several consumers from a place nearer to these. Every query is placed by coordinates that hosts
+Hosts are from a latency matrix. Two producers are near each other. Four consumers are near each other and far from the
+producers: the paper's are in Europe and on the West Coast of the US. Each consumer has a query, which joins the
+producers' tuples and keeps a quarter. Queries begin one after the other. Without reuse, each query has an operator of
+its own at the best place for the query. With reuse, a query may join earlier queries. A second operator then passes the
+output on to several consumers, from a place nearer to the consumers. Queries are placed by coordinates that the hosts
 found among themselves.
 
-What is reported is measured: rates as they flowed on a testbed, or in virtual time, times the latencies of the matrix.
+Reported usage is measured: the rates on a testbed or in virtual time, times the latencies of the matrix.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from thalweg.middleware.planning.usage.search import by_coordinates
 from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 CONSUMERS = 4
-PERCENT, RATE_HZ, WORDS = 25, 1.0, 10  # kept of the tuples; partitions a second of a producer, of 8 KB
+PERCENT, RATE_HZ, WORDS = 25, 1.0, 10  # share of tuples kept; partitions a second of a producer, of 8 KB
 PRODUCER_BYTES = 8_000.0 * RATE_HZ
-NEAR, FAR = 0.05, 0.75  # of the hosts: how many the nearest are, and how many are nearer than what is far
+NEAR, FAR = 0.05, 0.75  # shares of the hosts: the near ones, and those that are not far
 PARTITIONS = 60
 TIME_SCALE = 20.0  # emulated seconds a second, on a testbed
-JOIN, PASS = 2, 3  # nodes of a query; those before are the producers, those behind the consumers
+JOIN, PASS = 2, 3  # nodes of a query; lower numbers are producers, higher numbers consumers
 
 
 class Sharing(Trial, frozen=True, kw_only=True):
-    """A draw of ends (``pool_seed``, ``configuration``) on the matrix ``pool``; ``reach_s``: how far in the cost space
-    an operator may be from the place that relaxation wants to be reused."""
+    """Draw of ends (``pool_seed``, ``configuration``) on the matrix ``pool``, and the placement. ``reach_s``: the
+    distance in the cost space from relaxation's place within which an operator is reused.
+    """
 
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.papers.pietzuch2006.reuse.sharing:share"
@@ -55,10 +56,11 @@ class Sharing(Trial, frozen=True, kw_only=True):
 
 
 class Shared(Outcome, frozen=True, kw_only=True):
-    """``usage_bytes``: in transit, by what flowed; ``planned_bytes``: by what was expected; ``carried_bytes``: by what
-    the kernel counted on the links. ``operators``: that join, of all queries; ``sharing``: queries that share the one
-    that most do. ``delay_s``: the mean way from a producer to a consumer, the longer one. ``equal``: whether every
-    consumer got what a single machine makes."""
+    """Results of the four queries. ``usage_bytes``: in transit, as measured. ``planned_bytes``: as expected.
+    ``carried_bytes``: as the kernel counted on the links. ``operators``: the number of joins of all queries.
+    ``sharing``: the number of queries on the most shared join. ``delay_s``: the mean over consumers of the longer way
+    from a producer. ``equal``: whether every consumer got the results of a single machine.
+    """
 
     usage_bytes: float | None = None
     planned_bytes: float | None = None
@@ -74,8 +76,9 @@ Sharing.outcome = Shared
 
 
 def draw_ends(latency_s: Floats, random: np.random.Generator) -> tuple[list[int], list[int]]:
-    """Two producers that are near each other, and consumers that are near each other and far from these. Raises
-    UsageError for too few hosts."""
+    """Return two near producers, and consumers near to one another and far from the producers. Raise UsageError for too
+    few hosts.
+    """
     hosts = len(latency_s)
     near = max(CONSUMERS + 2, round(NEAR * hosts))
     if hosts < 4 * near:
@@ -94,8 +97,9 @@ def draw_ends(latency_s: Floats, random: np.random.Generator) -> tuple[list[int]
 
 
 class Group(msgspec.Struct):
-    """Queries that share operators: the numbers of their consumers, the hosts of the join and of what passes on, and
-    the place of the join in the cost space, where it has one."""
+    """Queries that share operators: the hosts of the consumers, of the join and of the operator that passes on.
+    ``place``: of the join in the cost space, if known.
+    """
 
     consumers: list[int]
     join: int
@@ -104,7 +108,7 @@ class Group(msgspec.Struct):
 
 
 def query_of(producers: Sequence[int], consumers: Sequence[int]) -> Query:
-    """What the consumers on these hosts share; of one alone nothing passes on."""
+    """Return the common query of consumers on these hosts. A single consumer needs no operator that passes on."""
     out = 2 * PRODUCER_BYTES * PERCENT / 100
     streams = [QueryStream(0, JOIN, PRODUCER_BYTES), QueryStream(1, JOIN, PRODUCER_BYTES)]
     last = JOIN if len(consumers) == 1 else PASS
@@ -115,14 +119,14 @@ def query_of(producers: Sequence[int], consumers: Sequence[int]) -> Query:
 
 
 def usage(producers: Sequence[int], consumers: Sequence[int], group: Group, latency_s: Floats) -> float:
-    """Of the bytes in transit of a group on its hosts, with these latencies."""
+    """Return the bytes in transit of a group on its hosts, with these latencies."""
     query = query_of(producers, consumers)
     hosts = [query.pinned.get(node, group.join if node == JOIN else group.passes) for node in range(query.nodes)]
     return query.usage(hosts, latency_s)
 
 
 class _Relaxation:
-    """The paper's: springs, and the nearest host; an operator is reused that is within reach of the place wanted."""
+    """The paper's placement by springs and the nearest host. An operator within reach of the wanted place is reused."""
 
     def __init__(self, at: Space, trial: Sharing) -> None:
         self._at, self._reach_s = at, trial.reach_s
@@ -138,12 +142,12 @@ class _Relaxation:
             assert alone.place is not None
             return float(np.sqrt(((self._at.plain.places[group.join] - alone.place) ** 2).sum()))
 
-        found = min(groups, key=away_s, default=None)
-        return found if found is not None and away_s(found) <= self._reach_s else None
+        nearest = min(groups, key=away_s, default=None)
+        return nearest if nearest is not None and away_s(nearest) <= self._reach_s else None
 
 
 class _CostSpace:
-    """Ours: the least usage, and shared wherever that is estimated to be less than an operator more."""
+    """Our placement by the least usage. A query is shared if the estimate is less than with an operator of its own."""
 
     def __init__(self, at: Space, trial: Sharing) -> None:
         self._at = at
@@ -159,26 +163,26 @@ class _CostSpace:
             with_it = usage(producers, [*group.consumers, consumer], both, self._at.latency_s)
             return with_it - usage(producers, group.consumers, group, self._at.latency_s)
 
-        found = min(groups, key=more, default=None)
+        cheapest = min(groups, key=more, default=None)
         own = usage(producers, [consumer], alone, self._at.latency_s)
-        return found if found is not None and more(found) < own else None
+        return cheapest if cheapest is not None and more(cheapest) < own else None
 
 
 PLACEMENTS: dict[str, type[_Relaxation | _CostSpace]] = {"relaxation": _Relaxation, "cost-space": _CostSpace}
 
 
 def grouped(trial: Sharing, at: Space, producers: Sequence[int], consumers: Sequence[int]) -> list[Group]:
-    """Who shares with whom, and where: the consumers one after the other."""
+    """Return the groups of consumers that share, with hosts. The consumers come one after the other."""
     placing = PLACEMENTS[trial.placement](at, trial)
     groups: list[Group] = []
     for consumer in consumers:
-        found = placing.place(producers, [consumer])
-        shared = placing.joins(groups, found, producers, consumer) if trial.reuse else None
+        group = placing.place(producers, [consumer])
+        shared = placing.joins(groups, group, producers, consumer) if trial.reuse else None
         together = [consumer] if shared is None else [*shared.consumers, consumer]
         if shared is not None:
             groups.remove(shared)
-            found = placing.place(producers, together)
-        groups.append(msgspec.structs.replace(found, consumers=together))
+            group = placing.place(producers, together)
+        groups.append(msgspec.structs.replace(group, consumers=together))
     return groups
 
 
@@ -186,33 +190,35 @@ def grouped(trial: Sharing, at: Space, producers: Sequence[int], consumers: Sequ
 
 
 def flow(producers: Sequence[int], number: int, consumer: int, *, reuse: bool) -> Dataflow:
-    """The query of one consumer; where queries may share, with what passes on."""
+    """Return the query of one consumer. With ``reuse`` the query has the operator that passes on."""
     graph = Dataflow()
     tuples = [Code("thalweg.operators.tuples:Tuples", {"producer": at, "words": WORDS}) for at in range(len(producers))]
-    taken = [
+    sources = [
         graph.source(code, at=name_of(host), name=f"producer{at}", rate=RATE_HZ)
         for at, (host, code) in enumerate(zip(producers, tuples, strict=True))
     ]
-    made = graph.operator(Code("thalweg.operators.tuples:SelectJoin", {"percent": PERCENT}), *taken, name="join")
+    last = graph.operator(Code("thalweg.operators.tuples:SelectJoin", {"percent": PERCENT}), *sources, name="join")
     if reuse:
-        made = graph.operator(Code("thalweg.operators.tuples:Pass"), made, name="passes")
+        last = graph.operator(Code("thalweg.operators.tuples:Pass"), last, name="passes")
     code = Code("thalweg.operators.tuples:Consume", {"number": number})
-    graph.sink(f"seen{number}", graph.operator(code, made, at=name_of(consumer), name=f"consumer{number}"), at=CLIENT)
+    graph.sink(f"seen{number}", graph.operator(code, last, at=name_of(consumer), name=f"consumer{number}"), at=CLIENT)
     return graph.validate()
 
 
 def shares_of(
     trial: Sharing, at: Space, producers: Sequence[int], consumers: Sequence[int], groups: Sequence[Group]
 ) -> tuple[Share, ...]:
-    """The runs: of each group the first query, placed for itself, to which others come, and then where all are."""
-    placing, made = PLACEMENTS[trial.placement](at, trial), []
+    """Return the runs, one for each group. The group's first query begins on the hosts for it alone. The later queries
+    join, and then the operators move to the group's hosts.
+    """
+    placing, shares = PLACEMENTS[trial.placement](at, trial), []
     for group in groups:
         numbers = [consumers.index(host) for host in group.consumers]
         first = placing.place(producers, group.consumers[:1])
         begun = {"join": name_of(first.join), "passes": name_of(first.join)}
         ended = {"join": name_of(group.join), "passes": name_of(group.passes)}
         queries = [flow(producers, number, consumers[number], reuse=trial.reuse) for number in numbers]
-        made.append(
+        shares.append(
             Share(
                 f"query{numbers[0]}",
                 tuple(queries),
@@ -220,19 +226,19 @@ def shares_of(
                 {name: host for name, host in ended.items() if len(numbers) > 1 and host != begun[name]},
             )
         )
-    return tuple(made)
+    return tuple(shares)
 
 
 def share(trial: Sharing) -> Shared:
-    """Place the four queries and run them; UsageError for a placement that is none."""
+    """Place the four queries and run them. Raise UsageError for an unknown placement."""
     if trial.placement not in PLACEMENTS:
         raise UsageError(f"{trial.placement!r} is no placement of this study; {nearest(trial.placement, PLACEMENTS)}")
     at = space(trial.pool)
     producers, consumers = draw_ends(at.latency_s, np.random.default_rng((trial.pool_seed, trial.configuration)))
     groups = grouped(trial, at, producers, consumers)
     shares = shares_of(trial, at, producers, consumers, groups)
-    hosts = {*producers, *consumers, *(host for one in groups for host in (one.join, one.passes))}
-    hosts |= {int(host[1:]) for one in shares for host in one.placement.values()}
+    hosts = {*producers, *consumers, *(host for group in groups for host in (group.join, group.passes))}
+    hosts |= {int(host[1:]) for run in shares for host in run.placement.values()}
     latency_s = {Link(name_of(a), name_of(b)): float(at.latency_s[a, b]) for a in hosts for b in hosts if a != b}
     network = network_of(latency_s, 1.0 if trial.testbed == "sim" else TIME_SCALE)
     ran = run_shares(shares, network, PARTITIONS, testbed=trial.testbed, kernel=trial.kernel)

@@ -34,14 +34,14 @@ SHARED = f"{{}} of {CONSUMERS} (paper {SHARING})"
 
 
 class Sharer(Arm, frozen=True, order=True):
-    """A placement, and whether its queries may share operators."""
+    """Placement, and whether the queries may share operators."""
 
     placement: str
     reuse: bool = True
 
 
 def change(placement: str, column: str = "usage") -> Value:
-    """How much more there is of a column with reuse than without, in percent."""
+    """Return the relative change of a column by reuse, in percent, as a function of the result."""
 
     def found(result: Result) -> Pooled:
         own, other = (result.value(placement, column, reuse=reuse) for reuse in (True, False))
@@ -55,7 +55,7 @@ def change(placement: str, column: str = "usage") -> Value:
 
 @check
 def _equal(result: Result) -> Finding:
-    """Every consumer of every run got what a single machine makes."""
+    """Check that every consumer of every run got the results of a single machine."""
     if absent := [row.label for row in result.rows if row.equal is None]:
         raise missing(*absent)
     worst = min(row.equal.mean for row in result.rows)

@@ -1,7 +1,7 @@
-"""What a study has run, and what was seen of it, whatever carried the data.
+"""Jobs of a study while data flows, and their results on a testbed or in virtual time.
 
-A *share* is one run: a query, others that begin in it and share what is the same, and where operators go when all have
-begun. The last host is the client.
+A *share* is one run: a first query, later queries that join and share equal nodes, and moves of operators when all
+queries have begun. The last host is the client.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link
 from thalweg.operators.reference import digest, reference_run
 
-BEFORE = 2  # partitions of a share's first query, before the others begin
-SETTLED = 5  # partitions after the last change, from which on rates are measured: those under way go as before
-OPEN = 2  # partitions at the end that are left out: who has all it wants may hear no more of what it sent
-LEAST = 5  # partitions over which they are
-SAMPLE_S = 0.1  # between two readings of what links have carried, on the wall
+BEFORE = 2  # partitions of a share's first query, before the later queries begin
+SETTLED = 5  # partitions after the last change that are not measured: some were under way on the old routes
+OPEN = 2  # partitions at the end that are left out: a finished host may miss the ends of its last transfers
+LEAST = 5  # partitions that are measured
+SAMPLE_S = 0.1  # between two readings of the links' counters, on the wall clock
 
 Row = Mapping[str, Any]  # of the event log
 
 
 class Share(msgspec.Struct, frozen=True):
-    """``placement``: of all nodes that are not pinned, by the names of the first query; what it has is not begun
-    again. ``moved``: those operators that go elsewhere when all have begun. Empty ``placement``: by ``planner``, which
-    measures what it needs.
+    """One run of queries. ``placement``: of the nodes that are not pinned, by the names of the first query. Later
+    queries share equal nodes. ``moved``: new hosts of operators that move when all queries have begun. Empty
+    ``placement``: by ``planner``, which measures what it needs.
     """
 
     label: str
@@ -40,7 +40,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the client's worker is to do, all shares at a time."""
+    """Job of the client's worker, with shares that run at the same time."""
 
     shares: tuple[Share, ...]
     partitions: int
@@ -51,15 +51,16 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Got(msgspec.Struct, frozen=True):
-    """What the client got of a query: the digests of its partitions from ``first`` on."""
+    """Results of a query at the client: the digests of the partitions from ``first`` on."""
 
     first: int
     digests: list[str]
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """``got``: by label and query. ``rows``: the event log. ``samples``: what links carried, where there are any, in
-    seconds and bit/s of the wall."""
+    """Results of shares. ``got``: by label and query. ``rows``: the event log. ``samples``: the traffic of links, if
+    sampled, in seconds and bit/s of the wall clock.
+    """
 
     shares: tuple[Share, ...]
     partitions: int
@@ -69,21 +70,21 @@ class Ran(msgspec.Struct, frozen=True):
     samples: Sequence[LinkSample] = ()
 
     def equal(self) -> bool:
-        """Whether every query got what a single machine makes from where it began, and all of it."""
+        """Return whether every query got the results of a single machine, complete from its first partition on."""
         return all(
-            one.digests == [digest(value) for value in reference_run(query, self.partitions)][one.first :]
+            received.digests == [digest(value) for value in reference_run(query, self.partitions)][received.first :]
             for share in self.shares
-            for query, one in zip(share.queries, self.got[share.label], strict=True)
+            for query, received in zip(share.queries, self.got[share.label], strict=True)
         )
 
     def relocations(self) -> int:
         return sum(row["kind"] == "relocated" and row["detail"]["outcome"] == "moved" for row in self.rows)
 
     def usage(self, latency_s: Mapping[Link, float]) -> tuple[float, tuple[float, float]]:
-        """Bytes in transit: of each link with a latency the rate that flowed, by the log, times it; and from when to
-        when on the wall that was measured, in the share that was last to begin and the one that was first to end.
+        """Return the bytes in transit, by the log: rate times latency, summed over links with a latency. Return also
+        the span of the measurement on the wall clock, from the beginning of the last share to the end of the first.
 
-        Raises RunError where operators have not come to rest in time.
+        Raises RunError if operators have not come to rest in time.
         """
         total, begins, ends = 0.0, float("-inf"), float("inf")
         after = self.partitions - OPEN
@@ -103,32 +104,33 @@ class Ran(msgspec.Struct, frozen=True):
 
     def _settled(self, share: Share, rows: Sequence[Row]) -> int:
         """Return the first partition from which on all queries of a share run and its operators are at rest."""
-        begun = max(one.first for one in self.got[share.label])
+        begun = max(received.first for received in self.got[share.label])
         moves: list[int] = [row["index"] for row in rows if row["kind"] == "relocated"]
         return SETTLED + max([begun, *moves])
 
     def carried(self, latency_s: Mapping[Link, float], between: tuple[float, float], time_scale: float) -> float | None:
-        """The same by what the kernel counted on the links, headers, demands and all; None where nothing was sampled,
-        or for too short a time."""
+        """Return the bytes in transit by the kernel's counts on the links, with headers and demands. None: nothing was
+        sampled, or for too short a time.
+        """
         begins, ends = between
         if not self.samples or ends - begins < 0.5:
             return None
         bits = 0.0
-        for one in self.samples:
-            overlap_s = min(one.at_s, ends) - max(one.at_s - SAMPLE_S, begins)
-            if overlap_s > 0 and (one.src, one.dst) in latency_s:
-                bits += one.delivered_bps * overlap_s * latency_s[Link(one.src, one.dst)]
+        for sample in self.samples:
+            overlap_s = min(sample.at_s, ends) - max(sample.at_s - SAMPLE_S, begins)
+            if overlap_s > 0 and (sample.src, sample.dst) in latency_s:
+                bits += sample.delivered_bps * overlap_s * latency_s[Link(sample.src, sample.dst)]
         return bits / 8 / (ends - begins) / time_scale
 
 
 def _spans(rows: Sequence[Row], first: int, last: int) -> list[tuple[Row, Row]]:
-    """Return the rows with which each node that produces partitions made the first and the last one."""
-    made = {(row["node"], row["index"]): row for row in rows if row["kind"] == "produced" and row["index"] >= first}
-    return [(made[node, first], made[node, last]) for node in sorted({node for node, _ in made})]
+    """Return the rows of the first and the last partition of every node that produces partitions."""
+    produced = {(row["node"], row["index"]): row for row in rows if row["kind"] == "produced" and row["index"] >= first}
+    return [(produced[node, first], produced[node, last]) for node in sorted({node for node, _ in produced})]
 
 
 def _in_transit(rows: Sequence[Row], first: int, after: int, latency_s: Mapping[Link, float]) -> float:
-    """Return the bytes that were sent over links for these partitions, each times the link's latency."""
+    """Return the bytes of these partitions over links, times the links' latencies."""
     sent: dict[tuple[str, str, str, int], float] = {
         (row["node"], row["host"], row["peer"], row["index"]): row["size_bytes"]
         for row in rows

@@ -1,4 +1,4 @@
-"""Hosts of a latency matrix with the coordinates that they find, and shares on links with these latencies."""
+"""Hosts of a latency matrix with their coordinates, and runs of shares on links with these latencies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from thalweg.middleware.network.coordinates import Coordinates, embedded
 from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.usage.mapping import Mapper
 
-ROUNDS = 600  # of measurements, one a host each
-LINK_BPS = 5e6  # which carries what is sent
+ROUNDS = 600  # of measurements, one per host and round
+LINK_BPS = 5e6  # ample for the queries
 TESTBEDS, KERNELS = ("netns", "sim"), ("host", "uml")
 
 
 class Space(msgspec.Struct, frozen=True):
-    """The latencies one way, and the coordinates that hosts found: the paper's, and ours with heights."""
+    """One-way latencies, and the hosts' coordinates: the paper's (``plain``), and ours with heights (``high``)."""
 
     latency_s: Floats
     plain: Coordinates
@@ -37,14 +37,14 @@ class Space(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=2)
 def space(pool: str) -> Space:
-    """Of a matrix by its name, without hosts that lack a measurement; made once a process."""
+    """Return the space of a matrix by name, without hosts that lack a measurement. Computed once per process."""
     round_trip_s = matrix(pool)
     round_trip_s = np.where(np.isnan(round_trip_s), round_trip_s.T, round_trip_s)
     lacks = np.isnan(round_trip_s) & ~np.eye(len(round_trip_s), dtype=bool)
-    kept = np.arange(len(round_trip_s))
-    while lacks[np.ix_(kept, kept)].any():
-        kept = np.delete(kept, int(lacks[np.ix_(kept, kept)].sum(axis=1).argmax()))
-    latency_s = np.nan_to_num((round_trip_s + round_trip_s.T)[np.ix_(kept, kept)] / 4)
+    hosts = np.arange(len(round_trip_s))
+    while lacks[np.ix_(hosts, hosts)].any():
+        hosts = np.delete(hosts, int(lacks[np.ix_(hosts, hosts)].sum(axis=1).argmax()))
+    latency_s = np.nan_to_num((round_trip_s + round_trip_s.T)[np.ix_(hosts, hosts)] / 4)
     plain, high = (
         embedded(latency_s, np.random.default_rng((1, heights)), rounds=ROUNDS, heights=heights)
         for heights in (False, True)
@@ -57,8 +57,9 @@ def name_of(host: int) -> str:
 
 
 def network_of(latency_s: Mapping[Link, float], time_scale: float) -> Timeline:
-    """Links with these latencies that carry whatever is sent; where none is given for the client, the last host, it is
-    beside all."""
+    """Return links with these latencies and ample rates. The last host is the client. A link without a given latency
+    has no delay.
+    """
     names = sorted({host for link in latency_s for host in link} - {CLIENT})
     hosts = {name: HostSpec(name) for name in (*names, CLIENT)}
     shapes = {link: LinkShape(LINK_BPS, latency_s.get(link, 0.0)) for link in links_between([*names, CLIENT])}
@@ -74,16 +75,16 @@ def run_shares(
     kernel: str = "host",
     delays: bool = False,
 ) -> Ran:
-    """On that testbed; UsageError for one that there is not, CapabilityError where the machine lacks what it needs.
+    """Run shares on a testbed. Raise UsageError for an unknown testbed, CapabilityError if the machine lacks a part.
 
-    ``delays``: links must have the latencies, as hosts are to measure them.
+    ``delays``: links must have the latencies, because hosts measure them.
     """
-    for what, given, known in (("testbed", testbed, TESTBEDS), ("kernel", kernel, KERNELS)):
-        if given not in known:
-            raise UsageError(f"{what} is {given!r}; {nearest(given, known)}")
+    for field, value, known in (("testbed", testbed, TESTBEDS), ("kernel", kernel, KERNELS)):
+        if value not in known:
+            raise UsageError(f"{field} is {value!r}; {nearest(value, known)}")
     if testbed == "sim":
         return virtually(shares, network, partitions)
-    from thalweg.experiments.papers.pietzuch2006.running.testbed import emulated  # which virtual time does without
+    from thalweg.experiments.papers.pietzuch2006.running.testbed import emulated  # virtual time does without it
 
     try:
         return emulated(shares, network, partitions, kernel=kernel, delays=delays)

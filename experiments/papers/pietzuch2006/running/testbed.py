@@ -1,6 +1,6 @@
-"""Shares on hosts in network namespaces, on this machine's kernel or in a User-Mode Linux of their own.
+"""Shares on hosts in network namespaces, on this machine's kernel or in a separate User-Mode Linux.
 
-Links have the network's delays where the kernel has netem; else what flows is measured all the same.
+Links have the network's delays if the kernel has netem. Without netem the traffic is measured all the same.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ DECODER = msgspec.json.Decoder(dict[str, Any])
 def emulated(
     shares: tuple[Share, ...], network: Timeline, partitions: int, *, kernel: str = "host", delays: bool = False
 ) -> Ran:
-    """Run them, all at a time; CapabilityError where this machine has no namespaces, no such kernel, or, where they are
-    needed, no ``delays``."""
+    """Run all shares at the same time. Raise CapabilityError if this machine lacks namespaces, the kernel, or required
+    ``delays``.
+    """
     bed: NetnsTestbed
     if kernel == "uml":
         check_linux(NEEDED)
-        from thalweg.emulation.uml.testbed import UmlTestbed  # which imports what Linux alone has
+        from thalweg.emulation.uml.testbed import UmlTestbed  # its imports need Linux
 
         bed = UmlTestbed(list(network.hosts))
     else:
@@ -67,7 +68,7 @@ def emulated(
         if kernel == "host":
             bed.stop_sampling()
             offset_s = time.time() - time.monotonic()
-            samples = [msgspec.structs.replace(one, at_s=one.at_s + offset_s) for one in bed.samples()]
+            samples = [msgspec.structs.replace(sample, at_s=sample.at_s + offset_s) for sample in bed.samples()]
         processes.end()
         rows = [
             DECODER.decode(line) for path in sorted(logs.glob("*.jsonl")) for line in path.read_bytes().splitlines()

@@ -1,4 +1,4 @@
-"""Shares in virtual time, each in a world of its own: streams do not hinder each other there."""
+"""Shares in virtual time, each in a separate world, so that streams do not compete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from thalweg.operators.reference import digest
 
 
 def virtually(shares: tuple[Share, ...], network: Timeline, partitions: int) -> Ran:
-    """Run them; RunError where one fails."""
+    """Run the shares. Raise RunError if a share fails."""
     rows: list[Mapping[str, Any]] = []
     got, placements = {}, {}
     for share in shares:
@@ -31,7 +31,7 @@ def virtually(shares: tuple[Share, ...], network: Timeline, partitions: int) -> 
 
 
 class Script:
-    """One share: its first query, the others after ``BEFORE`` partitions, and the moves when these have begun."""
+    """Share with a first query, later queries after ``BEFORE`` partitions, and moves when every query has begun."""
 
     def __init__(self, share: Share, network: Timeline, rows: list[Mapping[str, Any]]) -> None:
         self.share = share
@@ -55,11 +55,11 @@ class Script:
         world.run(first, self._placement(first), partitions, label=self.share.label)
         if failed := world.failed or next(iter(world.queries_failed.values()), None):
             raise RunError(failed)
-        found = [Got(0, self.digests[first.sinks[0]])]
+        results = [Got(0, self.digests[first.sinks[0]])]
         for number, query in enumerate(self.queries[1:], 1):
             begun = world.attached[number]
-            found.append(Got(begun.first_index, self.digests[begun.names[query.sinks[0]]]))
-        return found
+            results.append(Got(begun.first_index, self.digests[begun.names[query.sinks[0]]]))
+        return results
 
     def _placement(self, query: Dataflow) -> dict[str, str]:
         return {node.name: node.pinned or self.share.placement[node.name] for node in query.nodes}
@@ -69,11 +69,11 @@ class Script:
         self.digests.setdefault(sink, []).append(digest(opened(partition.value, DEFAULT_ALLOW)))
 
     def _drive(self) -> None:
-        world, share, others = self.world, self.share, self.queries[1:]
+        world, share, later = self.world, self.share, self.queries[1:]
         if not self.begun and len(self.digests[self.queries[0].sinks[0]]) >= BEFORE:
             self.begun = True
-            for number, query in enumerate(others, 1):
+            for number, query in enumerate(later, 1):
                 world.attach(number, query, self._placement(query))
-        if share.moved and not self.moved and self.begun and len(world.attached) == len(others):
+        if share.moved and not self.moved and self.begun and len(world.attached) == len(later):
             self.moved = True
             world.move(share.moved)

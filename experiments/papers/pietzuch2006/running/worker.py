@@ -1,4 +1,4 @@
-"""The client of shares on a testbed, in a process of its own; says ``ready``, and ``done`` with what it got."""
+"""Client of shares on a testbed, in a separate process. Sends ``ready``, and ``done`` with the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from thalweg.operators.reference import digest
 
 def main() -> int:
     """Do the job that standard input describes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when this process ends
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
     records = Path(job.records) / "client.jsonl"
     try:
@@ -35,12 +35,12 @@ def main() -> int:
         ) as client:
             say(Said("ready"))
             with ThreadPoolExecutor(len(job.shares)) as pool:
-                found = [pool.submit(follow, client, share, job.partitions) for share in job.shares]
-                got = {share.label: each.result() for share, each in zip(job.shares, found, strict=True)}
+                futures = [pool.submit(follow, client, share, job.partitions) for share in job.shares]
+                got = {share.label: future.result() for share, future in zip(job.shares, futures, strict=True)}
         placements = {label: placement for label, (_, placement) in got.items()}
-        told = {"got": {label: each for label, (each, _) in got.items()}, "placements": placements}
-        say(Said("done", detail=msgspec.to_builtins(told)))
-        sys.stdin.buffer.read()  # until who started it closes it
+        result = {"got": {label: received for label, (received, _) in got.items()}, "placements": placements}
+        say(Said("done", detail=msgspec.to_builtins(result)))
+        sys.stdin.buffer.read()  # until the parent process closes it
     except ThalwegError as error:
         say(Said("failed", message=str(error), usage=isinstance(error, UsageError)))
         return 1
@@ -48,22 +48,22 @@ def main() -> int:
 
 
 def follow(client: Client, share: Share, partitions: int) -> tuple[list[Got], dict[str, str]]:
-    """Run a share: its first query, the others after ``BEFORE`` partitions, and the moves when these have begun."""
-    first, *others = share.queries
-    if share.planner:  # all at a time they wait for one processor; what counts later is the shortest of each link
-        for one, host in enumerate(client.hosts):
-            client.latencies([(host, other) for other in client.hosts[one + 1 :]])
+    """Run a share: a first query, later queries after ``BEFORE`` partitions, and moves when every query has begun."""
+    first, *later = share.queries
+    if share.planner:  # host by host: all at once wait for one processor. The shortest of a link counts later
+        for number, host in enumerate(client.hosts):
+            client.latencies([(host, peer) for peer in client.hosts[number + 1 :]])
     run: Run[Any] = client.run(first, share.planner or share.placement, partitions=partitions, label=share.label)
-    with run, ThreadPoolExecutor(len(others) + 1) as pool:
+    with run, ThreadPoolExecutor(len(later) + 1) as pool:
         digests = seen(islice(run, BEFORE))
         joined = []
-        for query in others:
+        for query in later:
             joined.append(run.attach(query, {n: share.placement[n] for n in query.operators if n in share.placement}))
-        taking = [pool.submit(seen, one) for one in joined]
+        taking = [pool.submit(seen, stream) for stream in joined]
 
         def move() -> None:
-            for one in joined:
-                _ = one.first_index  # which waits until it has begun
+            for stream in joined:
+                _ = stream.first_index  # waits until the query has begun
             run.move(share.moved)
 
         moving = pool.submit(move) if share.moved else None
@@ -71,13 +71,13 @@ def follow(client: Client, share: Share, partitions: int) -> tuple[list[Got], di
         if moving is not None:
             moving.result()
         got = [Got(0, digests)]
-        got += [Got(one.first_index, each.result()) for one, each in zip(joined, taking, strict=True)]
+        got += [Got(stream.first_index, future.result()) for stream, future in zip(joined, taking, strict=True)]
         return got, dict(run.tree[1])
 
 
 def seen(partitions: Iterable[Delivered[Any]]) -> list[str]:
-    """Their digests; they are taken as fast as they come."""
-    return [digest(each.value) for each in partitions]
+    """Return the digests of partitions, consumed as fast as they arrive."""
+    return [digest(partition.value) for partition in partitions]
 
 
 if __name__ == "__main__":
