@@ -1,4 +1,4 @@
-"""What the seed of a fault plan draws: hosts, links, a tree or a graph, where its nodes are, how they move, faults."""
+"""Draw of a fault plan's trial from a seed: hosts, links, a tree or graph, its placement, moves, and the faults."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from thalweg.middleware.planning.registry import Driver, RandomMoves, RandomResh
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves
 
 CLIENT = "client"
-RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
-MERGED = (3, 8)  # of every twelve, among these: the free operators have state
-ABOUT_S = 25.0  # of most runs; with faults they take longer
-RESTLESS_S = 3.0  # between two decisions of an operator that moves for moving's sake
-COMING_BYTES = 20_000  # of a partition of a source that came with a query
+RESHAPED = (2, 3)  # of every six seeds: most operators are free, and the tree changes at random
+MERGED = (3, 8)  # of every twelve seeds, among the reshaped: the free operators have state
+ABOUT_S = 25.0  # duration of most runs; faults make runs longer
+RESTLESS_S = 3.0  # between two decisions of an operator that moves without need
+COMING_BYTES = 20_000  # of a partition of a query's own source
 LOCAL_COSTS: tuple[LocalCost, ...] = ("critical-path", "period", "expected-period")
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What a seed draws, besides the faults."""
+    """Trial that a seed draws, without its faults."""
 
     hosts: tuple[str, ...]
     links: dict[Link, LinkRate]
     dataflow: Dataflow
     placement: Placement
     adaptation: Adaptation | None
-    driver: Driver | None  # moves operators at random, or has the tree change
+    driver: Driver | None  # moves operators or changes the tree, at random
     partitions: int
-    lengths: dict[str, int]  # of the sources' streams, where they end
+    lengths: dict[str, int]  # of the sources' streams that end
     sizes: dict[str, int]  # bytes of a source's partitions, or of an operator's state
     compute_s: float
     interface: str
     graph: bool
-    queries: tuple[Coming, ...]  # that come while the graph runs
-    leaves: int | None  # partitions after which the one that began the run does
+    queries: tuple[Coming, ...]  # attached while the graph runs
+    leaves: int | None  # partitions after which the first query leaves
     subscriptions: tuple[Subscribing, ...]  # of other clients
-    striped: Striped | None = None  # the trees that the stream goes over, and what is above them
+    striped: Striped | None = None  # the trees of the stream, and the upper graph
     joined: Joined = Joined()  # further networks
 
 
 def trial_of(plan: FaultPlan) -> Trial:
-    """Draw the trial of a plan."""
+    """Draw the trial of a plan, with further networks if the plan has them."""
     drawn = draw_striped_trial(plan.seed, spares=plan.spares) if plan.stripes else draw_trial(
         plan.seed, graph=plan.graph, spares=plan.spares
     )  # fmt: skip
@@ -67,7 +67,7 @@ def trial_of(plan: FaultPlan) -> Trial:
 
 
 def draw_striped_trial(seed: int, *, spares: bool = False) -> Trial:
-    """Draw the trial of a stream over several trees; the same for the same seed.
+    """Draw the trial of a stream over several trees. Equal seeds draw equal trials.
 
     ``spares``: some sources have stand-ins.
     """
@@ -105,9 +105,9 @@ def draw_striped_trial(seed: int, *, spares: bool = False) -> Trial:
 
 
 def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial:
-    """Hosts, links, tree (or graph), placement and moves of a trial; the same for the same seed.
+    """Draw hosts, links, tree (or graph), placement and moves of a trial. Equal seeds draw equal trials.
 
-    ``spares``: some sources have stand-ins, and some operators of graphs may go on without theirs.
+    ``spares``: some sources have stand-ins, and some operators of graphs may go on without their sources.
     """
     dice = Random(f"{seed} graph" if graph else f"{seed} trial")
     hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
@@ -130,7 +130,7 @@ def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial
     queries, leaves = draw_queries(seed, dataflow, hosts, partitions, ends=ends) if graph else ((), None)
     subscriptions = draw_subscriptions(seed, partitions) if graph else ()
     if subscriptions:
-        dice = Random(f"{seed} links of guests")  # the trial's other draws follow from it as well
+        dice = Random(f"{seed} links of guests")  # used for the remaining draws as well
         links |= _draw_links_of_guests(dice, hosts, links)
     return Trial(
         hosts=hosts,
@@ -152,7 +152,7 @@ def draw_trial(seed: int, *, graph: bool = False, spares: bool = False) -> Trial
 
 
 def _draw_lengths(dice: Random, sources: Iterable[str], *, graph: bool) -> tuple[int, bool, dict[str, int]]:
-    """Return the number of partitions, whether the sources' streams end by themselves, and the lengths of those."""
+    """Return the number of partitions, whether the sources' streams end by themselves, and their lengths."""
     partitions = dice.randint(15, 45)
     ends = dice.random() < 0.2
     lengths = {name: partitions + (dice.randint(0, 9) if graph else 0) for name in sources if ends}
@@ -160,12 +160,12 @@ def _draw_lengths(dice: Random, sources: Iterable[str], *, graph: bool) -> tuple
 
 
 def _draw_links_of_guests(dice: Random, hosts: Sequence[str], links: Container[Link]) -> dict[Link, LinkRate]:
-    """Return the rates of the guests' links, beside those that are already drawn."""
+    """Return the rates of the guests' links that are not drawn yet."""
     return {link: _draw_link(dice, " ".join(link)) for link in links_between((*hosts, *GUESTS)) if link not in links}
 
 
 def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:
-    """A tree of any shape with fan-in 1 to 4 over so many sources, which are anywhere."""
+    """Draw a tree of any shape with fan-in 1 to 4 over a number of sources on random hosts."""
     nodes = [Node(f"s{i}", "source", (), Code("source"), dice.choice(hosts)) for i in range(sources)]
     loose = [node.name for node in nodes]
     count = itertools.count()
@@ -179,14 +179,14 @@ def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:
 
 
 def _draw_link(dice: Random, name: str) -> LinkRate:
-    """0.4 to 40 Mbit/s, another rate every few seconds."""
+    """Draw the rates of a link: 0.4 to 40 Mbit/s, with a new rate every few seconds."""
     level = dice.uniform(5.6, 7.6)
     rates = np.array([10 ** (level + dice.gauss(0, 0.3)) for _ in range(8)])
     return BandwidthTrace(name, np.arange(8, dtype=np.float64) * dice.uniform(2.0, 12.0), rates)
 
 
 def spared(seed: int, flow: Dataflow, hosts: Sequence[str], *, graph: bool) -> Dataflow:
-    """The same with what may take a source's place: other hosts, or in a ``graph`` nothing."""
+    """Return the dataflow with stand-ins for sources. In a ``graph``, some operators also go on without a source."""
     dice = Random(f"{seed} spares")
     share, missing = dice.choice([0.0, 0.5, 0.9]), dice.choice([0.0, 0.5, 1.0]) if graph else 0.0
 
@@ -194,8 +194,8 @@ def spared(seed: int, flow: Dataflow, hosts: Sequence[str], *, graph: bool) -> D
         if node.kind == "operator" and dice.random() < missing:
             return msgspec.structs.replace(node, missing="nothing")
         if node.kind == "source" and dice.random() < share:
-            others = [host for host in hosts if host != node.pinned]
-            some = tuple(dice.sample(others, min(len(others), dice.choice([1, 1, 2]))))
+            candidates = [host for host in hosts if host != node.pinned]
+            some = tuple(dice.sample(candidates, min(len(candidates), dice.choice([1, 1, 2]))))
             return msgspec.structs.replace(node, stand_ins=some)
         return node
 
@@ -211,18 +211,21 @@ Moving = tuple[Adaptation | None, Driver | None]
 
 
 def _restless(seed: int) -> LocalMoves:
-    """Operators look for a better host all the time, anywhere: what is moved by proposals goes on by itself."""
+    """Return moves by the operators' own decisions, on any host and all the time.
+
+    Operators that proposals have moved go on to move by themselves.
+    """
     return LocalMoves(period_s=RESTLESS_S, k=3, gate=False, seed=seed)
 
 
 def _draw_reshapes(dice: Random, seed: int) -> Moving:
-    """Other trees at random, and nothing else or moves by both protocols between them."""
+    """Draw random changes of the tree, alone or with moves by both protocols in between."""
     moves = dice.choice([0, 1000])
     return _restless(seed) if moves else None, RandomReshapes(1000, moves, seed)
 
 
 def _draw_moves(dice: Random, seed: int) -> Moving:
-    """Moves that make little sense, as there is more of them, or those of either way of deciding."""
+    """Draw how operators move: at random, so that they move often, or as the client or the hosts decide."""
     kind = dice.random()
     if kind < 0.5:
         return _restless(seed), RandomMoves(1000, seed)
@@ -239,7 +242,7 @@ def _draw_moves(dice: Random, seed: int) -> Moving:
 
 
 def _draw_moves_of_stripes(dice: Random, seed: int) -> Moving:
-    """Draw how the trees of a stream change: at random, alone or beside moves that hosts or the client decide on."""
+    """Draw how the trees of a stream change: at random, by decisions of hosts or the client, or both."""
     kind = dice.random()
     if kind < 0.2:
         return GlobalMoves(period_s=dice.uniform(3.0, 8.0)), None
@@ -261,8 +264,8 @@ def drawn_plan(
 ) -> FaultPlan:
     """Draw the faults of a seed's trial.
 
-    ``lasting``: of one that outlives its hosts, with what may take sources' places. ``gray``: some links lose part of
-    what they carry.
+    ``lasting``: the run outlives its hosts, and sources may have stand-ins. ``gray``: some links lose a part of their
+    traffic.
     """
     kind = FaultPlan(seed, graph=graph, stripes=stripes, networks=networks)
     trial = trial_of(kind)
@@ -275,7 +278,7 @@ def drawn_plan(
 
 
 def code_of(trial: Trial, node: Node) -> Counting | Timed:
-    """What runs inside a node."""
+    """Return the code of a node in a trial."""
     if trial.graph:
         return Timed(node, trial.sizes.get(node.name, COMING_BYTES), DISK_S, trial.compute_s)
     length = trial.lengths.get(node.name, 10**6)

@@ -1,8 +1,8 @@
 """Graphs that a seed draws, with filters and windows, and the code of their nodes.
 
-Operators and sources are like those that applications write: hosts call them as they call any, and ``reference_run``
-does on one machine. A value is bytes that say who made it, of which index and of what, and how many were made before;
-so what was lost, doubled or mixed up on its way, or in a state, shows in what a sink gets.
+Operators and sources are like those of applications: hosts call them like any code, and so does ``reference_run`` on
+one machine. A value is bytes that name its node, its index, a hash of its inputs and the number of values before. A
+value that was lost, doubled or mixed up on the way, or in a state, shows in the values of a sink.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from thalweg.operators.interface import Operator, Source
 ALLOW = (*DEFAULT_ALLOW, __name__)
 MAX_FAN = 4
 AHEAD = (1, 1, 1, 2, 4)  # outputs that a node keeps
-PASSED = (5, 30, 80)  # of a hundred values, those that a filter lets pass
+PASSED = (5, 30, 80)  # of a hundred values, the number that a filter passes
 ROWS = (2, 3, 5, 9)  # values in a window
-STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
+STATES = (1, 1, 18_000, 300_000)  # bytes: inline, bulk in one chunk, bulk in chunks, refused if not wanted
 RATES = (None, None, 3.0, 20.0)  # of sources, in the same graphs as filters and windows
-WITH_GAPS = (1, 2)  # of every three seeds: some of the operators in their graphs filter, or have windows
+WITH_GAPS = (1, 2)  # of every three seeds: some operators of the graph filter or have windows
 BROKEN = "drawn to fail"
-MADE_BYTES = 20_000.0  # an operator's output on a link
+MADE_BYTES = 20_000.0  # size of an operator's output on a link
 
 Value = bytes | Nothing
 
 
 def draw_graph(dice: Random, hosts: Sequence[str], client: str) -> Dataflow:
-    """A graph of 3 to 15 nodes with fan-in and fan-out to 4 and one or two sinks, over sources that are anywhere."""
+    """Draw a graph of 3 to 15 nodes over sources on any hosts, with fan-in and fan-out to 4 and one or two sinks."""
     while True:
         flow = _any_graph(dice, hosts, client)
         wide = max(len(takers) for takers in flow.consumers.values())
@@ -59,13 +59,13 @@ def _any_graph(dice: Random, hosts: Sequence[str], client: str) -> Dataflow:
     sinks: list[list[str]] = [[], []] if dice.random() < 0.8 else [[]]
     for name in loose:
         dice.choice(sinks).append(name)
-    for some in (each for each in sinks if not each or dice.random() < 0.3):
+    for some in (sink for sink in sinks if not sink or dice.random() < 0.3):
         some.append(dice.choice([name for name in names if name not in some]))
-    return Dataflow((*nodes, *(Node(f"t{i}", "sink", tuple(each), None, client) for i, each in enumerate(sinks))))
+    return Dataflow((*nodes, *(Node(f"t{i}", "sink", tuple(members), None, client) for i, members in enumerate(sinks))))
 
 
 def coded(flow: Dataflow, seed: int, sizes: dict[str, int], lengths: dict[str, int]) -> Dataflow:
-    """The same graph with code in its nodes. ``sizes``: bytes of operators' states; ``lengths``: of streams."""
+    """Return the graph with code in its nodes. ``sizes``: bytes of operators' states. ``lengths``: of streams."""
     dice = Random(f"{seed} gaps")
 
     def code_of(node: Node) -> Code:
@@ -80,12 +80,12 @@ def coded(flow: Dataflow, seed: int, sizes: dict[str, int], lengths: dict[str, i
 
 
 def numbers(name: str, length: int | None = None) -> Code:
-    """The code of a source."""
+    """Return the code of a source of ``length`` values."""
     return Code(f"{__name__}:Numbers", {"name": name, "length": length})
 
 
 def draw_code(dice: Random, name: str, state_bytes: int, *, gaps: bool) -> Code:
-    """The code of an operator; with ``gaps`` it may be a filter, or have a window."""
+    """Draw the code of an operator. With ``gaps``, the operator may be a filter or have a window."""
     params: dict[str, Any] = {"name": name, "state_bytes": state_bytes}
     kind = dice.random()
     if gaps and kind < 0.3:
@@ -97,7 +97,7 @@ def draw_code(dice: Random, name: str, state_bytes: int, *, gaps: bool) -> Code:
 
 
 class Numbers(Source[bytes]):
-    """Its name and the index, ``length`` times."""
+    """Source of ``length`` values: its name with the index."""
 
     def __init__(self, name: str, length: int | None = None) -> None:
         self.name, self.length = name, length
@@ -107,11 +107,11 @@ class Numbers(Source[bytes]):
 
 
 class Counting(Operator[Value, bytes]):
-    """Says what it has been given, and how often before; its state takes ``state_bytes``, or more.
+    """Operator whose output has a hash of its inputs and the number of calls. Its state takes ``state_bytes`` or more.
 
-    It lets ``passed`` of a hundred values pass. It gives something once it has ``rows`` of these, and lets go of the
-    ``every`` oldest. With ``on_nothing`` an index without a value is one of them. It fails when it has been called
-    ``breaks_after`` times.
+    A filter passes ``passed`` of a hundred values. A window has an output at ``rows`` values, and drops the ``every``
+    oldest. With ``on_nothing`` an index without a value counts as a value. After ``breaks_after`` calls the operator
+    fails.
     """
 
     def __init__(
@@ -133,16 +133,16 @@ class Counting(Operator[Value, bytes]):
     def combine(self, inputs: Sequence[Value], index: int) -> bytes | Nothing:
         if self.before == self.breaks_after:
             raise ValueError(BROKEN)
-        given = zlib.crc32(repr([*inputs]).encode())
+        digest = zlib.crc32(repr([*inputs]).encode())
         self.before += 1
-        if given % 100 >= self.passed:
+        if digest % 100 >= self.passed:
             return NOTHING
-        self.window.append(given)
+        self.window.append(digest)
         if len(self.window) < self.rows:
             return NOTHING
-        made = f"{self.name} {index}: {self.before} {self.window}".encode()
+        output = f"{self.name} {index}: {self.before} {self.window}".encode()
         del self.window[: self.every]
-        return made
+        return output
 
     def snapshot(self) -> bytes:
         return msgspec.json.encode((self.before, self.window)).ljust(self.state_bytes)
@@ -152,7 +152,7 @@ class Counting(Operator[Value, bytes]):
 
 
 class Timed(OwnCode):
-    """The code of a node as a host has it, with the sizes and times of a trial: of a source's partitions or a state."""
+    """Code of a node on a host, with the times of a trial and the size of a source's partitions."""
 
     def __init__(self, node: Node, size_bytes: int, disk_s: float, takes_s: float) -> None:
         super().__init__(node, ALLOW)
@@ -160,10 +160,12 @@ class Timed(OwnCode):
         self.takes_s = disk_s if self.is_source else takes_s
 
     def make(self, index: int, inputs: tuple[object, ...]) -> NodeResult:
-        made = super().make(index, inputs)
-        if made.end:
-            return made
-        return msgspec.structs.replace(made, size_bytes=int(made.size_bytes and self.size_bytes), seconds=self.takes_s)
+        result = super().make(index, inputs)
+        if result.end:
+            return result
+        return msgspec.structs.replace(
+            result, size_bytes=int(result.size_bytes and self.size_bytes), seconds=self.takes_s
+        )
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return self.size_bytes

@@ -1,8 +1,8 @@
-"""Further networks that a seed draws for a trial: what they join, and over which of them partitions go.
+"""Further networks that a seed draws for a trial: their links, and the routes of partitions.
 
-Every further network joins some of the hosts by rented links, whose rates change as those of other links do. Partitions
-take the network that all share, a further one, or a route over relays. If the trial has no planner that chooses
-networks, the application chooses others now and then, at random.
+A further network joins some of the hosts by rented links, whose rates change as on every link. Partitions take the
+network that all hosts share, a further network, or a route over relays. If the trial has no planner that chooses
+networks, the application sometimes chooses routes at random.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol import messages as m
 
 NAMES = ("fast", "far")  # of further networks, in this order
-REROUTED = 0.08  # of the partitions delivered: the application then chooses other networks
-RELAYED = 0.3  # of the pairs of hosts for which there are routes over relays: one is among the choices
+REROUTED = 0.08  # share of delivered partitions after which the application chooses other routes
+RELAYED = 0.3  # share of the host pairs with routes over relays for which a choice is such a route
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """Further networks of a trial: their links, what the planner is told of them, and the first choice of ways."""
+    """Further networks of a trial: ``links``, ``networks`` for the planner, and the first preferences of routes."""
 
     links: dict[Link, LinkRate] = {}
     networks: dict[str, Network] = {}
@@ -34,7 +34,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def draw_networks(seed: int, hosts: Sequence[str], draw_link: Callable[[Random, str], LinkRate]) -> Joined:
-    """Draw one or two further networks, each between two or more of ``hosts``; the same for the same seed."""
+    """Draw one or two further networks of two or more of ``hosts``. Equal seeds draw equal networks."""
     dice = Random(f"{seed} networks")
     links: dict[Link, LinkRate] = {}
     networks = {NET: Network(TARIFFS["public"])}
@@ -47,9 +47,9 @@ def draw_networks(seed: int, hosts: Sequence[str], draw_link: Callable[[Random, 
 
 
 def draw_ways(dice: Random, hosts: Sequence[str], networks: Mapping[str, Network]) -> tuple[m.RoutePreference, ...]:
-    """Draw over what the partitions between two hosts go, in order of choice; the network that all share is included.
+    """Draw the routes of partitions between hosts, in order of choice and with the shared network among them.
 
-    Pairs of hosts that have no other way are left out, and some that have one.
+    Pairs of hosts without a further route are left out, and some pairs with a further route.
     """
     further = [name for name in networks if name != NET]
     ways = []
@@ -73,12 +73,12 @@ def draw_ways(dice: Random, hosts: Sequence[str], networks: Mapping[str, Network
 
 
 class Rerouter:
-    """An application that chooses other networks for its partitions, at random, while its run goes on."""
+    """Application that chooses routes for partitions at random while the run goes on."""
 
     def __init__(self, seed: int, networks: Mapping[str, Network], world: World) -> None:
         self._dice, self._networks, self._world = Random(f"{seed} rerouted"), networks, world
 
     def on_delivered(self) -> None:
-        """Choose other networks, or leave them, as the application has got a partition."""
+        """Choose new routes after some of the delivered partitions."""
         if self._dice.random() < REROUTED:
             self._world.reroute(draw_ways(self._dice, self._world.names, self._networks))

@@ -1,9 +1,9 @@
-"""Queries that begin and leave while a trial's graph runs, as its seed draws them, and the applications that ask.
+"""Queries that join and leave while a trial's graph runs, as the seed draws them, and the applications that ask.
 
-Some nodes of a query are the run's, or another query's; beside these it has operators with state, filters and windows
-of its own, and sometimes a source. Some have code that fails. Others are those of other clients, ``GUESTS``, which
-subscribe to a node that is there, and of which one may die. When each comes and goes is told in partitions that the
-applications have got, so that it means much the same whatever else goes wrong.
+A query shares some nodes with the run or with another query. Its own nodes are operators with state, filters and
+windows, and sometimes a source. The code of some operators fails. Other clients, ``GUESTS``, subscribe to a node of the
+run, and a guest may die. Joining and leaving are timed by the number of partitions that the application has received,
+so a query means much the same under all faults.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from thalweg.emulation.virtual.world import World
 from thalweg.experiments.faults.graphs import STATES, draw_code, numbers
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
 
-MOST = 5  # in one run
-QUERIED = (0, 1, 2)  # of every five seeds: queries come to their graphs, and go
-BREAKS = 0.05  # of the operators that a query brings
+MOST = 5  # queries or subscriptions in one run
+QUERIED = (0, 1, 2)  # of every five seeds: queries join the graph and leave it
+BREAKS = 0.05  # share of a query's own operators whose code fails
 GUESTS = ("g1", "g2")
 SUBSCRIBED = (1, 2, 3)  # of every five seeds: other clients subscribe
-DIES = 0.4  # of these seeds: one does, and may be back
+DIES = 0.4  # share of these seeds in which a guest dies, and may return
 
 
 class Coming(msgspec.Struct, frozen=True):
-    """A query that is attached once the application has got ``after`` partitions, of whatever sink.
+    """Query that is attached once the application has received ``after`` partitions, of any sinks.
 
-    ``stays``: how many more it gets until it detaches the query; None: until its end. ``placement``: of all its nodes.
+    ``stays``: number of further partitions until the query is detached. None: until its end. ``placement``: of all
+    nodes.
     """
 
     after: int
@@ -40,9 +41,9 @@ class Coming(msgspec.Struct, frozen=True):
 
 
 class Subscribing(msgspec.Struct, frozen=True):
-    """That ``guest`` subscribes to a node, with ``after`` and ``stays`` as of a query.
+    """Subscription of ``guest`` to a node, with ``after`` and ``stays`` as of a query.
 
-    ``share``: which node, of all that the run has then.
+    ``share``: position of the node in the list of the run's nodes at that time, from 0 to 1.
     """
 
     after: int
@@ -52,7 +53,7 @@ class Subscribing(msgspec.Struct, frozen=True):
 
 
 def draw_subscriptions(seed: int, partitions: int) -> tuple[Subscribing, ...]:
-    """What other clients take of a seed's graph, for some nothing."""
+    """Draw the subscriptions of other clients to a seed's graph. Some seeds have none."""
     dice = Random(f"{seed} subscriptions")
     if seed % 5 not in SUBSCRIBED:
         return ()
@@ -64,7 +65,7 @@ def draw_subscriptions(seed: int, partitions: int) -> tuple[Subscribing, ...]:
 
 
 def draw_death(seed: int, duration_s: float) -> tuple[Crash, ...]:
-    """A client that subscribes and dies, in some seeds."""
+    """Draw the crash of a subscribed client. Some seeds have none."""
     dice = Random(f"{seed} death")
     if seed % 5 not in SUBSCRIBED or dice.random() > DIES:
         return ()
@@ -74,9 +75,9 @@ def draw_death(seed: int, duration_s: float) -> tuple[Crash, ...]:
 def draw_queries(
     seed: int, flow: Dataflow, hosts: Sequence[str], partitions: int, *, ends: bool
 ) -> tuple[tuple[Coming, ...], int | None]:
-    """The queries of a seed's graph, none for some, and after how many partitions the one that began the run leaves.
+    """Draw the queries of a seed's graph, if it has some, and after how many partitions the first query leaves.
 
-    ``hosts``: the client is the last of them; ``partitions``: of a sink; ``ends``: streams do.
+    ``hosts``: the client is the last. ``partitions``: of a sink. ``ends``: whether streams end.
     """
     dice = Random(f"{seed} queries")
     if seed % 5 not in QUERIED:
@@ -93,16 +94,16 @@ def draw_queries(
 
 
 def draw_query(dice: Random, flow: Dataflow, hosts: Sequence[str], number: int, length: int | None) -> Dataflow:
-    """Some nodes of ``flow`` and what they are made of, and on them none to four operators, perhaps a source too.
+    """Draw a query: some nodes of ``flow`` with all nodes below, up to four new operators, and sometimes a source.
 
-    ``length``: of the source's stream, where it ends.
+    ``length``: of the source's stream, if the stream ends.
     """
     names = [node.name for node in flow.nodes if node.kind != "sink"]
-    kept = set(dice.sample(names, min(len(names), dice.randint(1, 3))))
+    shared = set(dice.sample(names, min(len(names), dice.randint(1, 3))))
     for name in reversed(flow.upward):
-        if name in kept:
-            kept.update(flow.by_name[name].inputs)
-    nodes = [msgspec.structs.replace(flow.by_name[name], ahead=1) for name in flow.upward if name in kept]
+        if name in shared:
+            shared.update(flow.by_name[name].inputs)
+    nodes = [msgspec.structs.replace(flow.by_name[name], ahead=1) for name in flow.upward if name in shared]
     if dice.random() < 0.3:
         nodes.append(Node(f"z{number}", "source", (), numbers(f"z{number}", length), dice.choice(hosts)))
     for count in range(dice.randint(0, 4)):
@@ -112,8 +113,8 @@ def draw_query(dice: Random, flow: Dataflow, hosts: Sequence[str], number: int, 
         if dice.random() < BREAKS:
             code = msgspec.structs.replace(code, params={**code.params, "breaks_after": dice.randint(0, 20)})
         nodes.append(Node(name, "operator", tuple(inputs), code))
-    taken = {name for node in nodes for name in node.inputs}
-    loose = tuple(node.name for node in nodes if node.name not in taken)
+    used = {name for node in nodes for name in node.inputs}
+    loose = tuple(node.name for node in nodes if node.name not in used)
     again = dice.choice(nodes).name
     nodes.append(Node("t0", "sink", loose, None, hosts[-1]))
     if dice.random() < 0.4:
@@ -122,9 +123,9 @@ def draw_query(dice: Random, flow: Dataflow, hosts: Sequence[str], number: int, 
 
 
 class Callers:
-    """Has the queries of a trial come and go in ``world``; ``leaves`` is when the one that began the run does.
+    """Applications that attach and detach the queries of a trial in ``world``. ``leaves``: when the first query leaves.
 
-    ``asked``, ``left``: those that were attached and detached. ``subscribed``, ``parted``: the same of subscriptions,
+    ``asked``, ``left``: queries that were attached and detached. ``subscribed``, ``parted``: the same of subscriptions,
     by guest and number.
     """
 
@@ -144,61 +145,61 @@ class Callers:
         self.left: set[int] = set()
 
     def begin(self) -> None:
-        """The run was asked for."""
+        """Allow the guests of a requested run, and make the first requests."""
         self._count = -1
         if self._subscriptions:
             self._world.allow(GUESTS)
         self.on_delivered()
 
     def on_delivered(self) -> None:
-        """The application has got a partition."""
+        """Count a delivered partition, and make the requests that are due."""
         self._count += 1
         self._attach_and_detach()
         self._subscribe_and_leave()
 
     def _attach_and_detach(self) -> None:
-        """Do with the application's own queries what is due."""
+        """Attach and detach the application's own queries that are due."""
         world = self._world
         for number, coming in self._comings.items():
             if number not in self.asked and coming.after <= self._count and world.open and world.failed is None:
                 self.asked.add(number)
                 world.attach(number, coming.dataflow, coming.placement)
         for number, until in self._until.items():
-            others = world.open - {number}
-            if until is not None and until <= self._count and number in world.open and (number or others):
+            remaining = world.open - {number}
+            if until is not None and until <= self._count and number in world.open and (number or remaining):
                 self.left.add(number)
                 world.detach(number)
 
     def _subscribe_and_leave(self) -> None:
-        """Do with the subscriptions of guests what is due."""
+        """Begin and end the subscriptions of guests that are due."""
         world = self._world
-        for number, each in self._subscriptions.items():
-            key = each.guest, number
-            if key not in self.subscribed and each.after <= self._count and world.open and world.failed is None:
+        for number, subscription in self._subscriptions.items():
+            key = subscription.guest, number
+            if key not in self.subscribed and subscription.after <= self._count and world.open and world.failed is None:
                 self.subscribed.add(key)
                 names = sorted(world.tree[0].by_name)
-                world.subscribe(*key, names[int(each.share * len(names))])
-            until = None if each.stays is None else each.after + each.stays
+                world.subscribe(*key, names[int(subscription.share * len(names))])
+            until = None if subscription.stays is None else subscription.after + subscription.stays
             if until is not None and until <= self._count and key in self.subscribed - self.parted:
                 self.parted.add(key)
                 world.unsubscribe(*key)
 
     @property
     def lasting(self) -> set[str]:
-        """The sinks of guests that are to get all there is."""
+        """Sinks of guests that should receive everything."""
         world = self._world
         begun = world.subscribed.keys() - self.parted - world.dismissed.keys()
-        begun = {(guest, number) for guest, number in begun if guest != GUESTS[1]}  # which may die
+        begun = {(guest, number) for guest, number in begun if guest != GUESTS[1]}  # this guest may die
         return {name for key in begun for name in world.subscribed[key].names.values()}
 
     def counts(self) -> dict[str, int]:
-        """What has become of the queries beside the first: how many were asked for, began, were detached, failed.
+        """Return how many queries beside the first were asked for, began, were detached, failed, or were refused.
 
-        And of subscriptions: how many began, and were ended by somebody else.
+        The counts also have how many subscriptions began, and how many somebody else ended.
         """
         world = self._world
         failed, begun = world.queries_failed.keys() - {0}, world.attached.keys()
-        found = Counter(asked=len(self.asked), attached=len(begun), detached=len(self.left))
-        found.update(failed=len(failed & begun), refused=len(failed - begun))
-        found.update(subscribed=len(world.subscribed), dismissed=len(world.dismissed))
-        return {kind: count for kind, count in found.items() if count}
+        counter = Counter(asked=len(self.asked), attached=len(begun), detached=len(self.left))
+        counter.update(failed=len(failed & begun), refused=len(failed - begun))
+        counter.update(subscribed=len(world.subscribed), dismissed=len(world.dismissed))
+        return {kind: count for kind, count in counter.items() if count}

@@ -1,8 +1,8 @@
-"""Standstills of a trial's streams, and whether a message names the fault behind each.
+"""Standstills of a trial's streams, and a check that a message names the fault behind every standstill.
 
-A stream stands still while a sink gets nothing. If a fault of the plan lasts meanwhile, the run has to say so: by its
-end with a reason, or by a record of kind ``fault`` that states what is wrong, as at a failover. The message has to name
-a host that one of the lasting faults concerns.
+A stream stands still while a sink receives nothing. If a fault of the plan lasts meanwhile, a message is needed. It is
+the end of the run with a reason, or a record of kind ``fault`` with an error, as at a failover. The message has to name
+a host that a lasting fault concerns.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from thalweg.emulation.virtual.faults import BulkOutage, Crash, Cut, FaultPlan, LargeOutage, Outage, Stop
 from thalweg.middleware.protocol import events as e
 
-JUST_S = 2.0  # before a standstill: messages from then on count, as a partition that was on its way came after them
+JUST_S = 2.0  # before a standstill, in which messages count: a partition on its way may arrive after the message
 NAMED = re.compile(r"host '([^']+)'")
 
 
 class Lasting(NamedTuple):
-    """A fault that lasts for some time, and the hosts it concerns.
+    """Fault that lasts for some time, and the concerned hosts.
 
-    ``once``: one message holds until the fault ends, as of a host that is gone. Otherwise every standstill needs a
-    message of its own, as the run goes on elsewhere and may come back.
+    ``once``: one message is valid until the fault ends, as for a lost host. Otherwise every standstill needs a message,
+    because the run goes on elsewhere and may return.
     """
 
     hosts: frozenset[str]
@@ -35,14 +35,14 @@ class Lasting(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message of the run to people, and the hosts that it names."""
+    """Message of the run to people, and the named hosts."""
 
     at_s: float
     hosts: frozenset[str]
 
 
 class Standstill(NamedTuple):
-    """Time in which a sink got nothing, and the part of it that a fault lasted without a message."""
+    """Time in which a sink received nothing, and the part of it that a fault lasted without a message."""
 
     sink: str
     from_s: float
@@ -51,9 +51,9 @@ class Standstill(NamedTuple):
 
 
 def lasting(plan: FaultPlan, hosts: Collection[str]) -> Iterator[Lasting]:
-    """Return the faults of a plan that keep messages from one of these hosts for some time.
+    """Yield the faults of a plan that keep messages from one of ``hosts`` for some time.
 
-    Other clients are none of them: their crash holds up no sink of the application.
+    Other clients are not among the hosts: their crash holds up no sink of the application.
     """
     for fault in plan.faults:
         match fault:
@@ -70,9 +70,9 @@ def lasting(plan: FaultPlan, hosts: Collection[str]) -> Iterator[Lasting]:
 
 
 class Watch:
-    """When each sink of the application got a partition, and the messages of the run meanwhile.
+    """Record of the partitions of every sink of the application by time, and of the messages of the run.
 
-    ``no_client``: spans in which the run has no client, so that nobody can be told anything. They are no standstills.
+    ``no_client``: spans in which the run has no client, so that nobody can be notified. The spans are no standstills.
     """
 
     def __init__(self, client: str) -> None:
@@ -82,11 +82,11 @@ class Watch:
         self.no_client: list[tuple[float, float]] = []
 
     def on_delivered(self, sink: str, now: float) -> None:
-        """Note that a sink has got a partition."""
+        """Record that a sink has received a partition."""
         self.got_s[sink].append(now)
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
-        """Note a record that tells people what is wrong."""
+        """Record the message to people in a record of a fault."""
         detail: dict[str, Any] = record.fields.get("detail", {})
         if record.kind != "fault" or "what" not in detail:
             return
@@ -94,11 +94,11 @@ class Watch:
         self.messages.append(Message(now, frozenset(named | {*NAMED.findall(str(detail.get("what", "")))})))
 
     def on_failed(self, now: float, why: str) -> None:
-        """Note the end of the run, with its reason."""
+        """Record the end of the run, with its reason."""
         self.messages.append(Message(now, frozenset(NAMED.findall(why))))
 
     def standstills(self, faults: Iterable[Lasting], sinks: Iterable[str], over_s: float) -> Iterator[Standstill]:
-        """Return the standstills during which a fault lasted. ``sinks`` that have begun wait until ``over_s``."""
+        """Yield the standstills in which a fault lasted unnamed. ``sinks`` that have begun wait until ``over_s``."""
         known = [*faults]
         for sink in sinks:
             spans = [0.0, *self.got_s[sink], over_s]
@@ -112,7 +112,7 @@ class Watch:
                     yield Standstill(sink, from_s, until_s, unnamed_s)
 
     def _unnamed_s(self, faults: list[Lasting], from_s: float, until_s: float) -> float:
-        """Return for how long a fault of a standstill lasted at most before a message named a host of one of them."""
+        """Return the longest time that a fault of a standstill lasted before a message named a host of the faults."""
         concerned = frozenset[str]().union(*[fault.hosts for fault in faults])
         longest_s = 0.0
         for fault in faults:

@@ -1,7 +1,7 @@
-"""Streams over several trees that a seed draws: trees of any shape over the same sources, and operators above them.
+"""Streams over several trees, drawn by a seed: trees of any shape over the same sources, and operators above the trees.
 
-The operators of the trees are free, so that every tree makes the same of the sources' partitions. In half of the
-trials operators with state run above the trees, once, in some of these with a second sink.
+Operators of the trees are free, so every tree makes the same of the sources' partitions. In half of the trials
+operators with state run once above the trees, in some of these trials with a second sink.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.protocol.split_graph import PlacedGraph, SplitGraph, parted, split_graph
 
 TREES = (2, 2, 3, 4)
-WINDOWS = (0, 0, 1, 3, 8)  # 0: the runtime's own
-ABOVE = 0.5  # of the trials: an operator with state runs above the trees
-SECOND_SINK = 0.4  # of these: a sink takes what the trees give, and a source's partitions
+WINDOWS = (0, 0, 1, 3, 8)  # partitions that wait; 0: the runtime's default
+ABOVE = 0.5  # share of trials with operators with state above the trees
+SECOND_SINK = 0.4  # share of these trials with a sink that takes the trees' output and a source's partitions
 REMEMBERS = Code("operator")
 
 
 class OneStripe:
-    """A tree of a world's stream, or what is above the trees, as what moves operators at random has it."""
+    """A tree of a world's stream, or the upper graph, for a driver that moves operators at random."""
 
     def __init__(self, world: World, number: int | None) -> None:
         self._world, self._number = world, number
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
-        """Its graph, and where the nodes are."""
+        """Graph of the stripe, and the placement of its nodes."""
         return self._world.trees[self._number]
 
     def move(self, placement: Mapping[str, str]) -> None:
-        """Have operators of it change hosts."""
+        """Move operators of the stripe to other hosts."""
         self._world.move(placement, self._number)
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
-        """Have it go on as another tree."""
+        """Replace the tree of the stripe by another tree."""
         self._world.reshape(dataflow, placement, self._number)
 
 
 def topped(dice: Random, tree: Dataflow, client: str) -> Dataflow:
-    """Return the tree with what some trials have above it: operators with state, and a second sink."""
+    """Return the tree, in some trials with operators with state and a second sink above it."""
     if dice.random() >= ABOVE:
         return tree
     (sink,) = tree.sinks
@@ -63,7 +63,10 @@ def topped(dice: Random, tree: Dataflow, client: str) -> Dataflow:
 
 
 def draw_stripes(dice: Random, flow: Dataflow, placement: Placement, hosts: Sequence[str], client: str) -> Striped:
-    """Draw several trees that make what ``flow`` does: each elsewhere, and of another shape where one node is taken."""
+    """Draw several trees that make the result of ``flow``, with placements of their own.
+
+    If the sink takes one node, the shapes may differ as well.
+    """
     parts = split_graph(flow, [node.name for node in flow.nodes if node.code == REMEMBERS], client)
     first, above = parted(PlacedGraph(flow, placement), parts, client)
     trees = [(first.dataflow, first.placement)]
@@ -80,7 +83,7 @@ def draw_stripes(dice: Random, flow: Dataflow, placement: Placement, hosts: Sequ
 
 
 def _another(dice: Random, parts: SplitGraph, placement: Placement, hosts: Sequence[str]) -> tuple[Dataflow, Placement]:
-    """Draw another tree."""
+    """Draw a tree with a new placement, and perhaps with a new shape."""
     below: Callable[[int], int] = dice.randrange
     (sink,) = parts.lower.sinks
     if len(parts.lower.by_name[sink].inputs) == 1 and dice.random() < 0.7:

@@ -1,7 +1,7 @@
-"""Very many fault plans, here or on Spark; those that fail are made minimal and printed as commands.
+"""Sweep of many fault plans, here or on Spark. Plans that fail are made minimal and printed as commands.
 
-``sweep_faults`` is for ``thalweg sweep --faults``, ``replay`` for ``thalweg sweep --replay-faults``. What a trial is,
-and what may become of it, is in ``trials``.
+``sweep_faults`` is for ``thalweg sweep --faults``, ``replay`` for ``thalweg sweep --replay-faults``. ``trials`` says
+what a trial is, and which outcomes it may have.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ T = TypeVar("T")
 Run = Callable[[FaultPlan], tuple[TrialResult, tuple[OfMessage, ...]]]
 
 FOLDER = Path("runs") / "faults"
-FEW_TRIALS = 50  # are run here: Spark takes longer to start
-MINIMIZED = 3  # of the plans that fail; the others are kept as they were drawn
-MAX_RUNS = 1000  # that making a plan minimal may take
-MAX_EVENTS = 500_000  # of all these: half a minute; a trial that stalls has thousands
-FEW = 5  # faults of a plan that is small enough to be read
-SHARES = (0.3, 0.5, 0.7, 0.9)  # of what is left, tried at random
+FEW_TRIALS = 50  # plans at most that run here: Spark takes longer to start
+MINIMIZED = 3  # failed plans that are made minimal; further plans are kept as drawn
+MAX_RUNS = 1000  # to make a plan minimal
+MAX_EVENTS = 500_000  # of all these runs: half a minute; a stalled trial has thousands
+FEW = 5  # faults of a plan that is small enough to read
+SHARES = (0.3, 0.5, 0.7, 0.9)  # of the remaining faults, tried at random
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Kind of the plans that are drawn: of trees, of graphs, of streams over several trees, of several networks.
+    """Kind of the drawn plans: of trees, of graphs, of streams over several trees, of several networks.
 
-    ``lasting``: all runs outlive their hosts. Otherwise the seed draws which do.
-    Raises UsageError for two kinds that do not go together.
+    ``lasting``: all runs outlive their hosts. Otherwise the seed draws which runs do. Raises UsageError for two kinds
+    that do not go together.
     """
 
     graph: bool = False
@@ -55,7 +55,7 @@ class Kind(msgspec.Struct, frozen=True):
             raise UsageError(f"--stripes and {other} do not go together; leave one away")
 
     def plan(self, seed: int) -> FaultPlan:
-        """Draw the plan of a seed."""
+        """Draw the fault plan of a seed."""
         return drawn_plan(seed, **msgspec.structs.asdict(self), gray=True)
 
 
@@ -63,7 +63,7 @@ TREES = Kind()
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A plan that failed: what went wrong, the file of its (minimal) plan, and the command that replays it."""
+    """Failed plan: its error, the file of the (minimal) plan, and the command that replays the plan."""
 
     seed: int
     what: str
@@ -73,12 +73,13 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of ``faults`` plans. ``nothing`` counts values of graphs that were ``NOTHING``, ``moves``
-    relocations, ``missing`` how often a sink lost a source, or got it back, ``recoveries`` runs that began anew,
-    ``shapes`` changes of the tree, ``queries`` what came of those that came, ``done`` what went wrong, by kind.
+    """Outcomes of ``faults`` plans, counted.
 
-    ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
-    ``silent_s``: for how long a fault lasted at most while a stream stood still and no message named the fault.
+    - ``unheard``: runs of ``ended`` whose client was not notified of a move: the lost host held nothing any more.
+    - ``nothing``: values of graphs that were ``NOTHING``. ``missing``: how often a sink lost a source or got it back.
+    - ``moves``: relocations. ``recoveries``: how often runs began anew. ``shapes``: changes of the tree.
+    - ``queries``: outcomes of queries. ``done``: faults by kind.
+    - ``silent_s``: longest time of a fault in which a stream stood still and no message named the fault.
     """
 
     faults: int
@@ -122,7 +123,7 @@ def sweep_faults(
 ) -> FaultsSummary:
     """Run the plans, count their outcomes, and write each plan that failed into the folder ``out``.
 
-    Raises PlansStopped if something else than an error ends it, as SIGTERM.
+    Raises PlansStopped if anything but an error ends the sweep, such as SIGTERM.
     """
     begun = time.perf_counter()
     seeds = range(first_seed, first_seed + count)
@@ -157,7 +158,7 @@ def sweep_faults(
 
 
 class PlansStopped(Exception):
-    """A sweep of fault plans was stopped: what was done until then, and how many plans are left from which seed on."""
+    """Stop of a sweep of fault plans, with its results so far, the next seed, and the number of plans left."""
 
     def __init__(self, summary: FaultsSummary | None, next_seed: int, left: int) -> None:
         super().__init__(f"{left} plans from seed {next_seed} are left")
@@ -172,7 +173,7 @@ def _failed(results: Sequence[TrialResult]) -> list[TrialResult]:
 def _summary(
     results: Sequence[TrialResult], failures: Sequence[Failure], first_seed: int, out: Path, begun: float
 ) -> FaultsSummary:
-    """Count what became of plans, of which there is one at least."""
+    """Return the outcomes of plans, counted. There is at least one plan."""
     outcomes = Counter(result.outcome for result in results)
     moves, shapes, queries, done = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for result in results:
@@ -209,7 +210,7 @@ def _summary(
 
 
 class FaultTrial(Trial, frozen=True, kw_only=True):
-    """The trial of a seed, which is its ``configuration``, as it goes to Spark."""
+    """Trial of one seed for Spark. The seed is its ``configuration``."""
 
     drawn: Kind = TREES
     outcome: ClassVar[type[Outcome]]
@@ -217,7 +218,7 @@ class FaultTrial(Trial, frozen=True, kw_only=True):
 
 
 class FaultOutcome(Outcome, frozen=True, kw_only=True):
-    """What became of it."""
+    """Outcome of a fault trial."""
 
     result: TrialResult | None = None
 
@@ -226,12 +227,12 @@ FaultTrial.outcome = FaultOutcome
 
 
 def run_seed(trial: FaultTrial) -> FaultOutcome:
-    """What became of a seed's plan."""
+    """Run the plan of a seed, and return its outcome."""
     return FaultOutcome(result=run_trial(trial.drawn.plan(trial.configuration))[0])
 
 
 def _on_spark(trials: Sequence[FaultTrial], master: str, take: Callable[[list[TrialResult]], None]) -> None:
-    """Have the plans run on Spark; ``take`` gets the results as they come."""
+    """Run the plans on Spark. ``take`` gets the results as they arrive."""
     from thalweg.experiments.sweeps.jobs import run_on_spark
 
     def finished(batch: list[tuple[Trial, Outcome]]) -> None:
@@ -255,7 +256,7 @@ def _keep(result: TrialResult, plan: FaultPlan, folder: Path) -> Failure:
 
 
 def told(summary: FaultsSummary) -> str:
-    """The same in a few lines for people."""
+    """Return the summary as lines for people."""
     moved = {kind: count for kind, count in summary.moves.items() if kind.startswith("moved")}
     stayed = {kind: count for kind, count in summary.moves.items() if kind not in moved}
     nothing = f", {summary.nothing} values of them NOTHING" * bool(summary.nothing)
@@ -282,9 +283,9 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def replay(what: str, kind: Kind = TREES) -> tuple[TrialResult, str]:
-    """Run one plan again, a seed's of that kind or that of a file; what became of it, also for people.
+    """Run one plan again, of a seed and ``kind`` or of a file. Return its result, also as lines for people.
 
-    Raises UsageError for a file that is no plan.
+    Raises UsageError for a file without a plan.
     """
     plan = kind.plan(int(what)) if what.isdecimal() else load_plan(Path(what))
     result, _ = run_trial(plan, digest=True)
@@ -297,7 +298,7 @@ def replay(what: str, kind: Kind = TREES) -> tuple[TrialResult, str]:
 
 
 def load_plan(path: Path) -> FaultPlan:
-    """The plan in a file. Raises UsageError when it cannot be read or is none."""
+    """Return the plan in a file. Raise UsageError if the file cannot be read or has no plan."""
     try:
         return msgspec.json.decode(read_bounded(path, MAX_JSON_BYTES), type=FaultPlan)
     except OSError as error:
@@ -310,12 +311,12 @@ def load_plan(path: Path) -> FaultPlan:
 
 
 def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
-    """The fewest faults found that make the trial fail in the same way.
+    """Return the plan with the fewest faults found that makes the trial fail in the same way.
 
-    What the storm did is taken message by message. Delta debugging (Zeller, Hildebrandt, 2002) leaves a plan without
-    any single fault to spare; but a fault more or less changes all that comes after it, so smaller plans may be far
-    from it: random parts of what is left are tried as well. ``MAX_RUNS`` runs at most,
-    of about ``MAX_EVENTS`` in all.
+    The effects of a storm are treated as faults of single messages. Delta debugging (Zeller, Hildebrandt, 2002) leaves
+    a plan without a single fault to spare. But one fault more or less changes everything after it, so much smaller
+    plans may exist. Random parts of the remaining faults are therefore tried as well. There are at most ``MAX_RUNS``
+    runs, of about ``MAX_EVENTS`` events in total.
     """
     first, done = run(plan)
     if first.outcome != "failed":
@@ -333,7 +334,7 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
         events += result.events
         return (result.outcome, result.kind) == ("failed", first.kind)
 
-    if not fails(explicit):  # two storms on one message
+    if not fails(explicit):  # possible if two storms affect one message
         return plan
     dice = Random(f"{plan.seed} minimal")
     left = shrink(explicit, fails, MAX_RUNS)
@@ -348,14 +349,14 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
 
 
 def shrink(items: Sequence[T], fails: Callable[[Sequence[T]], bool], max_runs: int) -> list[T]:
-    """Some of ``items``, which fail together, that do so still: in their order, and none of them to spare."""
+    """Return a part of ``items``, which fail together, that still fails: in their order, with none to spare."""
     left, parts, runs = list(items), 2, 1
     if fails([]):
         return []
     while len(left) > 1 and runs < max_runs:
         size = math.ceil(len(left) / parts)
         pieces = [left[at : at + size] for at in range(0, len(left), size)]
-        rests = [[one for other in pieces if other is not piece for one in other] for piece in pieces]
+        rests = [[item for other in pieces if other is not piece for item in other] for piece in pieces]
         for number, fewer in enumerate((*pieces, *rests) if len(pieces) > 2 else pieces):
             runs += 1
             if fails(fewer):

@@ -1,4 +1,4 @@
-"""What runs inside the nodes of a trial's tree, and what each of its partitions has to be."""
+"""Code of the nodes of a trial's tree, and the expected value of every partition."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import msgspec
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.shell.node_code import ENDED, NodeCode, NodeResult
 
-FREE = Code("free")  # of operators that combine in any order and grouping
-MERGING = Code("seen")  # of such that remember, and merge what they do
+FREE = Code("free")  # operators that combine in any order and grouping
+MERGING = Code("seen")  # free operators that remember, with states that merge
 DISK_S = 0.01
 
 Known = dict[tuple[str, int], Any]
 
 
 def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
-    """What partition ``index`` of a node has to be: all that it was combined from, in order.
+    """Return the expected value of partition ``index`` of a node: everything that it was combined from, in order.
 
-    The third element is how many partitions an operator had combined before. ``known``: what was asked for before.
+    The third element is the number of partitions that an operator had combined before. ``known``: values from earlier
+    calls.
     """
     if (name, index) not in known:
         node = dataflow.by_name[name]
@@ -35,49 +36,49 @@ def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
 
 
 def _given(dataflow: Dataflow, name: str, index: int, known: Known) -> set[Seen]:
-    """All that an operator that remembers has been given, itself or those like it below, up to partition ``index``."""
-    given: set[Seen] = set()
+    """Return the past inputs up to partition ``index`` of a merging operator and of merging operators below."""
+    memory: set[Seen] = set()
     for producer in dataflow.by_name[name].inputs:
         if dataflow.by_name[producer].code == MERGING:
-            given |= _given(dataflow, producer, index, known)
+            memory |= _given(dataflow, producer, index, known)
         else:
-            given |= seen([content(dataflow, producer, i, known) for i in range(index + 1)])
-    return given
+            memory |= seen([content(dataflow, producer, i, known) for i in range(index + 1)])
+    return memory
 
 
-Seen = tuple[int, int]  # a partition's index, and what it is recognised by
+Seen = tuple[int, int]  # index and hash of a partition
 
 
 def seen(values: Iterable[Any]) -> set[Seen]:
-    """What an operator remembers of its inputs; of one like it, what that shows."""
-    found: set[Seen] = set()
+    """Return the inputs that a merging operator remembers, with those that merging operators below show."""
+    memory: set[Seen] = set()
     for value in values:
-        found |= set(value[2]) if value[0] == "seen" else {(value[1], zlib.crc32(repr(value).encode()))}
-    return found
+        memory |= set(value[2]) if value[0] == "seen" else {(value[1], zlib.crc32(repr(value).encode()))}
+    return memory
 
 
 def shown(index: int, past: set[Seen]) -> Any:
-    """What such an operator makes: all that it has been given, but for that of an odd partition at once."""
-    return ("seen", index, tuple(sorted(each for each in past if each[0] <= index - index % 2)))
+    """Return the output of a merging operator: its past inputs, those of an odd partition from the next output on."""
+    return ("seen", index, tuple(sorted(item for item in past if item[0] <= index - index % 2)))
 
 
 def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
-    """What a free operator makes: all that it is given, itself or as other free operators made it, in no order."""
-    parts = [part for each in inputs for part in (each[2] if each[0] == "mixed" else (each,))]
+    """Return the output of a free operator: its inputs and the inputs of free operators below, in no order."""
+    parts = [part for value in inputs for part in (value[2] if value[0] == "mixed" else (value,))]
     return ("mixed", index, tuple(sorted(parts)))
 
 
 class Counting(NodeCode):
-    """Makes partitions that say what they were made of, and how many before them; that number is its state.
+    """Code whose partitions state their inputs and the number of partitions before. This number is the state.
 
-    The state of one that merges is all that it was given. One that ``tells`` says what has changed in it.
-    ``size_bytes``: of its state, or of a source's partitions; ``length``: of its stream; ``takes_s``: an operator for
-    a partition.
+    The state of a merging operator is its past inputs. With ``tells`` the code reports changes of the state.
+    ``size_bytes``: of the state, or of a source's partitions. ``length``: of a source's stream. ``takes_s``: time of an
+    operator for a partition.
     """
 
     def __init__(self, node: Node, size_bytes: int, length: int, takes_s: float, *, tells: bool = False) -> None:
         self.node, self.size_bytes, self.length, self.takes_s = node, size_bytes, length, takes_s
-        self.keeps_state = node.code == MERGING  # that it could lose
+        self.keeps_state = node.code == MERGING  # a state that could be lost
         self.reorderable = self.keeps_state or node.code == FREE
         self.before = 0
         self.seen: set[Seen] = set()
@@ -98,8 +99,8 @@ class Counting(NodeCode):
 
     def snapshot(self) -> bytes:
         self._tell()
-        what = sorted(self.seen) if self.keeps_state else self.before
-        return msgspec.json.encode(what).ljust(self.size_bytes)
+        memory = sorted(self.seen) if self.keeps_state else self.before
+        return msgspec.json.encode(memory).ljust(self.size_bytes)
 
     def restore(self, state: bytes) -> None:
         if self.keeps_state:

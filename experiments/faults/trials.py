@@ -1,17 +1,19 @@
-"""One trial of a fault plan: a small run in virtual time that the plan's seed draws, and what became of it.
+"""One trial of a fault plan: a small run in virtual time that the plan's seed draws, and its outcome.
 
-The seed draws hosts, links, a tree (or a graph, see ``graphs``), a placement, how operators move, and with what state.
-Operators count what they have combined and every output says so: a state that was lost, doubled or mixed up shows in
-what is delivered, which has to be what one machine gives.
-Operators with states that merge remember all that they have ever been given; what came with an odd partition they show
-from the next one on only, so that for a while nobody else has it. A trial is
+The seed draws hosts, links, a tree (or a graph, see ``graphs``), a placement, moves of operators, and states. Every
+output of an operator states the number of partitions that the operator has combined. A state that was lost, doubled or
+mixed up shows in the delivered partitions, which have to be those of one machine. Operators with states that merge
+remember all inputs. Inputs of an odd partition are shown from the next partition on, so for a while no other host has
+them. A trial is
 
-- *delivered*: all partitions, once, in order, with the right contents;
-- *ended*: with one line that names a host which the plan has crashed or cut off from the client for long, or two
-  hosts between which it has cut a way for long; what was delivered before is right;
-- *abandoned*: the plan has crashed the client itself; what was delivered before is right;
-- *failed*: anything else. Also when, afterwards, a host that is up still knows of the run, or a relocation that began
-  has come to anything but one "moved" or "stayed", or a stream stood still in a fault that no message named in time.
+- *delivered*: All partitions arrived once, in order, with the right contents.
+- *ended*: The run ended with one line that explains it, and the partitions delivered before are right. The line names a
+  host that the plan has crashed or cut off from the client for long. Or it names two hosts with a link that the plan
+  has cut for long.
+- *abandoned*: The plan has crashed the client itself. The partitions delivered before are right.
+- *failed*: Any other end. A trial also fails if a host that is up still knows of the run afterwards. It fails if a
+  relocation has not exactly one outcome, "moved" or "stayed". It fails if a stream stood still in a fault that no
+  message named in time.
 """
 
 from __future__ import annotations
@@ -63,31 +65,33 @@ from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.packing import opened
 from thalweg.operators.reference import reference_run
 
-PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
+PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # longest time until a run ends
 STARTUP_S = 0.005
-SILENT_S = 2 * LIMITS.liveness_s + 15.0  # that a fault may last, and a stream stand still, without a message
-EVERY = (1, 2, 4, 16)  # partitions after which an operator leaves another replica
+SILENT_S = 2 * LIMITS.liveness_s + 15.0  # of a standstill in a fault without a message
+EVERY = (1, 2, 4, 16)  # partitions from a replica to the next
 
-SHARED = "which it shares, and so that had ended"  # of a query that came after it
+SHARED = "which it shares, and so that had ended"  # in the error of a query that shared a node with an ended query
 NOT_ALLOWED = "it has to be among the run's subscribers"
-TOO_SLOW = "too slowly: the others have waited"  # without faults as well: a guest's links may be the slowest
+TOO_SLOW = "too slowly: the others have waited"  # also without faults: a guest's links may be the slowest
 TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
 GIVEN_UP = (
     "no vote of", "has ended it", "it was lost", "it was restarted", "it no longer knows", "has not answered for",
     "has been silent for", "is a way cut?",
-    "has not come",  # a partition that a generation began after (docs/explanation/failover.md), which the error names
+    "has not come",  # the run has begun anew after the partition in the error (docs/explanation/failover.md)
 )  # fmt: skip
 
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
+    """Result of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
 
-    ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``missing`` how often a sink lost a source,
-    or got it back, ``moves`` relocations by outcome and protocol, ``recoveries`` how often it began anew, ``shapes``
-    changes of the tree by outcome, ``queries`` those that came to a graph by what became of them, ``faults`` what went
-    wrong by kind. ``silent_s``: the longest part of a standstill that a fault lasted without a message.
+    - ``nothing``: values of graphs delivered as ``NOTHING``. ``missing``: how often a sink lost a source or got it
+      back.
+    - ``moves``: relocations by outcome and protocol. ``recoveries``: how often the run began anew.
+    - ``shapes``: changes of the tree by outcome. ``queries``: queries of a graph by outcome. ``faults``: faults by
+      kind.
+    - ``silent_s``: longest part of a standstill that a fault lasted without a message.
     """
 
     seed: int
@@ -115,19 +119,19 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Log:
-    """What the application got, and what the hosts recorded."""
+    """Partitions that the application received, with the expected values, and records of the hosts."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.indices: defaultdict[str, list[int]] = defaultdict(list)  # by sink
         self.known: Known = {}
-        self.flows: dict[str, Dataflow] = {}  # by sink, all that leads to it
+        self.flows: dict[str, Dataflow] = {}  # by sink, the graph that leads to it
         self.queries: dict[str, int] = {}  # by sink
-        self.former: defaultdict[str, list[Dataflow]] = defaultdict(list)  # by sink, before sources came or went
-        self.first = dict.fromkeys(trial.dataflow.by_name, 0)  # partitions
+        self.former: defaultdict[str, list[Dataflow]] = defaultdict(list)  # by sink, earlier graphs with other sources
+        self.first = dict.fromkeys(trial.dataflow.by_name, 0)  # partition, by node
         self.reference: dict[str, Iterator[Any]] = {}
         self._begin(0, trial.dataflow, trial.dataflow.by_name)
-        self.right: defaultdict[str, list[Any]] = defaultdict(list)  # what these gave
+        self.right: defaultdict[str, list[Any]] = defaultdict(list)  # results of the references so far
         self.nothing = self.missing = 0
         self.wrong = ""
         self.moves: Counter[str] = Counter()
@@ -152,7 +156,7 @@ class _Log:
         self._begin(begun.query, begun.dataflow, new)
 
     def on_tree(self, flow: Dataflow) -> None:
-        """The graph is another: where it lacks other values of a source, so does what one machine gives of it."""
+        """Note a changed graph. If other partitions of a source are missing, expect the results of the new graph."""
         for sink in self.flows.keys() & set(flow.sinks) if self.trial.graph else ():
             below = flow.below(sink)
             now = Dataflow(tuple([node for node in flow.nodes if node.name in below]))
@@ -175,11 +179,11 @@ class _Log:
         self.watch.on_delivered(partition.sink, now)
 
     def _was_so(self, sink: str, index: int, value: Any) -> bool:
-        """Whether another client has got a partition that was on its way before the graph was another."""
+        """Return whether another client has received a partition from before a change of the graph."""
         former = self.former[sink] if self.queries[sink] < 0 else []
         place = index - self.first[sink]
         references = [reference_run(flow, allow=ALLOW, first=self.first) for flow in former]
-        return any(value == next(itertools.islice(each, place, None), None) for each in references)
+        return any(value == next(itertools.islice(reference, place, None), None) for reference in references)
 
     def _expected(self, sink: str, index: int) -> Any:
         if not self.trial.graph:
@@ -192,17 +196,17 @@ class _Log:
         return right[place] if 0 <= place < len(right) else "the end"
 
     def length(self, sink: str) -> int:
-        """How many partitions a sink has: as many as the shortest of the sources that it is made of."""
+        """Return the number of partitions of a sink: that of the shortest source below the sink."""
         flow, trial = self.flows[sink], self.trial
-        if any(map(gaps_of, flow.nodes)):  # a source that is missing may have no end, or come back after it
+        if any(map(gaps_of, flow.nodes)):  # a missing source may have no end, or return after it
             right = self.right[sink]
             most = max(0, trial.partitions - self.first[sink] - len(right))
             with contextlib.suppress(ValueError):  # drawn to fail
                 right += itertools.islice(self.reference[sink], most)
             return self.first[sink] + len(right)
         codes = [(name, flow.by_name[name].code) for name in flow.sources]
-        told = [trial.lengths.get(name) or (code.params.get("length") if code else None) for name, code in codes]
-        return min([trial.partitions, *[length for length in told if length]])
+        lengths = [trial.lengths.get(name) or (code.params.get("length") if code else None) for name, code in codes]
+        return min([trial.partitions, *[length for length in lengths if length]])
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
         self.watch.on_record(host, now, record)
@@ -225,7 +229,10 @@ class _Log:
             self.odd = f"a proposal ended as {record.fields['detail']['outcome']!r}"
 
     def check_settled(self, world: FaultyWorld) -> str:
-        """What is wrong with the outcomes of the hand-overs that have begun; one goes with a host that crashes."""
+        """Return a line if a hand-over that began has not exactly one outcome, else an empty text.
+
+        A host that crashes may leave no outcome.
+        """
         for (run, node, version), hosts in world.begun.items():
             outcomes = self.settled[run, node, version]
             if len(outcomes) > 1:
@@ -239,7 +246,7 @@ class _Log:
 def run_trial(
     plan: FaultPlan, *, digest: bool = False, control_bytes: int | None = None
 ) -> tuple[TrialResult, tuple[OfMessage, ...]]:
-    """Run the trial that the plan's seed draws, with the plan's faults; also what became of single messages.
+    """Run the trial that the plan's seed draws, with the plan's faults. Return its result, and the faults of messages.
 
     ``control_bytes``: as in ``WorldConfig``. Raises UsageError for a plan that does not fit its trial.
     """
@@ -281,7 +288,7 @@ def run_trial(
             world.run(trial.dataflow, trial.placement, trial.partitions, trial.adaptation, reorderable=free)
     except UsageError:
         raise
-    except Exception as error:  # whatever a core raises is what the trial was for
+    except Exception as error:  # a trial is to find every error of a core
         problem = type(error).__name__, f"{one_line(error)[:500]} (at {world.now:.3f} s)"
     return _result(plan, trial, world, log, callers, problem), tuple(world.done)
 
@@ -292,13 +299,13 @@ def _each(calls: Iterable[Callable[[], None]]) -> None:
 
 
 def _drivers(trial: Trial, world: FaultyWorld) -> Iterator[Callable[[], None]]:
-    """Return what the application does whenever it has got a partition: move operators, choose other networks."""
+    """Yield the actions of the application after a partition: moves of operators, and choices of routes."""
     driver, free = trial.driver, (FREE, MERGING)
     if driver is not None and trial.striped is None:
         yield RandomMover(driver, world, world.names, free).on_delivered
     elif driver is not None and trial.striped is not None:
         for number, (tree, _) in enumerate(trial.striped.trees):
-            several = len(tree.by_name[tree.sinks[0]].inputs) > 1  # such a tree keeps its shape
+            several = len(tree.by_name[tree.sinks[0]].inputs) > 1  # a tree without one root keeps its shape
             options: Driver = RandomMoves(1000, driver.seed + number)
             if not several:
                 options = msgspec.structs.replace(driver, seed=driver.seed + number)
@@ -310,7 +317,7 @@ def _drivers(trial: Trial, world: FaultyWorld) -> Iterator[Callable[[], None]]:
 
 
 def _plan_moves(trial: Trial, world: FaultyWorld) -> None:
-    """Have the client plan moves where the trial asks for this."""
+    """Let the client plan moves if the trial has ``GlobalMoves``."""
     if not isinstance(trial.adaptation, GlobalMoves):
         return
     search = _search(trial, trial.adaptation)
@@ -335,7 +342,7 @@ def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
 
 
 def _with_queries(search: Replanner, trial: Trial, attached: Mapping[int, e.QueryStarted]) -> Replanner:
-    """The same with what is known of the queries that have begun, as ``client.Run`` does."""
+    """Return the replanner with the hints of the queries that have begun, as ``client.Run`` has them."""
     for query, begun in attached.items():
         search = search.with_hints(_hints(trial, trial.queries[query - 1].dataflow), begun.names)
     return search
@@ -350,7 +357,7 @@ def _search(trial: Trial, options: GlobalMoves) -> Replanner:
 
 
 class _Counts(NamedTuple):
-    """Numbers of partitions that were expected and delivered, over all sinks."""
+    """Numbers of partitions over all sinks: expected, missing, delivered, duplicate and out of order."""
 
     expected: int
     missing: int
@@ -370,13 +377,13 @@ def _result(
     if problem is None and not world.failed and not gone:
         problem = _problem_of_queries(plan, world, log, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
-    kind, what = problem or (_how_ended(world), world.failed or "")
+    kind, reason = problem or (_how_ended(world), world.failed or "")
     told_late = kind == "silent" and world.failed is not None  # a run that ended has lost nothing
     return TrialResult(
         seed=plan.seed,
         outcome=outcome,
         kind=kind,
-        what=what,
+        what=reason,
         expected=expected,
         delivered=delivered,
         nothing=log.nothing,
@@ -416,7 +423,7 @@ def _count_partitions(world: FaultyWorld, log: _Log, callers: Callers) -> _Count
 
 
 def _count_faults(plan: FaultPlan, world: FaultyWorld) -> dict[str, int]:
-    """Return the number of faults by kind: those that the plan times, and those of single messages."""
+    """Return the number of faults by kind: timed faults of the plan, and faults of single messages."""
     timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
     counts = Counter(fault.kind for fault in (*timed, *world.done))
     return dict(sorted(counts.items()))
@@ -430,19 +437,19 @@ def _longest_silence(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Ca
     for at_s, why in ends:
         log.watch.on_failed(at_s, why)
     ended_s = min([at_s for at_s, _ in ends], default=world.now)
-    found: list[Standstill] = []
+    standstills: list[Standstill] = []
     for sink in [name for name, query in log.queries.items() if query == 0 and 0 not in callers.left]:
         got_s, whole = log.watch.got_s[sink], len(set(log.indices[sink])) >= log.length(sink)
         over_s = got_s[-1] if whole and got_s else ended_s
-        found += log.watch.standstills(lasting(plan, world.names), [sink], over_s)
-    return max(found, key=lambda standstill: standstill.unnamed_s, default=None)
+        standstills += log.watch.standstills(lasting(plan, world.names), [sink], over_s)
+    return max(standstills, key=lambda standstill: standstill.unnamed_s, default=None)
 
 
 def _silent_s(plan: FaultPlan) -> float:
     """Return for how long a standstill may last without a message.
 
-    Where messages come late, an answer of a host that has gone since counts as heard. In a storm each step takes as
-    many tries more as the storm spoils.
+    If messages come late, an answer of a host that is lost by now still counts. In a storm, a step takes more tries in
+    proportion to the tries that the storm spoils.
     """
     late_s = max([fault.within_s for fault in plan.faults if isinstance(fault, Late)], default=0.0)
     storms = [(1.0 - fault.drop) * (1.0 - fault.unconfirmed) for fault in plan.faults if isinstance(fault, Storm)]
@@ -458,7 +465,7 @@ def _problem_of_silence(plan: FaultPlan, silence: Standstill | None) -> tuple[st
 
 
 def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, log: _Log, callers: Callers) -> tuple[str, str] | None:
-    """Return the first fault of a query or subscription that came: its kind and a line."""
+    """Return the kind and a line of the first unexplained error of a query or subscription, or None."""
     suspects = may_be_lost(plan, world.names)
     for query, why in world.queries_failed.items():
         if not _query_may_fail(plan, world, why, suspects) and query not in callers.left:
@@ -479,7 +486,7 @@ def _query_may_fail(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Col
     """Return whether the plan's faults or the end of the first query explain a query's error."""
     if BROKEN in why or excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why):
         return True
-    if "nothing in common" in why and 0 not in world.open:  # what it shared has left with the first
+    if "nothing in common" in why and 0 not in world.open:  # the shared nodes have left with the first query
         return True
     left_out = {host for link in may_be_dead(plan, world.names) for host in link} if plan.lasting else set()
     return "has no part in the run" in why and any(f"host {host!r}" in why for host in left_out)
@@ -493,7 +500,7 @@ def _subscription_may_fail(plan: FaultPlan, world: FaultyWorld, why: str, suspec
 
 
 def _problem(plan: FaultPlan, world: FaultyWorld, log: _Log, counts: _Counts) -> tuple[str, str] | None:
-    """What a trial did that it may not: its kind and a line."""
+    """Return the kind and a line of the first error of a trial, or None."""
     expected, delivered = counts.expected, counts.expected - counts.missing
     if log.wrong:
         return "contents", log.wrong
@@ -515,10 +522,10 @@ def _problem(plan: FaultPlan, world: FaultyWorld, log: _Log, counts: _Counts) ->
 
 def _run_may_end(plan: FaultPlan, world: FaultyWorld, why: str) -> bool:
     """Return whether the plan's faults, or the end of the first query, explain the error that ended the run."""
-    if 0 not in world.open and (BROKEN in why or SHARED in why):  # in what only other queries use
+    if 0 not in world.open and (BROKEN in why or SHARED in why):  # an error in nodes that only later queries use
         return True
     suspects = may_be_lost(plan, world.names) - to_be_asked_again(plan, world)
-    if plan.lasting and world.open:  # else it lingers for other clients, and begins anew for none of these
+    if plan.lasting and world.open:  # a run that lingers for other clients alone does not begin anew
         suspects = may_be_missed(plan, world)
     return excused(plan, world, why, suspects)
 
@@ -527,20 +534,20 @@ def _left_over(world: FaultyWorld) -> str:
     """Return a line about the first host that still has state or code of the run."""
     for host in world.hosts.values():
         core = host.core
-        kept = {
+        tables = {
             "the run": core.runs,
             "the run's end": core.coordinator.led,
             "links' pasts": core.links.monitor.histories,
             "the stream": core._stripes.led,
         }
-        left = [name for name, table in kept.items() if table]
+        left = [name for name, table in tables.items() if table]
         if left or host.code:
             return f"host {host.name} still has {', '.join(left) or 'code'}"
     return ""
 
 
 def _how_ended(world: FaultyWorld) -> str:
-    """``unheard`` where the client ended the run for a host that held nothing any more: it had not heard of a move."""
+    """Return ``unheard`` if the client, which knew of no move, ended the run for a host that held nothing any more."""
     for name in world.fallen:
         held = [newest for known, newest in world.at_failure.values() if known == name]
         if world.failed and world.failed.startswith(f"host {name!r}, which holds") and held and name not in held:

@@ -1,11 +1,11 @@
-"""The scenario ``collapse``: an event that befalls one host's links during a run, at the same time in every placement.
+"""Scenario ``collapse``: the links of one host slow down during a run, at the same time in every placement.
 
-R1. The links of the host, in both directions, have ``COLLAPSE_FACTOR`` of their trace's rate for ``COLLAPSE_S``,
-    beginning ``COLLAPSE_AT_S`` after a placement's start (emulated seconds), or when it is asked for.
-R2. None falls below ``COLLAPSE_FLOOR`` times the mean rate of all links; those that are slower anyhow stay.
-R3. The host is the one to which one-shot gives most operators (of several, the first), never the client: where a
-    placement that stays has most to lose. Placements are planned before anything flows, on the links as they are at
-    the start of their traces, so the host is known; every placement that begins with one-shot starts from one plan.
+R1. The links of the host, in both directions, have ``COLLAPSE_FACTOR`` of their trace's rate for ``COLLAPSE_S``. The
+    collapse begins ``COLLAPSE_AT_S`` after a placement's start (emulated seconds), or at the requested time.
+R2. No link falls below ``COLLAPSE_FLOOR`` times the mean rate of all links. Slower links keep their rate.
+R3. The host is the host with most operators in the one-shot placement, of several the first, and never the client. A
+    placement that stays has most to lose there. Placements are planned before data flows, on the links at the start of
+    their traces, so the host is known. Every placement that begins with one-shot starts from one plan.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from thalweg.middleware.network.view import Link
 
 
 class Collapse(msgspec.Struct, frozen=True):
-    """The links of ``host`` have ``factor`` times their rate from ``at_s`` until ``until_s`` (emulated).
+    """Drop of the links of ``host`` to ``factor`` times their rate, from ``at_s`` until ``until_s`` (emulated).
 
-    They do not fall below ``floor_bps`` by it; one that is slower anyhow stays.
+    The rate does not fall below ``floor_bps``. A link that is slower anyhow stays as it is.
     """
 
     name: ClassVar[str] = "collapse"
@@ -40,18 +40,18 @@ class Collapse(msgspec.Struct, frozen=True):
     factor: float = COLLAPSE_FACTOR
 
     def changes(self, links: Iterable[Link]) -> list[LinkChange]:
-        """What befalls those of ``links`` that the host has."""
+        """Return the changes of the links of the host that are among ``links``."""
         # R1, R2: for a limited time, and not below the floor
         spans = (self.at_s, Effect(self.factor, self.floor_bps)), (self.until_s, NEUTRAL)
         mine = [link for link in links if self.host in link[:2]]
         return [LinkChange(at_s, link, effect) for at_s, effect in spans for link in mine]
 
     def record(self) -> dict[str, Any]:
-        """What the record of a placement has of it."""
+        """Return the fields of the collapse in the record of a placement."""
         return {"value": self.factor, "detail": {"scenario": self.name, **msgspec.to_builtins(self)}}
 
     def missed(self, label: str) -> str:
-        """The note on a placement that had ended before, which has no such record."""
+        """Return the note on a placement that ended before the collapse, without a record of it."""
         return f"{label} had ended before the collapse; ask for more --images"
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ class Collapse(msgspec.Struct, frozen=True):
 
 
 def choose_host(placement: Mapping[str, str], hosts: Sequence[str], client: str) -> str:
-    """The host that has most operators of one-shot's ``placement`` (operator to host).
+    """Return the host that has most operators of one-shot's ``placement`` (operator to host).
 
-    Raises UsageError when they are all at the client.
+    Raises UsageError if all operators are at the client.
     """
     operators = Counter(placement.values())
     servers = [host for host in hosts if host != client and operators[host]]
@@ -77,12 +77,12 @@ def choose_host(placement: Mapping[str, str], hosts: Sequence[str], client: str)
 
 
 def collapse_floor_bps(links: Mapping[Link, BandwidthTrace]) -> float:
-    """What no link falls below by a collapse (R2), in emulated bit/s."""
+    """Return the rate below which no link falls by a collapse (R2), in emulated bit/s."""
     return COLLAPSE_FLOOR * fmean(trace.mean_bps for trace in links.values())
 
 
 def check_collapse(links: Mapping[Link, BandwidthTrace], time_scale: float) -> None:
-    """Raise UsageError when links would collapse to less than a testbed can set, so that they did not collapse."""
+    """Raise UsageError if links would collapse to less than a testbed can set, and so would not collapse."""
     low_bps = collapse_floor_bps(links) * time_scale
     if low_bps < RATE_FLOOR_BPS:
         raise UsageError(

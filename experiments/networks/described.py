@@ -1,7 +1,7 @@
-"""The emulated network of a run: its links over time, of traces or as a scenario file describes them.
+"""Emulated network of a run: its links over time, from traces or as a scenario file describes the links.
 
-Of a file's hosts ``client`` is the run's client, or else the first; the others serve images, in the file's order, as
-``h1``, ``h2``, …
+The run's client is the host ``client`` of the file, or else the first host. The remaining hosts serve images, in the
+file's order, as ``h1``, ``h2``, …
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thalweg.middleware.network.view import NET, Link
 
 
 def roles(scenario: Scenario, path: str) -> dict[str, str]:
-    """The run's host for each of the file's. UsageError when there is none to serve images."""
+    """Return the run's host for every host of the file. Raise UsageError if no host can serve images."""
     names = list(scenario.hosts)
     if len(names) < 2:
         raise UsageError(f"{path} has {len(names)} host; a run needs a client and at least one server")
@@ -34,20 +34,20 @@ def roles(scenario: Scenario, path: str) -> dict[str, str]:
 
 
 def read(file: Path, *, time_scale: float | None = None, seed: int | None = None, no_delay: bool = False) -> Scenario:
-    """A scenario file; with ``no_delay`` only its rates and cuts."""
+    """Return the scenario of a file. With ``no_delay`` only rates and cuts are kept."""
     scenario = read_scenario(file, time_scale=time_scale, seed=seed)
     return scenario.rates_only() if no_delay else scenario
 
 
 class Network:
-    """What a run needs of the links between its hosts, and ``notes`` on them for the record."""
+    """Links between the hosts of a run over time, and ``notes`` on them for the record."""
 
     def __init__(self, timeline: Timeline, notes: Sequence[str] = ()) -> None:
         self.timeline, self.notes = timeline, tuple(notes)
 
     @cached_property
     def traces(self) -> dict[Link, BandwidthTrace]:
-        """Every link's rate without events, in emulated bit/s."""
+        """Rate of every link without events, in emulated bit/s."""
         return {link: self.timeline.trace(link) for link in self.timeline.links}
 
     @property
@@ -56,21 +56,21 @@ class Network:
         return fmean(trace.mean_bps for trace in self.traces.values())
 
     def befallen(self, changes: Sequence[LinkChange]) -> Network:
-        """The same, where these changes are what befalls the links."""
+        """Return the network with ``changes`` instead of the events of its links."""
         return Network(msgspec.structs.replace(self.timeline, changes=changes), self.notes)
 
 
 def described(config: RunConfig) -> Network:
-    """The network of ``config``, whose scenario is a file. UsageError for a file that does not do."""
+    """Return the network of ``config``, whose scenario is a file. Raise UsageError for an unusable file."""
     assert config.scenario is not None
     scenario = read(Path(config.scenario), time_scale=config.time_scale, no_delay=config.no_delay)
     names = roles(scenario, scenario.name)
-    told = [
+    texts = [
         f"{role} is {name}" + (f" ({site})" if (site := scenario.hosts[name].site) not in (None, name) else "")
         for name, role in names.items()
         if role != name or scenario.hosts[name].site
     ]
-    notes = [f"scenario {scenario.name}: {', '.join(told)}"] if told else []
+    notes = [f"scenario {scenario.name}: {', '.join(texts)}"] if texts else []
     timeline = compile_timeline(scenario).renamed(names)
     if config.networks:
         for via in config.networks:
@@ -82,16 +82,19 @@ def described(config: RunConfig) -> Network:
 
 
 def adopt_file(given: dict[str, Any], path: str) -> None:
-    """Take servers and time scale of a run's options from a scenario file. UsageError where they contradict it."""
+    """Set servers and time scale of a run's options from a scenario file.
+
+    Raises UsageError if the options contradict the file.
+    """
     scenario = read_scenario(path, time_scale=given.get("time_scale"))
-    there = len(roles(scenario, path)) - 1
-    if given.get("servers", there) != there:
+    servers = len(roles(scenario, path)) - 1
+    if given.get("servers", servers) != servers:
         raise UsageError(
-            f"--servers is {given['servers']}, and {path} has {there} hosts besides the client; leave one out"
+            f"--servers is {given['servers']}, and {path} has {servers} hosts besides the client; leave one out"
         )
     if "link_mean_bps" in given:
         raise UsageError(f"--link-mean scales traces that a run draws; {path} says what the links are (link_mean)")
     given.pop("traces", None)
     if scenario.missing != "wait":
         given.setdefault("missing", scenario.missing)
-    given |= {"servers": there, "time_scale": scenario.time_scale, "scenario": str(Path(path))}
+    given |= {"servers": servers, "time_scale": scenario.time_scale, "scenario": str(Path(path))}

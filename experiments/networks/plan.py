@@ -1,4 +1,4 @@
-"""What a scenario file will do, in figures: its links, its events, what the machine must carry, and rates over time."""
+"""Figures of a scenario file before it runs: its links, its events, the load on the machine, and rates over time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.middleware.network.view import NET, Link
 
-LONGEST_TRACE_S = 2 * 3600.0  # of a time line without events
-TURNS = 20  # of a flap or a churn without an end that a time line shows
+LONGEST_TRACE_S = 2 * 3600.0  # longest time line without events
+TURNS = 20  # shown turns of a flap or a churn without an end
 AFTER = 1.1  # a time line goes on a little after the last event
 
 
 class LinkPlan(msgspec.Struct, frozen=True):
-    """A link before any event, in emulated bit/s and seconds; ``follows``: the name of its trace.
+    """Link before any event, in emulated bit/s and seconds. ``follows``: the name of the link's trace.
 
-    ``via``: its network, left out where all hosts share it.
+    ``via``: the link's network, left out for the network of all hosts.
     """
 
     src: str
@@ -51,9 +51,9 @@ class LinkPlan(msgspec.Struct, frozen=True):
 
 
 class EventPlan(msgspec.Struct, frozen=True):
-    """An event: ``until_s`` None for good, ``links`` how many it befalls, ``spans`` (from, until) those that are shown.
+    """Event: ``until_s`` is None if it does not end, ``links`` is the number of affected links.
 
-    Of churn the spans are by host.
+    ``spans``: the shown times (from, until) of the event, for churn by host.
     """
 
     kind: str
@@ -66,8 +66,10 @@ class EventPlan(msgspec.Struct, frozen=True):
 
 
 class WallPlan(msgspec.Struct, frozen=True):
-    """What the machine must do, in wall-clock bit/s: with every link full at once (``full_bps``, at the mean rates),
-    and what it carries. ``too_slow`` and ``too_fast``: links that a testbed cannot set so at some time.
+    """Load on the machine, in wall-clock bit/s. ``full_bps``: if every link is full at once, at the mean rates.
+
+    ``carries_bps``: load that the machine carries. ``too_slow``, ``too_fast``: number of links with a rate, at some
+    time, that a testbed cannot set.
     """
 
     full_bps: float
@@ -79,7 +81,7 @@ class WallPlan(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All of it. ``until_s``: how far the time line is shown; ``timeline``: the network until the scenario's end."""
+    """Figures of a scenario. ``until_s``: end of its shown part. ``timeline``: network until the scenario's end."""
 
     scenario: Scenario
     links: list[LinkPlan]
@@ -90,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def make_plan(scenario: Scenario, until_s: float | None = None) -> Plan:
-    """The plan of a scenario; ``until_s`` (emulated): how far its time line is shown, by default as far as it needs."""
+    """Return the plan of a scenario. ``until_s`` (emulated): end of the shown time line, by default as needed."""
     end_s = until_s if until_s is not None else _end_s(scenario)
     links = [_link(scenario, link) for link in scenario.links]
     events = [_event(event, number, scenario, end_s) for number, event in enumerate(scenario.events)]
@@ -116,7 +118,7 @@ def _end_s(scenario: Scenario) -> float:
 
 def _link(scenario: Scenario, link: Link) -> LinkPlan:
     shape, trace = scenario.links[link], scenario.traces.get(link)
-    followed = [*([] if trace is None else [trace.name]), *(one.name for one in scenario.courses.get(link, ()))]
+    followed = [*([] if trace is None else [trace.name]), *(course.name for course in scenario.courses.get(link, ()))]
     rates = (shape.rate_bps,) * 3
     if trace is not None:
         rates = (trace.mean_bps, float(trace.rates_bps.min()), float(trace.rates_bps.max()))
@@ -131,7 +133,7 @@ def _link(scenario: Scenario, link: Link) -> LinkPlan:
 def _event(event: Event, number: int, scenario: Scenario, end_s: float) -> EventPlan:
     spans: dict[str, list[tuple[float, float]]] = {}
     for start_s, stop_s, links in event.spans(scenario.duration_s, scenario.seed, number):
-        host = next((one for one in event.away if all(one in link for link in links)), event.who)
+        host = next((name for name in event.away if all(name in link for link in links)), event.who)
         if start_s < end_s:
             spans.setdefault(host, []).append((start_s, min(stop_s, end_s)))
     until_s = None if event.until_s == math.inf else event.until_s
@@ -140,15 +142,15 @@ def _event(event: Event, number: int, scenario: Scenario, end_s: float) -> Event
 
 def _wall(timeline: Timeline, links: list[LinkPlan]) -> WallPlan:
     scale = timeline.time_scale
-    extremes = {one.link: (one.min_bps, one.max_bps) for one in links}
-    least, most = ({link: pair[which] for link, pair in extremes.items()} for which in (0, 1))
+    extremes = {plan.link: (plan.min_bps, plan.max_bps) for plan in links}
+    least, most = ({link: pair[end] for link, pair in extremes.items()} for end in (0, 1))
     for change in timeline.changes:
         if not change.effect.cut:
             low, high = map(change.effect.rate, extremes[change.link])
             least[change.link] = min(least[change.link], low)
             most[change.link] = max(most[change.link], high)
     return WallPlan(
-        full_bps=scale * sum(one.mean_bps for one in links),
+        full_bps=scale * sum(plan.mean_bps for plan in links),
         carries_bps=carried_bps(),
         too_slow=sum(0 < rate_bps * scale < RATE_FLOOR_BPS for rate_bps in least.values()),
         too_fast=sum(rate_bps * scale > MAX_RATE_BPS for rate_bps in most.values()),
@@ -158,20 +160,20 @@ def _wall(timeline: Timeline, links: list[LinkPlan]) -> WallPlan:
 
 
 def sampled_rates(plan: Plan, steps: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean rates of ``steps`` equal spans of the time line, shape (links, steps), with events and without.
+    """Return the mean rates of ``steps`` equal spans of the time line, with events and without, in emulated bit/s.
 
-    Emulated bit/s; the links in the scenario's order.
+    The shape is (links, steps), with the links in the scenario's order.
     """
     edges = np.linspace(0.0, plan.until_s, steps + 1)
-    found = [
+    bits = [
         [np.diff(rates.bits_until(edges)) for rates in timeline.rates().values()]
         for timeline in (plan.timeline, msgspec.structs.replace(plan.timeline, changes=()))
     ]
-    with_events, without = np.array(found) * (steps / plan.until_s)
+    with_events, without = np.array(bits) * (steps / plan.until_s)
     return with_events, without
 
 
 def matrix(plan: Plan, values: Mapping[Link, float], via: str = NET) -> npt.NDArray[np.float64]:
-    """Values of a network's links by source (rows) and destination, in the hosts' order; nan where there is none."""
+    """Return a network's values by source (rows) and destination, in the hosts' order, nan where there is none."""
     names = list(plan.scenario.hosts)
     return np.array([[values.get(Link(a, b, via), math.nan) for b in names] for a in names])

@@ -1,4 +1,4 @@
-"""What a testbed is made with and told of a network over time."""
+"""Options of a testbed for a network over time, and the start of its replay."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ DETACHABLE = ("netns", "docker")
 
 
 def backend_names() -> dict[str, str]:
-    """Return the backends of testbeds that stay up, and a description of the hosts of each."""
+    """Return the backends of testbeds that stay up, with a description of their hosts."""
     return {name: TESTBEDS[name] for name in DETACHABLE}
 
 
 class ContainerLimits(msgspec.Struct, frozen=True):
-    """Of docker alone: the image, what a host may use where a scenario does not say it, and whether it runs nothing."""
+    """Options of docker alone: the image, what a host may use, and whether hosts run nothing (``idle``).
+
+    The processors and memory are for hosts without values in the scenario.
+    """
 
     image: str | None = None
     cpus: float = CPUS
@@ -36,7 +39,7 @@ def testbed_options(
 ) -> dict[str, Any]:
     """Return the options of a testbed for this network. A scenario file's own values win over ``limits``.
 
-    ``control_band``: whether control messages go first on links, if the network does not say it.
+    ``control_band``: whether control messages go first on links, if the network does not set it.
     """
     options: dict[str, Any] = {"layer": timeline.layer, "ipv6": timeline.ipv6}
     options["control_band"] = control_band if timeline.control_band is None else timeline.control_band
@@ -55,7 +58,7 @@ def testbed_options(
 def make_testbed(
     timeline: Timeline, backend: str, subnet: str, limits: ContainerLimits, name: str | None = None
 ) -> Testbed:
-    """The testbed, not yet up; ``name``: its id. UsageError for a backend that has no links."""
+    """Return a testbed that is not up yet. ``name``: its id. Raise UsageError for a backend that has no links."""
     if backend not in DETACHABLE:
         raise UsageError(f"testbed {backend!r} has no links and cannot be kept up; there are {', '.join(DETACHABLE)}")
     options = {"subnet": subnet, **testbed_options(timeline, backend, limits)}
@@ -67,7 +70,7 @@ def make_testbed(
 def prepare(
     timeline: Timeline, testbed: Testbed, *, begin: bool = True, tell: Callable[[int], None] | None = None
 ) -> None:
-    """Tell a testbed that is up what its links are. Traces and events begin, unless it is wanted as it is at first."""
+    """Set the links of a testbed that is up. Traces and events begin unless ``begin`` is False."""
     if not timeline.links:
         return
     replay = apply(timeline, testbed, tell)

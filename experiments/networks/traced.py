@@ -1,4 +1,4 @@
-"""The emulated network of a run: which trace is on which link, and whether this machine can carry it."""
+"""Emulated network of a run with a trace on every link, and the check whether the machine can carry it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from thalweg.experiments.networks.described import Network, described
 from thalweg.experiments.run_config import PLANNED, RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError
 
-# What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is
-# measured. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
+# Rate that a core can shape, send, receive and combine at once, with a reserve. Above this rate the emulator is
+# measured, and not the link. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
 CARRY_BPS_PER_CORE = 400e6
-# The same inside a User-Mode Linux kernel, which has one processor: five hosts kept the pace of their links up to
-# 56 Mbit/s of them, and fell 17 % behind at 84 (docs/explanation/kernels.md).
+# The same inside a User-Mode Linux kernel, which has one processor. Five hosts kept the pace of their links up to
+# 56 Mbit/s in total, and fell 17 % behind at 84 Mbit/s (docs/explanation/kernels.md).
 UML_CARRY_BPS = 50e6
-EASY = 0.5  # of what the machine carries, a time scale that nobody asked for takes at most
+EASY = 0.5  # share of the carried rate that a default time scale takes at most
 MOST_TIME_SCALE = 60
 
 
 def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Network:
-    """The network of a run: of its scenario file, or of a trace that is drawn for every directed pair of ``hosts``.
+    """Return the network of a run: from its scenario file, or with a drawn trace for every directed pair of ``hosts``.
 
-    ``edges``: how many links the dataflow can keep busy at once. Raises TraceError, and UsageError for rates that
-    this machine cannot carry.
+    ``edges``: number of links that the dataflow can keep busy at once. Raises TraceError, and UsageError for rates that
+    the machine cannot carry.
     """
     if is_scenario_file(config.scenario):
         network = described(config)
@@ -52,7 +52,7 @@ def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Networ
 
 
 def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:
-    """Raise UsageError when this machine cannot carry ``edges`` busy links of a mean (emulated) rate."""
+    """Raise UsageError if the machine cannot carry ``edges`` busy links of a mean (emulated) rate."""
     busy_bps, limit_bps = mean_bps * edges, carried_bps()
     if busy_bps * time_scale <= limit_bps:
         return
@@ -67,18 +67,18 @@ def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:
 
 
 def carried_bps() -> float:
-    """How much real traffic this machine, or the kernel that this process runs in, shapes and combines at once."""
+    """Return the real traffic that the machine, or the kernel of the process, shapes and combines at once."""
     return UML_CARRY_BPS if inside_uml() else CARRY_BPS_PER_CORE * (os.cpu_count() or 1)
 
 
 def easy_time_scale(config: RunConfig, edges: int) -> float:
-    """The largest whole time scale, from 1 to 60, at which ``edges`` busy links take half of what can be carried."""
+    """Return the largest whole time scale, from 1 to 60, at which ``edges`` busy links take half of ``carried_bps``."""
     busy_bps = _mean_bps(_pool(config)) * edges
     return float(min(MOST_TIME_SCALE, max(1, math.floor(EASY * carried_bps() / busy_bps))))
 
 
 def _pool(config: RunConfig) -> list[BandwidthTrace]:
-    """The traces that links are drawn from."""
+    """Return the traces that links are drawn from."""
     folder = None if config.traces is None else Path(config.traces)
     return read_pool(folder, config.seed, config.link_mean_bps)
 

@@ -1,4 +1,4 @@
-"""What the links of a testbed really gave while it replayed them, beside what hosts measured."""
+"""Real rates of the links of a testbed during its replays, beside the estimates of hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thalweg.middleware.platform.files import open_regular
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """One replay: when it began and ended (Unix time), and the links' rates, in emulated seconds since it began."""
+    """One replay: its start and end (Unix time), and the links' rates, in emulated seconds since the start."""
 
     began_s: float
     ended_s: float
@@ -25,26 +25,26 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class Truth:
-    """What the links' rates were, in emulated bit/s, by the clock on the wall."""
+    """Real rates of links, in emulated bit/s, by the clock on the wall."""
 
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
         self._replays: list[Replayed] = []
 
     def add(self, replay: Replayed) -> None:
-        """Take another replay, later than those before."""
+        """Add a replay that is later than the replays before."""
         self._replays.append(replay)
 
     def mean_bps(self, link: Link, wall_s: float, duration_s: float) -> float | None:
-        """The mean rate of a link over the ``duration_s`` emulated seconds before ``wall_s`` (Unix time).
+        """Return the mean rate of a link over the ``duration_s`` emulated seconds before ``wall_s`` (Unix time).
 
-        Without a duration it is the rate at that moment; None where no replay ran or the link has no trace. Where
-        the replay stopped before ``wall_s``, only the part until then counts.
+        Without a duration, return the rate at that moment. None: no replay ran, or the link has no trace. If the replay
+        stopped before ``wall_s``, only the time until the stop counts.
         """
-        found = bisect_right(self._replays, wall_s, key=lambda one: one.began_s) - 1
-        if found < 0:
+        number = bisect_right(self._replays, wall_s, key=lambda one: one.began_s) - 1
+        if number < 0:
             return None
-        replay = self._replays[found]
+        replay = self._replays[number]
         rates = replay.rates.get(link)
         if rates is None or wall_s - duration_s / self._time_scale > replay.ended_s:
             return None
@@ -54,9 +54,9 @@ class Truth:
 
 
 def add_truth(path: Path, truth: Truth) -> None:
-    """Set the emulator's ``truth_bps`` beside every ``estimate`` in one host's log (JSON Lines), line by line.
+    """Add the emulator's ``truth_bps`` to every ``estimate`` in the log of one host (JSON Lines), line by line.
 
-    Other lines, a half-written one among them, stay as they are.
+    Other lines stay as they are, also a half-written line.
     """
     with whole(path, "free space there") as part, open_regular(path) as source, part.open("wb") as target:
         for line in source:
@@ -70,7 +70,7 @@ def _with_truth(line: bytes, truth: Truth) -> bytes:
             return line
         detail = row["detail"]
         rate_bps = truth.mean_bps(link_of(detail), row["wall"], row.get("duration_s") or 0.0)
-    except (msgspec.DecodeError, KeyError, TypeError):  # whoever reads the log says what is wrong with it
+    except (msgspec.DecodeError, KeyError, TypeError):  # the reader of the log reports the error
         return line
     if rate_bps is None:
         return line

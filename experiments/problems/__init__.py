@@ -1,1 +1,1 @@
-"""Problem files: what is to be placed, or to be rented, and what there is."""
+"""Problem files: a dataflow to place, or machines to rent, with the hosts or offers."""

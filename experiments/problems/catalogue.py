@@ -1,15 +1,17 @@
-"""Catalogues of machines for rent, and what bytes cost between regions: CSV or TOML.
+"""Catalogues of machines for rent, and prices of bytes between regions: CSV or TOML.
 
 A catalogue has a row, or a table ``[[machines]]``, for every machine of a region:
 
     name,cpus,speed,network,price,region,date,source
     t3.micro,0.2,1000,64mbit,0.0104,aws:us-east-1,2024-06-01,https://…
 
-``cpus`` may be a share of one, ``speed`` is that of one in Mop/s, ``network`` the rate of its card, ``price`` by the
-hour in ``currency`` (USD), ``date`` when that was so and ``source`` who says it. ``count``: how many there are, if not
-any number. In TOML ``currency``, ``region``, ``date`` and ``source`` may stand once, at the top.
+- ``cpus``: number of processors, also below 1. ``speed``: Mop/s of a processor. ``network``: rate of the card.
+- ``price``: by the hour, in ``currency`` (USD). ``date``, ``source``: when and where the price was found.
+- ``count``: number of machines, by default any number.
 
-What bytes cost is a CSV file ``src,dest,cost``, per GB (10^9 bytes) from one region to another.
+In TOML ``currency``, ``region``, ``date`` and ``source`` may stand once, at the top.
+
+Prices of bytes are a CSV file ``src,dest,cost``, per GB (10^9 bytes) from one region to another.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _NEEDED = ("name", "cpus", "speed", "network", "price", "date", "source")
 
 
 class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine for rent; see the module. ``network`` in bit/s."""
+    """Machine for rent, with the fields that the module describes. ``network`` is in bit/s."""
 
     name: str
     cpus: float
@@ -46,17 +48,17 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def label(self) -> str:
-        """What it is called among those of other regions."""
+        """Name of the machine among machines of other regions."""
         return f"{self.name} in {self.region}" if self.region else self.name
 
     @property
     def cores(self) -> int:
-        """How many operators compute there at once; each has its part of what there is."""
+        """Number of operators that compute on the machine at once, with equal parts of its speed."""
         return max(1, math.ceil(self.cpus))
 
 
 class CatalogueFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A catalogue in TOML; what stands at the top is of all machines that do not say it."""
+    """Catalogue in TOML. A value at the top is for all machines without a value of their own."""
 
     machines: tuple[dict[str, Any], ...] = ()
     currency: str | None = None
@@ -66,7 +68,7 @@ class CatalogueFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_catalogue(path: Path) -> tuple[Offer, ...]:
-    """All machines of a catalogue; UsageError naming the file, the machine and what is missing or wrong."""
+    """Return the machines of a catalogue. Raise UsageError naming the file, the machine and the wrong figure."""
     if path.suffix == ".csv":
         rows: Iterable[Mapping[str, Any]] = read_csv(path, ("name", "price"))
         return naming(path, lambda: offers(rows))
@@ -76,41 +78,41 @@ def read_catalogue(path: Path) -> tuple[Offer, ...]:
 
 
 def offers(rows: Iterable[Mapping[str, Any]]) -> tuple[Offer, ...]:
-    """Machines of what is said of each; UsageError naming the machine."""
-    found: dict[str, Offer] = {}
+    """Return the machines with the figures of these rows. Raise UsageError naming a wrong machine."""
+    by_label: dict[str, Offer] = {}
     for number, row in enumerate(rows, 1):
         offer = _offer(number, row)
-        if offer.label in found:
+        if offer.label in by_label:
             raise UsageError(f"machine {offer.label!r} is given twice; name each once")
-        found[offer.label] = offer
-    if not found:
+        by_label[offer.label] = offer
+    if not by_label:
         raise UsageError("there is no machine; give at least one")
-    first = next(iter(found.values()))
-    for offer in found.values():
+    first = next(iter(by_label.values()))
+    for offer in by_label.values():
         if offer.currency != first.currency:
-            said = f"machine {offer.label!r} has a price in {offer.currency}, and {first.label!r} in {first.currency}"
-            raise UsageError(f"{said}; give all in one currency")
-    return tuple(found.values())
+            fault = f"machine {offer.label!r} has a price in {offer.currency}, and {first.label!r} in {first.currency}"
+            raise UsageError(f"{fault}; give all in one currency")
+    return tuple(by_label.values())
 
 
 def _offer(number: int, row: Mapping[str, Any]) -> Offer:
-    said = {key: value for key, value in row.items() if value not in ("", None)}
-    where = f"machine {said['name']!r}" if "name" in said else f"machine {number}"
-    for key in said:
+    figures = {key: value for key, value in row.items() if value not in ("", None)}
+    where = f"machine {figures['name']!r}" if "name" in figures else f"machine {number}"
+    for key in figures:
         if key not in Offer.__struct_fields__:
             raise UsageError(
                 f"{where} has {key!r}, which is none of its figures; {nearest(key, Offer.__struct_fields__)}"
             )
     for key in _NEEDED:
-        if key not in said:
+        if key not in figures:
             raise UsageError(f"{where} has no {key}; give one")
     for key in ("cpus", "speed", "price", "count"):
-        if key in said:
-            said[key] = _number(said[key], f"the {key} of {where}", least=0.0, above=key in ("cpus", "speed"))
-    said["network"] = rate_bps(_bare(said["network"]), f"the network of {where}")
-    said["date"] = read_date(said["date"], where)
+        if key in figures:
+            figures[key] = _number(figures[key], f"the {key} of {where}", least=0.0, above=key in ("cpus", "speed"))
+    figures["network"] = rate_bps(_bare(figures["network"]), f"the network of {where}")
+    figures["date"] = read_date(figures["date"], where)
     try:
-        return msgspec.convert(said, Offer)
+        return msgspec.convert(figures, Offer)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}") from error
 
@@ -125,7 +127,7 @@ def _number(value: Any, what: str, *, least: float, above: bool) -> float:
 
 
 def _bare(value: Any) -> Any:
-    """The number that a text is, as all are in CSV."""
+    """Return a text as a number if it is one, because CSV has only texts."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -133,7 +135,7 @@ def _bare(value: Any) -> Any:
 
 
 def read_date(value: Any, where: str) -> str:
-    """A day, as it is written in order of time; the error says of what it is. Raises UsageError for anything else."""
+    """Return a date as text that sorts by time. Raise UsageError about ``where`` for anything else."""
     try:
         return str(datetime.date.fromisoformat(str(value)))
     except ValueError:
@@ -141,7 +143,7 @@ def read_date(value: Any, where: str) -> str:
 
 
 def read_csv(path: Path, needed: Iterable[str]) -> list[dict[str, str]]:
-    """The rows of a CSV file; UsageError for a column that is missing, or a row of another length."""
+    """Return the rows of a CSV file. Raise UsageError for a missing column, or for a row of another length."""
     lines = csv.reader(read_text(path).splitlines())
     try:
         header = [column.strip() for column in next(lines, [])]
@@ -158,9 +160,9 @@ def read_csv(path: Path, needed: Iterable[str]) -> list[dict[str, str]]:
 
 
 def read_egress(path: Path) -> dict[tuple[str, str], float]:
-    """What a GB costs from a region to another."""
-    found: dict[tuple[str, str], float] = {}
+    """Return the price of a GB by source and destination region, from a CSV file."""
+    costs: dict[tuple[str, str], float] = {}
     for row in read_csv(path, ("src", "dest", "cost")):
         pair = row["src"], row["dest"]
-        found[pair] = _number(row["cost"], f"{path}: the cost from {pair[0]!r} to {pair[1]!r}", least=0.0, above=False)
-    return found
+        costs[pair] = _number(row["cost"], f"{path}: the cost from {pair[0]!r} to {pair[1]!r}", least=0.0, above=False)
+    return costs

@@ -1,6 +1,6 @@
-"""Placement files: hosts, links and a dataflow that is to be placed on them, for ``thalweg place``.
+"""Placement files for ``thalweg place``: hosts, links and a dataflow to place on them.
 
-Their form is documented by ``docs/examples/placement.toml``, which is one.
+``docs/examples/placement.toml`` documents the form of the files, and is such a file.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CODE = Code("unused")  # the operators are only planned for, never run
 
 
 class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an operator makes of its inputs: the size of its output, and how long it computes."""
+    """Model of an operator: the size of its output, and its time of computation."""
 
-    output: Literal["max", "sum"] | float = "max"  # of the inputs' bytes, or that many bytes
+    output: Literal["max", "sum"] | float = "max"  # of the inputs' bytes, or a number of bytes
     compute_s: float = 0.0
-    compute_s_per_byte: float = 0.0  # of output, in addition
+    compute_s_per_byte: float = 0.0  # of output, added to compute_s
     reorderable: bool = False  # associative and commutative to the byte: the tree's shape is free
 
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float:
@@ -48,11 +48,12 @@ class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node of a tree that no builder makes. Without inputs it is a source: ``host`` and ``bytes`` are needed.
+    """Node of a tree that no builder makes. Without inputs it is a source, which needs ``host`` and ``bytes``.
 
-    ``operator`` replaces the dataflow's for this node; ``host`` pins it. ``state``: bytes that move with it from where
-    the file's placement has it. ``demand``: C_i, ``candidates``: hosts that it
-    may be on; ``takes``: by input the bytes of a partition that comes from there, where that is not all that is given.
+    - ``operator``: replaces the dataflow's operator for this node. ``host``: pins the node.
+    - ``state``: bytes that move with the node from its host in the file's placement.
+    - ``demand``: C_i. ``candidates``: hosts on which the node may be.
+    - ``takes``: by input, the bytes of a partition from there, if not all.
     """
 
     name: str
@@ -67,17 +68,19 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostSpec(HostFigures, frozen=True, forbid_unknown_fields=True):
-    """A host: besides its processor its room C_u for operators, and its availability A_u."""
+    """Host: figures of its processor, its room C_u for operators, and its availability A_u."""
 
     capacity: float | None = None
     availability: float = 1.0
 
 
 class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Either ``tree`` over ``sources`` (host to bytes of a partition, in the order of combination), or ``nodes``.
+    """Dataflow: either ``tree`` over ``sources``, or ``nodes``.
 
-    ``sinks``: by name what the client takes of these nodes; by default sink ``sink`` the one that is no other's input.
-    ``rate_hz``: partitions a second; ``demand``: C_i of every operator that does not say, ``demands``: of single nodes.
+    - ``sources``: by host, the bytes of a partition, in the order of combination.
+    - ``sinks``: by name, the nodes that the client takes. By default, sink ``sink`` takes the only node that is no
+      input.
+    - ``rate_hz``: partitions a second. ``demand``: C_i of operators by default. ``demands``: C_i of single nodes.
     """
 
     tree: str | None = None
@@ -91,7 +94,7 @@ class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a network of a ``kind`` costs, in dollars; without prices as its kind does. As in scenario files."""
+    """Prices of a network in dollars, as in scenario files. Without prices, those of its ``kind`` apply."""
 
     kind: Kind | None = None
     price_per_gb: float | None = None
@@ -115,12 +118,11 @@ class NetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rate from host ``src`` to host ``dst``: tc's notation or bits per second; ``both``: and back.
+    """Link from host ``src`` to host ``dst``. ``rate``: in tc's notation, or bits per second. ``both``: also back.
 
-    ``network``: over which it goes, by default over that which all hosts share.
-
-    ``latency``: what an empty message takes, as ``"20ms"`` or seconds; ``bandwidth``: B_uv, what placements may use of
-    it; ``availability``: A_uv. Any may be left out.
+    ``network``: network of the link, by default the network of all hosts. ``latency``: time of an empty message, as
+    ``"20ms"`` or seconds. ``bandwidth``: B_uv, the rate that placements may use. ``availability``: A_uv. Figures may be
+    left out.
     """
 
     src: str
@@ -134,13 +136,16 @@ class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole file. ``hosts``' order breaks ties; the sink is at ``client``, the first host by default.
+    """Placement file. ``hosts``: in the order that breaks ties. ``client``: host of the sink, by default the first.
 
-    ``default_rate``: of the links not listed; ``latency``: round trips between all hosts, a file or data set, of which
-    their latency is half; ``default_latency``: of other links not listed. ``capacities``: speed, cores and load of
-    hosts, their room and availability. ``placement``: where operators are now, for planners that start there.
-    ``networks``: further ones between hosts, and what these, and ``net``, which all share, cost.
-    ``objective``: weights by metric; ``availability``: whether operators count for it or hosts.
+    - ``default_rate``: of links that are not listed.
+    - ``latency``: round trips between all hosts, a file or data set. Half of a round trip is a latency.
+    - ``default_latency``: of further links that are not listed.
+    - ``capacities``: speed, cores, load, room and availability of hosts.
+    - ``placement``: current hosts of operators, for planners that start from it.
+    - ``networks``: further networks between hosts, with their prices and the prices of ``net``, the network of all
+      hosts.
+    - ``objective``: weights by metric. ``availability``: whether operators or hosts count for the metric.
     """
 
     hosts: tuple[str, ...]
@@ -194,7 +199,7 @@ def _task(spec: PlacementFile, folder: Path) -> Task:
 
 
 def _tariffs(spec: PlacementFile) -> dict[str, Tariff]:
-    return {name: each.tariff(name) for name, each in spec.networks.items()}
+    return {name: network.tariff(name) for name, network in spec.networks.items()}
 
 
 def _quality(spec: PlacementFile, dataflow: Dataflow) -> Quality:
@@ -216,8 +221,8 @@ def _quality(spec: PlacementFile, dataflow: Dataflow) -> Quality:
 
 
 def _pairs(link: LinkSpec) -> list[Link]:
-    there = Link(link.src, link.dst, link.network)
-    return [there, there.back][: 1 + link.both]
+    forward = Link(link.src, link.dst, link.network)
+    return [forward, forward.back][: 1 + link.both]
 
 
 def _name(link: LinkSpec) -> str:
@@ -272,30 +277,30 @@ def _node(spec: NodeSpec) -> Node:
 
 
 def _only_root(nodes: Sequence[Node]) -> str:
-    """Return the name of the one node that is no other's input. Raise UsageError if there are several or none."""
-    taken = {name for node in nodes for name in node.inputs}
-    roots = [node.name for node in nodes if node.name not in taken]
+    """Return the name of the only node that is no input. Raise UsageError if there are several or none."""
+    inputs = {name for node in nodes for name in node.inputs}
+    roots = [node.name for node in nodes if node.name not in inputs]
     if len(roots) != 1:
-        said = f"the client takes the one node that is no other's input; here that is {roots}"
-        raise UsageError(f"{said}; name what it takes in [dataflow.sinks]")
+        fault = f"the client takes the one node that is no other's input; here that is {roots}"
+        raise UsageError(f"{fault}; name what it takes in [dataflow.sinks]")
     return roots[0]
 
 
 def _view(spec: PlacementFile, folder: Path) -> tuple[NetworkView, dict[str, dict[Pair, float]]]:
-    """What links carry, and by network what those do that are rented."""
+    """Return the view of the links, and the rates of rented links by network."""
     tariffs = _tariffs(spec)
     rented: dict[str, dict[Pair, float]] = {}
     rates: dict[Link, float] = {}
     delays_s: dict[Link, float] = {}
     if spec.latency is not None:
         delays_s, _ = read_delays(spec.latency, spec.hosts, 1, folder)
-    given: set[Link] = set()
+    listed: set[Link] = set()
     for link in spec.links:
         _check_link(link, spec.hosts, tariffs)
         for pair in _pairs(link):
-            if pair in given:
+            if pair in listed:
                 raise UsageError(f"{_name(LinkSpec(*pair.hosts, network=pair.via))} is given twice")
-            given.add(pair)
+            listed.add(pair)
             if link.rate is not None and _is_rented(link, tariffs):
                 rented.setdefault(pair.via, {})[pair.hosts] = rate_bps(link.rate, _name(link))
             elif link.rate is not None:

@@ -1,6 +1,6 @@
 """Provisioning problems: a tree of operators, objects and their servers, machines for rent, and a wanted throughput.
 
-Their form is documented by ``docs/examples/provision.toml``, which is one.
+``docs/examples/provision.toml`` documents the form of their files, and is such a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thalweg.middleware.errors import UsageError, nearest
 
 
 class ObjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``bytes`` of a copy, fetched ``frequency`` times a second, by default as often as results are wanted."""
+    """Object with ``bytes`` a copy, fetched ``frequency`` times a second, by default once for every result."""
 
     name: str
     bytes: str | float
@@ -31,7 +31,7 @@ class ObjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server of ``objects``: the rates of its card (``network``) and of its link to each machine (``link``)."""
+    """Server of ``objects``: rates of its card (``network``) and of its link to every machine (``link``)."""
 
     name: str
     objects: tuple[str, ...]
@@ -41,7 +41,7 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An operator: ``inputs`` are objects and operators; of one result ``work`` in Mop, and ``bytes``."""
+    """Operator. ``inputs``: objects and operators. ``work`` (in Mop) and ``bytes`` are of one result."""
 
     name: str
     inputs: tuple[str, ...]
@@ -50,11 +50,12 @@ class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProvisioningFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole file. ``throughput``: results a second. ``catalogue``: a file of machines, or ``machines`` here.
+    """File of a provisioning problem. ``throughput``: results a second.
 
-    ``machine_link``: the rate between two machines. ``egress``: a file of what bytes cost, in ``egress_currency``,
-    beside this one or in the collection of data sets (``prices/``), and ``egress_date``, when they did; ``client``: the
-    region that results go to.
+    - ``catalogue``: file of machines, or ``machines`` here. ``machine_link``: rate between two machines.
+    - ``egress``: file of prices of bytes, in ``egress_currency`` and of ``egress_date``. The file is beside this file
+      or in the collection of data sets (``prices/``).
+    - ``client``: region that receives the results.
     """
 
     throughput: float
@@ -71,7 +72,7 @@ class ProvisioningFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is to be rented: the problem as arrays, the offers that are its classes, and of when and whom prices are."""
+    """Provisioning problem as arrays, with the offers of its classes. ``prices_of``: dates and sources of prices."""
 
     instance: ProvisioningInstance
     offers: tuple[Offer, ...]
@@ -79,12 +80,12 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def core_mop_s(self) -> float:
-        """What a whole processor computes, of the fastest there is."""
+        """Speed of one whole processor, the fastest of all offers."""
         return max(offer.speed for offer in self.offers)
 
 
 def load_provisioning(path: Path) -> Problem:
-    """Read and check a file; UsageError naming the file and what is missing, unknown or wrong in it."""
+    """Return the problem in a file. Raise UsageError naming the file and its missing, unknown or wrong part."""
     file = read_problem(path, ProvisioningFile)
     if (file.catalogue is None) == (not file.machines):
         raise UsageError(f"{path} needs either a catalogue, or machines")
@@ -94,9 +95,9 @@ def load_provisioning(path: Path) -> Problem:
 
 
 def _prices_file(folder: Path, name: str) -> Path:
-    """Beside the problem's file, or of the collection of data sets."""
+    """Return the path of a file of prices: beside the problem's file, or in the collection of data sets."""
     beside, collection = folder / name, os.environ.get(ENVIRONMENT_VARIABLE)
-    known = [Path(collection, "prices", each) for each in (name, f"{name}.csv")] if collection else []
+    known = [Path(collection, "prices", candidate) for candidate in (name, f"{name}.csv")] if collection else []
     return next((path for path in (beside, *known) if path.is_file()), beside)
 
 
@@ -117,21 +118,21 @@ def _problem(
 def _instance(
     file: ProvisioningFile, listed: Sequence[Offer], prices: Mapping[tuple[str, str], float] | None
 ) -> ProvisioningInstance:
-    """Return the problem as arrays, whose classes of machines are the offers."""
+    """Return the problem as arrays. The offers are the classes of machines."""
     operators = _upward(file)
-    objects = {each.name: at for at, each in enumerate(file.objects)}
+    objects = {item.name: at for at, item in enumerate(file.objects)}
     cards = np.array([offer.network / 8 for offer in listed])
     links = np.array([_bytes_s(server.link, f"the link of server {server.name!r}") for server in file.servers])
     count = len(listed)
-    frequency = [file.throughput if each.frequency is None else each.frequency for each in file.objects]
+    frequency = [file.throughput if item.frequency is None else item.frequency for item in file.objects]
     return ProvisioningInstance(
-        operators=tuple(each.name for each in operators),
+        operators=tuple(operator.name for operator in operators),
         parent=_parents(operators),
         leaves=_leaves(operators, objects),
-        work_mop=np.array([each.work for each in operators]),
-        output_bytes=np.array([_size(each.bytes, f"operator {each.name!r}") for each in operators]),
+        work_mop=np.array([operator.work for operator in operators]),
+        output_bytes=np.array([_size(operator.bytes, f"operator {operator.name!r}") for operator in operators]),
         objects=tuple(objects),
-        object_bytes=np.array([_size(each.bytes, f"object {each.name!r}") for each in file.objects]),
+        object_bytes=np.array([_size(item.bytes, f"object {item.name!r}") for item in file.objects]),
         frequency_hz=np.array(frequency),
         servers=tuple(server.name for server in file.servers),
         holds=_holdings(file.servers, objects),
@@ -154,16 +155,16 @@ def _instance(
 
 def _parents(operators: Sequence[OperatorSpec]) -> Indices:
     """Return the number of each operator's consumer, and -1 for the root."""
-    number = {each.name: at for at, each in enumerate(operators)}
+    number = {operator.name: at for at, operator in enumerate(operators)}
     parent = np.full(len(operators), -1, dtype=np.intp)
-    for each in operators:
-        parent[[number[name] for name in each.inputs if name in number]] = number[each.name]
+    for operator in operators:
+        parent[[number[name] for name in operator.inputs if name in number]] = number[operator.name]
     return parent
 
 
 def _leaves(operators: Sequence[OperatorSpec], objects: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the objects among the inputs of each operator."""
-    return tuple(tuple(objects[name] for name in each.inputs if name in objects) for each in operators)
+    return tuple(tuple(objects[name] for name in operator.inputs if name in objects) for operator in operators)
 
 
 def _holdings(servers: Sequence[ServerSpec], objects: Mapping[str, int]) -> Flags:
@@ -173,11 +174,11 @@ def _holdings(servers: Sequence[ServerSpec], objects: Mapping[str, int]) -> Flag
 
 
 def _check_names(file: ProvisioningFile) -> None:
-    """Every name once, and every object that an operator or a server names."""
-    objects = [each.name for each in file.objects]
-    known = [*objects, *(each.name for each in file.operators)]
+    """Raise UsageError if a name is used twice, or an unknown object or input is named."""
+    objects = [item.name for item in file.objects]
+    known = [*objects, *(operator.name for operator in file.operators)]
     _check_each_once("object or operator", known)
-    _check_each_once("server", [each.name for each in file.servers])
+    _check_each_once("server", [server.name for server in file.servers])
     if not file.operators:
         raise UsageError("there is no operator; give at least one")
     for server in file.servers:
@@ -188,7 +189,7 @@ def _check_names(file: ProvisioningFile) -> None:
 
 
 def _check_each_once(what: str, names: Sequence[str]) -> None:
-    """Raise UsageError if a name is given twice, or is empty."""
+    """Raise UsageError if a name is repeated or empty."""
     if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
         raise UsageError(f"{what} {twice!r} is given twice; give each its own name")
     if not all(names):
@@ -196,39 +197,39 @@ def _check_each_once(what: str, names: Sequence[str]) -> None:
 
 
 def _check_inputs(operators: Sequence[OperatorSpec], objects: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UsageError if an operator has no inputs or an unknown one, or another operator's result is used twice."""
-    taken: dict[str, str] = {}
-    for each in operators:
-        if not each.inputs:
-            raise UsageError(f"operator {each.name!r} has no inputs; name objects or operators")
-        for name in each.inputs:
+    """Raise UsageError if an operator has no inputs or an unknown input, or if an operator's result is used twice."""
+    consumer_of: dict[str, str] = {}
+    for operator in operators:
+        if not operator.inputs:
+            raise UsageError(f"operator {operator.name!r} has no inputs; name objects or operators")
+        for name in operator.inputs:
             if name not in known:
-                raise UsageError(f"operator {each.name!r} takes unknown {name!r}; {nearest(name, known)}")
-            if name not in objects and taken.setdefault(name, each.name) != each.name:
+                raise UsageError(f"operator {operator.name!r} takes unknown {name!r}; {nearest(name, known)}")
+            if name not in objects and consumer_of.setdefault(name, operator.name) != operator.name:
                 raise UsageError(
-                    f"operator {name!r} is an input of {taken[name]!r} and of {each.name!r}; in a tree of one"
+                    f"operator {name!r} is an input of {consumer_of[name]!r} and of {operator.name!r}; in a tree of one"
                 )
-            if name not in objects and each.inputs.count(name) > 1:
-                raise UsageError(f"operator {each.name!r} takes {name!r} twice; name it once")
+            if name not in objects and operator.inputs.count(name) > 1:
+                raise UsageError(f"operator {operator.name!r} takes {name!r} twice; name it once")
 
 
 def _upward(file: ProvisioningFile) -> list[OperatorSpec]:
-    """The operators, each before its consumer; UsageError for a cycle, or several trees."""
-    by_name = {each.name: each for each in file.operators}
-    taken = {name for each in file.operators for name in each.inputs}
-    roots = [name for name in by_name if name not in taken]
+    """Return the operators, inputs before consumers. Raise UsageError for a cycle, or for several trees."""
+    by_name = {operator.name: operator for operator in file.operators}
+    inputs = {name for operator in file.operators for name in operator.inputs}
+    roots = [name for name in by_name if name not in inputs]
     order: list[OperatorSpec] = []
     stack = [by_name[name] for name in roots[:1]]
     while stack:
-        each = stack.pop()
-        order.append(each)
-        stack += [by_name[name] for name in each.inputs if name in by_name]
+        operator = stack.pop()
+        order.append(operator)
+        stack += [by_name[name] for name in operator.inputs if name in by_name]
     if len(roots) > 1:
         raise UsageError(f"operators {', '.join(map(repr, roots))} have no consumer; a tree has one root")
-    if left := [name for name in by_name if name not in {each.name for each in order}]:
-        consumer = {name: each.name for each in file.operators for name in each.inputs if name in by_name}
+    if left := [name for name in by_name if name not in {operator.name for operator in order}]:
+        consumer = {name: operator.name for operator in file.operators for name in operator.inputs if name in by_name}
         name = left[0]
-        for _ in left:  # what feeds a cycle is not on it
+        for _ in left:  # an operator that feeds a cycle is not on the cycle
             name = consumer[name]
         raise UsageError(f"operator {name!r} is on a cycle: it is made of its own results")
     return order[::-1]
@@ -236,15 +237,15 @@ def _upward(file: ProvisioningFile) -> list[OperatorSpec]:
 
 def _egress(file: ProvisioningFile, listed: Sequence[Offer], prices: Mapping[tuple[str, str], float]) -> Egress:
     if file.egress_currency != listed[0].currency:
-        said = f"egress costs {file.egress_currency}, and machines {listed[0].currency}"
-        raise UsageError(f"{said}; give both in one currency (egress_currency)")
-    for what, region in (
+        fault = f"egress costs {file.egress_currency}, and machines {listed[0].currency}"
+        raise UsageError(f"{fault}; give both in one currency (egress_currency)")
+    for owner, region in (
         *((f"server {server.name!r}", server.region) for server in file.servers),
         *((f"machine {offer.name!r}", offer.region) for offer in listed),
         ("the client", file.client),
     ):
         if not region:
-            raise UsageError(f"{what} has no region, by which egress has prices; give one")
+            raise UsageError(f"{owner} has no region, by which egress has prices; give one")
 
     def price(one: str, other: str) -> float:
         if one == other:
@@ -256,7 +257,7 @@ def _egress(file: ProvisioningFile, listed: Sequence[Offer], prices: Mapping[tup
     machines = [offer.region for offer in listed]
     return Egress(
         np.array([[price(server.region, region) for region in machines] for server in file.servers]),
-        np.array([[price(one, other) for other in machines] for one in machines]),
+        np.array([[price(source, target) for target in machines] for source in machines]),
         np.array([price(region, file.client) for region in machines]),
     )
 
@@ -268,12 +269,12 @@ def _near(one: str, other: str, prices: Mapping[tuple[str, str], float]) -> str:
 
 
 def _size(value: str | float, of: str) -> float:
-    """Bytes; an operator may give none."""
+    """Return a size in bytes. A size of 0 is allowed."""
     if value == 0:
         return 0.0
     return float(quantity(size_bytes, value, f"the bytes of {of}"))
 
 
 def _bytes_s(rate: str | float | None, what: str) -> float:
-    """Of a rate in bit/s; without one there is no limit."""
+    """Return a rate of bit/s in bytes/s. None: there is no limit."""
     return math.inf if rate is None else rate_bps(rate, what) / 8

@@ -1,4 +1,4 @@
-"""What all files that describe problems have in common: what is wrong is one line that names the file.
+"""Reading of files that describe problems. An error is one line that names the file.
 
 Numbers may have units, as on the command line.
 """
@@ -21,7 +21,7 @@ _Any = TypeVar("_Any")
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of others; UsageError where there is none."""
+    """Return the text of a file that may be anything. Raise UsageError if the file cannot be read."""
     try:
         return read_bounded(path).decode()
     except OSError as error:
@@ -31,7 +31,7 @@ def read_text(path: Path) -> str:
 
 
 def read_problem(path: Path, kind: type[_Any]) -> _Any:
-    """A TOML file as a ``kind``; UsageError naming the file and the key that is wrong, with the nearest known one."""
+    """Return a TOML file as a ``kind``. Raise UsageError naming the file, the wrong key and the nearest known key."""
     text = read_text(path)
     try:
         return msgspec.convert(decode_toml(text), kind)
@@ -42,7 +42,7 @@ def read_problem(path: Path, kind: type[_Any]) -> _Any:
 
 
 def naming(path: Path, make: Callable[[], _Any]) -> _Any:
-    """What ``make`` makes of a file; its errors name the file."""
+    """Return the result of ``make`` for a file. Errors of ``make`` get the name of the file."""
     try:
         return make()
     except UsageError as error:
@@ -50,17 +50,17 @@ def naming(path: Path, make: Callable[[], _Any]) -> _Any:
 
 
 def rate_bps(rate: str | float, where: str) -> float:
-    """Bits per second; the error says where it stands."""
+    """Return a rate in bits per second. An error names ``where``."""
     return quantity(parse_rate, rate, where)
 
 
 def latency_s(latency: str | float, where: str) -> float:
-    """Seconds; the error says where it stands."""
+    """Return a latency in seconds. An error names ``where``."""
     return quantity(seconds, latency, where)
 
 
 def quantity(unit: Callable[[Any], float], value: str | float, where: str) -> float:
-    """What ``unit`` (of ``emulation.links.units``) makes of a value; the error says where it stands."""
+    """Return a value converted by ``unit`` (of ``emulation.links.units``). An error names ``where``."""
     try:
         return unit(value)
     except UsageError as error:
@@ -68,7 +68,7 @@ def quantity(unit: Callable[[Any], float], value: str | float, where: str) -> fl
 
 
 def _explain(message: str, kind: type[Any]) -> str:
-    """msgspec's message, with the nearest known key where a key is unknown."""
+    """Return msgspec's message, with the nearest known key if a key is unknown."""
     unknown = re.search(r"unknown field `([^`]*)`", message)
     if unknown is None:
         return message
@@ -77,7 +77,7 @@ def _explain(message: str, kind: type[Any]) -> str:
 
 
 def _structs(kind: Any, seen: set[Any]) -> Iterator[Any]:
-    """A struct, and those in its fields."""
+    """Yield a struct, and the structs in its fields."""
     if kind in seen:
         return
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -86,5 +86,5 @@ def _structs(kind: Any, seen: set[Any]) -> Iterator[Any]:
         inside = list(typing.get_type_hints(kind).values())
     else:
         inside = list(typing.get_args(kind))
-    for each in inside:
-        yield from _structs(each, seen)
+    for hint in inside:
+        yield from _structs(hint, seen)

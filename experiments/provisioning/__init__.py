@@ -1,1 +1,1 @@
-"""Which machines to rent for a tree of operators, and what runs on each (Benoit et al., 2008)."""
+"""Choice of machines to rent for a tree of operators, and of the operators on every machine (Benoit et al., 2008)."""

@@ -1,13 +1,14 @@
-"""Simulated annealing over which units share a machine, from any answer or from a machine for each.
+"""Simulated annealing over groups of units that share a machine, from an answer or from one machine for every unit.
 
-A step moves a unit, or it and what of its tree is on its machine, to another machine or to a new one; exchanges two
-units or two such trees; puts all of a machine on another; splits one; or has a machine be of another kind. Only the
-machines that it touches are priced again, and a step that is not taken is made backwards.
+A step moves a unit, alone or with its tree on the same machine, or exchanges two units or two trees. Or a step merges
+two machines, splits a machine, or changes its kind. Only the touched machines are priced again. A rejected step is
+undone.
 
-- R1: what machines, links between them and operators' time lack is allowed, and costs: ``PENALTY`` times the largest
-  machine's price for every share that is short. A machine whose speed or card is short lacks ``ANY`` more of it.
-- R2: an answer counts if all constraints are kept, servers' among them, which steps do not see. Where so many as
-  ``REFUSALS`` have failed by servers alone, no more are tried.
+- R1: Shortages of machines, links and operators' time are allowed. A shortage costs ``PENALTY`` times the highest price
+  of a machine, for every share that is short. If the speed or card of a machine is short, ``ANY`` is added to the
+  share.
+- R2: An answer counts if it keeps all constraints. Steps do not see the constraints of servers. After ``REFUSALS``
+  answers that failed by servers alone, no more are tried.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from thalweg.middleware.arithmetic import plain_sum
 
 PENALTY, ANY = 2.0, 0.1
 REFUSALS = 300
-HOT, COLD = 0.15, 0.002  # the first and the last temperature, of the largest machine's price
-STEPS = 1_500  # for each unit
+HOT, COLD = 0.15, 0.002  # first and last temperature, as shares of the highest price of a machine
+STEPS = 1_500  # of a run, for every unit
 RUNS = 4
 
-Move = list[tuple[int, int]]  # units, and the machine that each goes to
+Move = list[tuple[int, int]]  # units with their new machines
 
 
 def anneal(
     parts: ProblemUnits, seed: int = 0, starts: Sequence[Answer] = (), *, steps: int = STEPS, runs: int = RUNS
 ) -> tuple[float, Answer] | None:
-    """The cheapest answer that was seen, and what it costs; None if none keeps all constraints.
+    """Return the lowest cost that was found, with its answer. None: no answer kept all constraints.
 
-    ``starts``: answers to begin from, one a run; other runs begin with a machine for every unit. ``steps``: of a run,
-    for each unit.
+    ``starts``: answers to begin from, one a run. Further runs begin with a machine for every unit. ``steps``: of a run,
+    for every unit.
     """
     best: tuple[float, Answer] | None = None
     for run in range(runs):
@@ -48,7 +49,7 @@ def anneal(
 
 
 class Walk:
-    """A placement that changes step by step, with what it costs."""
+    """Placement of units on machines that changes step by step, with its cost."""
 
     def __init__(
         self, parts: ProblemUnits, chance: random.Random, start: tuple[Sequence[int], Sequence[int]] | None = None
@@ -64,7 +65,7 @@ class Walk:
             self._below[other].append(unit)
         self._limited = plain_sum(sent for *_, sent in parts.streams) > min(map(min, parts.link))
         finite = (price for kind in parts.kinds for row in kind.prices for price in row if price < math.inf)
-        dearest = max(finite, default=0.0)  # of a speed and a card that a machine has together
+        dearest = max(finite, default=0.0)  # inf: no machine has such a speed and card together
         self._dear = dearest or 1.0
         group_of, kind_of = start or self._apart()
         self._left = [kind.limit for kind in parts.kinds]
@@ -81,7 +82,10 @@ class Walk:
         self._refused = 0
 
     def _apart(self) -> tuple[list[int], list[int]]:
-        """A machine for every unit, of the kind with the largest; of fewer machines as many as there are."""
+        """Return the machine of every unit and the kind of every machine, for a start with a machine for every unit.
+
+        The fastest kinds come first. If machines are too few, units share them.
+        """
         order = sorted(range(len(self._kinds)), key=lambda kind: -self._kinds[kind].speeds[-1])
         kinds = [kind for kind in order for _ in range(int(min(self._kinds[kind].limit, self._count)))][: self._count]
         return [unit % len(kinds) for unit in range(self._count)], kinds
@@ -109,10 +113,10 @@ class Walk:
                 self._carry(source, target, sent)
         self._retime(range(self._count))
 
-    # --- what it costs --------------------------------------------------------------------------
+    # --- cost -----------------------------------------------------------------------------------
 
     def _price_of(self, group: int) -> float:
-        """Return what a machine costs, with a penalty for what it lacks (R1)."""
+        """Return the cost of a machine: its price, egress of its objects, and penalties for its shortages (R1)."""
         if not self._on[group]:
             return 0.0
         kind = self._kinds[self._kind[group]]
@@ -126,18 +130,18 @@ class Walk:
             lacks += card / (cards[-1] or 1.0) - 1 + ANY
             j -= 1
         price = kind.prices[i][j]
-        if price == math.inf:  # none has as much of both
+        if price == math.inf:  # no class has both such a speed and such a card
             lacks, price = lacks + ANY, self._dear
         return price + self._paid[group] + PENALTY * lacks * self._dear
 
     @property
     def _together(self) -> float:
-        """What it costs but for machines and what they fetch: streams, results, and links that lack room."""
+        """Cost of streams and results, and the penalty for overloaded links and late operators."""
         results = self.parts.results[self._kind[self._at[-1]]] if self._priced else 0.0
         return self._moving + results + PENALTY * (self._short + self._late) * self._dear
 
     def _carry(self, one: int, two: int, more: float) -> None:
-        """Have a link carry more, and say what it lacks."""
+        """Add traffic to the link between two machines, and update the shortage of links."""
         key = (one, two) if one < two else (two, one)
         was = self._links.get(key, 0.0)
         now = self._links[key] = was + more
@@ -146,7 +150,7 @@ class Walk:
             self._short += (max(0.0, now - most) - max(0.0, was - most)) / (most or 1.0)
 
     def _retime(self, units: Iterable[int]) -> None:
-        """Say anew how much later than they may units are that have moved, and those beside them (6)."""
+        """Recompute the times of units in turn, and the sum of times beyond the limit (6)."""
         turns = self.parts.turns
         if turns is None:
             return
@@ -210,7 +214,7 @@ class Walk:
         return self._between[self._kind[a]][self._kind[b]]
 
     def _rehost(self, group: int, kind: int) -> None:
-        """Have a machine be of another kind."""
+        """Change the kind of a machine, and the costs and times that depend on it."""
         for unit in self._on[group]:
             for other, sent, up in self._near[unit]:
                 peer = self._at[other]
@@ -232,14 +236,14 @@ class Walk:
                 self._paid[group] += fetched[leaf][kind] - fetched[leaf][was]
 
     def _tree(self, unit: int) -> list[int]:
-        """A unit and what is below it without a break on its machine."""
+        """Return a unit and the connected units below it on the same machine."""
         tree = [unit]
         for member in tree:
             tree += [below for below in self._below[member] if self._at[below] == self._at[unit]]
         return tree
 
     def _new(self) -> int:
-        """An empty machine of a kind of which there is one, or -1."""
+        """Return an empty machine of a kind with machines left, or -1. One of several kinds is drawn."""
         group = next((group for group, on in enumerate(self._on) if not on), -1)
         if group >= 0 and len(self._kinds) > 1:
             free = [kind for kind, left in enumerate(self._left) if left >= 1]
@@ -258,26 +262,26 @@ class Walk:
         chance, at = self._chance.random, self._at
         unit, other, draw = int(chance() * self._count), int(chance() * self._count), chance()
         group = at[unit]
-        if draw < 0.65:  # a unit, or a tree, elsewhere
+        if draw < 0.65:  # move a unit or a tree
             where = chance()
             to = self._beside(unit) if where < 0.6 else at[other] if where < 0.92 else self._new()
             if to in (-1, group):
                 return []
             return [(unit, to)] if draw < 0.45 else [(member, to) for member in self._tree(unit)]
-        if draw < 0.85:  # two exchanged
+        if draw < 0.85:  # exchange two units or trees
             to = at[other]
             if to == group:
                 return []
             if draw < 0.78:
                 return [(unit, to), (other, group)]
             return [(member, to) for member in self._tree(unit)] + [(member, group) for member in self._tree(other)]
-        if draw < 0.92:  # two machines become one
+        if draw < 0.92:  # merge two machines
             to = self._beside(unit) if chance() < 0.5 else at[other]
             return [] if to == group else [(member, to) for member in sorted(self._on[group])]
         return self._part(unit)
 
     def _part(self, unit: int) -> Move:
-        """Return the moves that make two machines of a unit's one."""
+        """Return the moves that split the machine of a unit into two. Empty: the machine stays whole."""
         chance, group = self._chance.random, self._at[unit]
         if len(self._on[group]) < 2 or (to := self._new()) < 0:
             return []
@@ -288,7 +292,7 @@ class Walk:
     # --- the search -----------------------------------------------------------------------------
 
     def best(self, steps: int, known: tuple[float, Answer] | None = None) -> tuple[float, Answer] | None:
-        """The cheapest answer below the known one's cost that so many steps come by, or None."""
+        """Return the cheapest answer that is found in ``steps`` steps and costs less than ``known``, or None."""
         hot, cold = HOT * self._dear, COLD * self._dear
         cools, heat, chance = (cold / hot) ** (1 / max(steps, 1)), hot, self._chance.random
         kinds, several = len(self._kinds), len(self._kinds) > 1
@@ -317,7 +321,7 @@ class Walk:
         return candidate if candidate is not None and candidate[0] < least else None
 
     def _kept(self) -> bool:
-        """Whether all constraints are kept that steps see."""
+        """Return whether the placement keeps all constraints that steps see."""
         if self._short > SLACK or self._late > SLACK:
             return False
         machines = ((self._kinds[self._kind[group]], group) for group, on in enumerate(self._on) if on)
@@ -327,7 +331,7 @@ class Walk:
         return more <= 0 or self._chance.random() < math.exp(-more / heat)
 
     def _try(self, moves: Move, heat: float) -> float:
-        """Make a step, and say what it costs more; 0 if it was not taken."""
+        """Make a step, and return the change of the cost. The change is 0 if the step is not accepted."""
         if not moves:
             return 0.0
         at, price, on = self._at, self._price, self._on
@@ -351,7 +355,10 @@ class Walk:
         return 0.0
 
     def _try_kind(self, group: int, kind: int, heat: float) -> float:
-        """Have a machine be of another kind, if there is one; what that costs more, 0 if it stays."""
+        """Change a machine's kind, or swap the kinds of two machines, and return the change of the cost.
+
+        The change is 0 if the machines keep their kinds.
+        """
         was = self._kind[group]
         if was == kind:
             return 0.0

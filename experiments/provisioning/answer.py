@@ -1,21 +1,20 @@
-"""An answer to a provisioning problem, what it asks of machines, servers and links, and what it violates.
+"""Answer to a provisioning problem: its loads on machines, servers and links, its cost, and its violated constraints.
 
-The paper's constraints (section 2.3), by their numbers:
+The constraints of the paper (section 2.3), by number:
 
-- (1) a machine computes what is on it, ρ times a second
-- (2) its card carries the objects it fetches, and what it receives from and sends to other machines
-- (3) a server's card carries all that is fetched from it
-- (4) so does the link from a server to a machine
-- (5) the link between two machines carries what goes either way
+- (1) A machine computes its operators ρ times a second.
+- (2) The card of a machine carries the fetched objects, and the streams from and to other machines.
+- (3) The card of a server carries everything that is fetched from the server.
+- (4) The link from a server to a machine carries the objects fetched over it.
+- (5) The link between two machines carries the streams of both directions.
 
-Ours are besides:
+Constraints of this project:
 
-- (0) what is no answer at all: an object that is not fetched, or from a server that does not hold it, or more machines
-  of a class than there are
-- (6) without ``overlap``, what an operator receives, computes and sends in turn takes no longer than 1/ρ; a
-  ``Period`` of the same placement is never less (``planning.costs.period``)
+- (0) Every needed object is fetched from a server that holds it. No class has more machines than there are.
+- (6) Without ``overlap``, an operator receives, computes and sends in turn within 1/ρ. The ``Period`` of the same
+  placement is at least this time (``planning.costs.period``).
 
-A machine fetches an object once, however many of its operators need it.
+A machine fetches an object once, however many of its operators need the object.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ NOWHERE = -1  # instead of a server: the machine does not fetch the object
 
 
 class Answer(msgspec.Struct, frozen=True, dict=True):
-    """Machines that are rented, from 0, and what they do.
+    """Rented machines, numbered from 0, with their operators, classes and servers.
 
-    - ``machine_of``: (n,) the machine of every operator (a)
-    - ``class_of``: (m,) the class of every machine
-    - ``server_of``: (m, k) the server that a machine fetches an object from, ``NOWHERE`` where it does not (download)
+    - ``machine_of``: (n,) the machine of every operator (a).
+    - ``class_of``: (m,) the class of every machine.
+    - ``server_of``: (m, k) the server from which a machine fetches an object, or ``NOWHERE`` (download).
     """
 
     machine_of: Indices
@@ -46,21 +45,21 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def machines(self) -> int:
-        """How many are rented."""
+        """Number of rented machines."""
         return len(self.class_of)
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Of every machine the operators on it."""
+        """Operators on every machine."""
         return tuple(tuple(np.flatnonzero(self.machine_of == at).tolist()) for at in range(self.machines))
 
 
 class MachineLoads(msgspec.Struct, frozen=True):
-    """What an answer asks for.
+    """Loads of machines, servers and links by an answer.
 
-    - ``mop_s``: (m,) of machines (1); ``card_bytes_s``: (m,) of their cards (2)
-    - ``server_bytes_s``: (l,) of servers' cards (3); ``server_link_bytes_s``: (l, m) of their links (4)
-    - ``link_bytes_s``: (m, m) from a machine to another; a link carries both ways (5)
+    - ``mop_s``: (m,) of machines (1). ``card_bytes_s``: (m,) of machines' cards (2).
+    - ``server_bytes_s``: (l,) of servers' cards (3). ``server_link_bytes_s``: (l, m) of servers' links (4).
+    - ``link_bytes_s``: (m, m) from a machine to another. A link carries both directions (5).
     """
 
     mop_s: Floats
@@ -71,7 +70,7 @@ class MachineLoads(msgspec.Struct, frozen=True):
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A constraint that is not kept: its number, where, what is asked there and what there is, in ``unit``."""
+    """Violated constraint: its number, its place, and the load and the capacity there, in ``unit``."""
 
     constraint: int
     where: str
@@ -81,7 +80,7 @@ class Violation(msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> float:
-        """By how much."""
+        """Load beyond the capacity."""
         return self.asked - self.there_is
 
     def __str__(self) -> str:
@@ -92,19 +91,19 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def needed(instance: ProvisioningInstance, machine_of: Indices, machines: int) -> Flags:
-    """(m, k) which objects every machine has to fetch."""
+    """Return for every machine and object, (m, k), whether the machine has to fetch the object."""
     needs = np.zeros((machines, len(instance.objects)), dtype=bool)
     np.logical_or.at(needs, machine_of, instance.needs)
     return needs
 
 
 def loads(instance: ProvisioningInstance, answer: Answer) -> MachineLoads:
-    """Return the load that an answer puts on each machine, server and link. ``violations`` checks the answer's form."""
+    """Return the load of an answer on every machine, server and link. ``violations`` checks the answer's form."""
     machine, count = answer.machine_of, answer.machines
     links = np.zeros((count, count))
     ends = machine[:-1], machine[instance.parent[:-1]]
     np.add.at(links, ends, instance.sent_bytes_s[:-1])
-    np.fill_diagonal(links, 0.0)  # what stays on a machine is free
+    np.fill_diagonal(links, 0.0)  # a stream within a machine is free
     fetched = np.zeros((len(instance.servers), count))
     at, leaf = np.nonzero(answer.server_of >= 0)
     np.add.at(fetched, (answer.server_of[at, leaf], at), instance.rate_bytes_s[leaf])
@@ -118,10 +117,10 @@ def loads(instance: ProvisioningInstance, answer: Answer) -> MachineLoads:
 
 
 def in_turn_s(instance: ProvisioningInstance, answer: Answer) -> Floats:
-    """(n,) how long every operator takes for a result if it receives, computes and sends in turn (6).
+    """Return (n,) the seconds that an operator takes for a result if it receives, computes and sends in turn (6).
 
-    Each transfer has the slowest of its link and the cards at its ends to itself, and each operator a core. The root's
-    result leaves its machine.
+    A transfer has the full rate of the slowest of its link and the cards at both ends. An operator has a core of its
+    own. The root's result leaves its machine.
     """
     machine, classes, parent = answer.machine_of, answer.class_of, instance.parent[:-1]
     cards = instance.card_bytes_s[classes]
@@ -141,29 +140,29 @@ def in_turn_s(instance: ProvisioningInstance, answer: Answer) -> Floats:
 
 
 def _seconds(size_bytes: Floats, rates: Floats) -> Floats:
-    """What these bytes take; those that there are take for ever at a rate of 0."""
+    """Return the transfer times of sizes. At a rate of 0, the time of a size above 0 is infinite."""
     endless = np.where(size_bytes > 0, np.inf, 0.0)
     return np.divide(size_bytes, rates, out=endless, where=rates > 0)
 
 
 def violations(instance: ProvisioningInstance, answer: Answer) -> list[Violation]:
-    """Every constraint that an answer does not keep, by number: none for one that sustains the throughput.
+    """Return the violated constraints of an answer, by number. Empty: the answer sustains the throughput.
 
-    Raises PlacementError for arrays that do not fit the problem at all.
+    Raises PlacementError if the arrays do not fit the problem.
     """
     _check_form(instance, answer)
     return [*_undone(instance, answer), *_overloads(instance, answer, loads(instance, answer))]
 
 
 def require(instance: ProvisioningInstance, answer: Answer) -> Answer:
-    """The answer; PlacementError with the first constraint that it violates."""
+    """Return the answer, or raise PlacementError with the first constraint that it violates."""
     for violation in violations(instance, answer)[:1]:
         raise PlacementError(f"the machines do not sustain the throughput: {violation}")
     return answer
 
 
 def cost(instance: ProvisioningInstance, answer: Answer) -> float:
-    """What an answer costs: its machines, and what its bytes cost while those are paid for."""
+    """Return the cost of an answer: prices of machines, and of their bytes in ``egress.paid_s`` seconds."""
     machines, egress = float(instance.price[answer.class_of].sum()), instance.egress
     if egress is None:
         return machines
@@ -214,7 +213,7 @@ def _undone(instance: ProvisioningInstance, answer: Answer) -> Iterator[Violatio
 def _overloads(instance: ProvisioningInstance, answer: Answer, asked: MachineLoads) -> Iterator[Violation]:
     names, classes = machine_names(instance, answer), answer.class_of
     servers = [f"server {name!r}" for name in instance.servers]
-    # a link is there once, and carries both ways
+    # both directions share one link
     both = np.triu(asked.link_bytes_s + asked.link_bytes_s.T)
     for number, load, limits, unit, of in (
         (1, asked.mop_s, instance.speed_mop_s[classes], "Mop/s", names),
@@ -234,5 +233,5 @@ def _overloads(instance: ProvisioningInstance, answer: Answer, asked: MachineLoa
 
 
 def machine_names(instance: ProvisioningInstance, answer: Answer) -> list[str]:
-    """What machines are called: ``m1 (class)`` and so on."""
+    """Return the names of the machines: ``m1 (class)`` and so on."""
     return [f"m{at + 1} ({instance.classes[kind]})" for at, kind in enumerate(answer.class_of.tolist())]

@@ -1,15 +1,15 @@
-"""The cheapest tree over hosts, by what bytes cost between them, that keeps a throughput.
+"""Cheapest tree over hosts that keeps a throughput, by the prices of bytes between hosts.
 
-Where operators are reorderable and their results as large as each input, every host but the root sends one result on,
-combined of its own and of what others sent it. So all that a tree costs is one link of every host: the cheapest is a
-minimum arborescence, with its streams towards the root.
+If operators are reorderable and results are as large as an input, every host but the root sends one result on. The
+result combines the host's data with the received results. A tree then costs one link of every host. So the cheapest
+tree is a minimum arborescence, with its streams towards the root.
 
-- A1: a link on which a result takes longer than the period is left out. Edmonds' algorithm finds the cheapest tree of
-  the others.
-- A2: a host receives and sends one result after the other. Where one of the cheapest tree has no time for that, the
-  program of all trees with the time of hosts as rows is solved; circles are excluded as they come.
+- A1: A link on which a result takes longer than the period is left out. Edmonds' algorithm finds the cheapest tree of
+  the remaining links.
+- A2: A host receives and sends one result after another. If a host of the cheapest tree lacks the time, the program of
+  all trees is solved, with the time of hosts as rows. Circles are excluded when they appear.
 
-Source: Edmonds (1967), Optimum branchings, J. Res. Nat. Bur. Standards 71B, as networkx has it.
+Source: Edmonds (1967), Optimum branchings, J. Res. Nat. Bur. Standards 71B, as implemented in networkx.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 
 def cheapest_tree(price: Floats, took_s: Floats, root: int, period_s: float) -> dict[int, int]:
-    """Where every host but the root sends its result.
+    """Return the cheapest tree: from every host but the root to the receiver of the host's result.
 
-    ``price``: (n, n) of a result on a link from a host to another; ``took_s``: (n, n) seconds that it takes. Raises
-    NoSolutionError where no tree has such a period.
+    ``price``: (n, n) of a result on the link from a host to another. ``took_s``: (n, n) seconds of the transfer. Raises
+    NoSolutionError if no tree has such a period.
     """
     usable = took_s <= period_s * (1 + SLACK)
     np.fill_diagonal(usable, False)
@@ -36,7 +36,7 @@ def cheapest_tree(price: Floats, took_s: Floats, root: int, period_s: float) -> 
 
 
 def busiest_s(parent: dict[int, int], took_s: Floats) -> float:
-    """How long the busiest host of a tree receives and sends for one result."""
+    """Return the seconds for which the busiest host of a tree receives and sends one result."""
     busy = np.zeros(len(took_s))
     for host, other in parent.items():
         busy[[host, other]] += took_s[host, other]
@@ -82,7 +82,7 @@ def _by_program(price: Floats, took_s: Floats, usable: np.ndarray, root: int, pe
 
 
 def _circle(parent: dict[int, int], root: int) -> list[int]:
-    """Hosts that send to each other in a circle, if any do."""
+    """Return hosts that send to each other in a circle. Empty: there is no circle."""
     for host in parent:
         seen = [host]
         while (host := parent.get(host, root)) != root:

@@ -1,9 +1,10 @@
-"""The cheapest machines that are found, and what none can beat: heuristics, annealing, the program, at any time.
+"""Search for the cheapest machines, with a lower bound of the cost at any time: heuristics, annealing, the program.
 
-- B1: the cover bound says of which numbers of machines any may be cheaper than what is known; where of none, that is
-  the optimum already.
-- B2: the program is solved number by number, the lowest bound first. Numbers beyond the first few are one program.
-- B3: what a heuristic finds is an answer, so there is one wherever any of them has one, whenever time ends.
+- B1: The cover bound tells which numbers of machines may be cheaper than the best known answer. If there are none, the
+  best known answer is the optimum.
+- B2: The program is solved for one number of machines after another, the lowest bound first. Numbers beyond the first
+  few are one program.
+- B3: The result of a heuristic is an answer. So if a heuristic has an answer, the search has one at any time limit.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.solver.program import NoSolutionError, SearchLimits
 
-NUMBERS = 8  # of machines that are looked at one by one
+NUMBERS = 8  # programs at most: the last has all further numbers of machines
 
 
 class ProvisioningLimits(SearchLimits, frozen=True):
-    """What the solver may take. ``steps``: of an annealing run for each unit, of ``runs``, whose chance is ``seed``."""
+    """Limits of the search. ``steps``: of an annealing run, for every unit. ``runs``: of annealing.
+
+    ``seed``: of heuristics and annealing.
+    """
 
     time_limit_s: float = 60.0
     seed: int = 0
@@ -36,9 +40,9 @@ class ProvisioningLimits(SearchLimits, frozen=True):
 
 
 class Rented(msgspec.Struct, frozen=True):
-    """An answer, what it costs, what none can cost less than, and the way it was found: a heuristic's name, or so.
+    """Cheapest answer of a search, its cost, and a lower bound of the cost of all answers.
 
-    ``cover``: the cover bound alone.
+    ``cover``: the cover bound alone. ``way``: the name of a heuristic, ``annealing`` or ``program``.
     """
 
     answer: Answer
@@ -49,23 +53,23 @@ class Rented(msgspec.Struct, frozen=True):
 
     @property
     def gap(self) -> float:
-        """How far the bound is below the cost, as a share of it."""
+        """Distance of the bound from the cost, as a share of the cost."""
         return max(0.0, 1 - self.bound / self.cost) if self.cost > 0 else 0.0
 
     @property
     def proven(self) -> bool:
-        """Whether it is the optimum."""
+        """Return whether the answer is the optimum."""
         return self.gap <= 2 * PROVEN
 
 
 def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = None) -> Rented:
-    """The cheapest answer that is found in time; PlannerError where there is none, or none was found."""
+    """Return the cheapest answer that is found in time. Raise PlannerError if there is none or none is found."""
     effort = effort or ProvisioningLimits()
     parts = parts_of(instance)
     cheapest: tuple[float, Answer, str] | None = None
     if not parts.kinds:
         raise NoSolutionError("there are no machines: the limit of every class is below 1")
-    for name in sorted(HEURISTICS, key=lambda name: name == "random"):  # B3; of equals one that has a reason
+    for name in sorted(HEURISTICS, key=lambda name: name == "random"):  # B3: random is last, and loses ties
         try:
             answer = rented(instance, name, effort.seed)
         except PlannerError:
@@ -100,7 +104,7 @@ def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = Non
 
 
 class Ranges:
-    """Of so many machines what they cost at least, and which numbers are to be looked at (B1, B2)."""
+    """Lower bounds of the cost by number of machines, and the numbers that are still to be solved (B1, B2)."""
 
     def __init__(self, parts: ProblemUnits, below: float, gap: float) -> None:
         self.below, self._gap = below, gap
@@ -123,22 +127,22 @@ class Ranges:
 
     @property
     def left(self) -> list[int]:
-        """Numbers of machines of which some answer may be cheaper."""
+        """Open numbers of machines for which a cheaper answer is possible."""
         return [number for number in self._open if self._bounds[number] < self.below * (1 - max(self._gap, PROVEN))]
 
     @property
     def bound(self) -> float:
-        """What no answer costs less than."""
+        """Lower bound of the cost of all answers."""
         return min([self.below, *(self._bounds[number] for number in self._bounds)])
 
     def next(self) -> tuple[int, int, float] | None:
-        """The least and the largest of numbers to be looked at, and their bound; None: there are none."""
+        """Return the least and the largest number of machines to solve next, and their bound, or None."""
         if not self.left:
             return None
         machines = min(self.left, key=lambda number: self._bounds[number])
         return machines, self._most[machines], self._bounds[machines]
 
     def record(self, machines: int, bound: float) -> None:
-        """What was proven of so many, which were looked at."""
+        """Record the proven bound of a number of machines, which is then solved."""
         self._bounds[machines] = max(self._bounds[machines], bound)
         self._open.discard(machines)

@@ -1,9 +1,9 @@
-"""What so many machines cost at least: the cover bound.
+"""Lower bound of the cost of a number of machines: the cover bound.
 
-Machines that sustain the throughput have processors for all the work, and cards for every object once and, as units
-are a tree that m machines cut m - 1 times or more, for m - 1 streams twice, at least the smallest. The cheapest that
-have as much, whatever is on them, is a small program. Egress is at least that of every object once, from its cheapest
-server to the cheapest kind, and of the results.
+Machines that sustain the throughput have processors for all work and cards for every object once. Units are a tree, so
+m machines cut it m - 1 times or more. The cards therefore carry at least the m - 1 smallest streams twice. A small
+program finds the cheapest machines with this capacity, whatever runs on them. Egress is at least that of every object
+once, from its cheapest server to the cheapest kind, and of the results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
 
 def cover(parts: ProblemUnits, machines: int) -> float:
-    """What so many machines cost at least; inf if so many cannot do."""
+    """Return the least cost of a number of machines, or inf if so few or so many cannot sustain the throughput."""
     rates, wanted = parts.instance.rate_bytes_s, {leaf for objects in parts.objects for leaf in objects}
     smallest = sorted(sent for *_, sent in parts.streams)[: machines - 1]
     asked, carried = plain_sum(parts.mop_s), float(rates[list(wanted)].sum()) + 2 * plain_sum(smallest)

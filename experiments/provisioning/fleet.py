@@ -1,8 +1,8 @@
-"""Machines while they are being bought: what is on each, and whether more fits.
+"""Machines while a heuristic buys and sells them: the operators of every machine, and checks of what else fits.
 
-- R1: a stream to an operator that is on no machine yet is not counted; else no operator with big inputs could begin.
-- R2: a stream between two machines is counted on both cards, so what is put on one must leave the other within its own.
-- R3: a machine may be traded in for another class at any time, so what some class can carry fits.
+- R1: A stream to an operator without a machine is not counted. Otherwise no operator with big inputs could begin.
+- R2: A stream between two machines is counted on both cards. An operator may overload neither card.
+- R3: A machine may be traded in for another class at any time. So a load fits if some class carries it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from thalweg.middleware.arithmetic import plain_sum
 
 
 class OperatorGroup:
-    """Operators that are together: Mop/s, the objects they need as bits, and bytes/s to and from other machines."""
+    """Group of operators: Mop/s, the needed objects as bits, and bytes/s to and from other machines."""
 
     __slots__ = ("links", "mop_s", "objects", "operators")
 
@@ -26,7 +26,7 @@ class OperatorGroup:
 
 
 class Fleet:
-    """Machines by number, and of every operator the one it is on."""
+    """Bought machines by number, and the machine of every operator (``at``)."""
 
     def __init__(self, instance: ProvisioningInstance) -> None:
         self.instance = instance
@@ -40,7 +40,7 @@ class Fleet:
         self._rates = instance.rate_bytes_s.tolist()
         self._fetched: dict[int, float] = {}
         parents = instance.parent.tolist()
-        # of every operator those beside it, with what goes between them
+        # neighbours of every operator in the tree, with the bytes/s between both
         self.beside: list[list[tuple[int, float]]] = [
             [(child, self._sent[child]) for child in children] + ([(parent, sent)] if parent >= 0 else [])
             for children, parent, sent in zip(instance.children, parents, self._sent, strict=True)
@@ -48,22 +48,22 @@ class Fleet:
         slack = 1 + SLACK
         self._link = float(instance.machine_link_bytes_s.max()) * slack
         rows = zip((instance.speed_mop_s * slack).tolist(), (instance.card_bytes_s * slack).tolist(), strict=True)
-        self._largest: list[tuple[float, float]] = []  # classes that no other beats both ways
+        self._largest: list[tuple[float, float]] = []  # speed and card of classes that no other class exceeds in both
         for speed, card in sorted(rows, reverse=True):
             if not self._largest or card > self._largest[-1][1]:
                 self._largest.append((speed, card))
 
     def free(self, among: Iterable[int]) -> list[int]:
-        """Those operators that are on no machine."""
+        """Return the operators of ``among`` that have no machine."""
         return [node for node in among if self.at[node] is None]
 
     # --- what fits ------------------------------------------------------------------------------
 
     def fits(self, operators: Sequence[int], machine: int | None = None) -> bool:
-        """Whether free operators fit on a machine, or together on one that is bought for them."""
+        """Return whether free operators fit on ``machine``. None: together on a new machine."""
         used_mop_s = 0.0 if machine is None else self.machines[machine].mop_s
         if used_mop_s + plain_sum([self._asked_mop_s[node] for node in operators]) > self._largest[0][0]:
-            return False  # said soon, as it is the commonest
+            return False  # checked first, as the most common reason
         added = self._together(operators)
         parts = [added] if machine is None else [added, self.machines[machine]]
         if not self._carried(parts, {machine} if machine is not None else set()):
@@ -74,7 +74,7 @@ class Fleet:
         return True
 
     def joins(self, machines: Iterable[int]) -> bool:
-        """Whether all that is on these machines fits on one."""
+        """Return whether the operators of these machines fit on one machine."""
         distinct = set(machines)
         return self._carried([self.machines[machine] for machine in distinct], distinct)
 
@@ -120,7 +120,7 @@ class Fleet:
     # --- buying and selling ---------------------------------------------------------------------
 
     def put(self, operators: Sequence[int], machine: int | None = None) -> int:
-        """Put free operators on a machine, or on one that is bought for them; its number."""
+        """Put free operators on ``machine``, None for a new machine, and return its number."""
         added = self._together(operators)
         if machine is None:
             machine, self._next = self._next, self._next + 1
@@ -129,14 +129,14 @@ class Fleet:
         return machine
 
     def join(self, machines: Sequence[int]) -> int:
-        """Put all that is on these machines on the first of them, and sell the others."""
+        """Move the operators of machines to the first of the machines, and return it. Sell the remaining machines."""
         first, *rest = dict.fromkeys(machines)
         for other in rest:
             self.put(self.sell(other), first)
         return first
 
     def sell(self, machine: int) -> list[int]:
-        """Sell a machine; the operators that were on it, which are free now."""
+        """Sell a machine, and return its operators, which are free afterwards."""
         gone = self.machines.pop(machine)
         for other in gone.links:
             del self.machines[other].links[machine]

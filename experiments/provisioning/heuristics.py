@@ -1,15 +1,16 @@
-"""The seven heuristics of Benoit et al. (2008), section 6: which operators share a machine.
+"""Seven heuristics of Benoit et al. (2008), section 6, that choose the operators of every machine.
 
-Each fills a ``Fleet``; then servers are selected, and every machine is of the cheapest class that carries it. What
-the paper leaves open is decided so:
+A heuristic fills a ``Fleet``. Then servers are selected, and every machine gets the cheapest class that carries its
+load. The following rules decide what the paper leaves open.
 
-- R1: where an operator does not fit on a machine of its own, it is bought one together with the child or the parent
-  that exchanges most with it. If that one is on a machine, the machine is sold, which frees all its operators.
-- R2: a heuristic that has sold ``SALES`` machines by R1 goes round in circles, and has failed.
-- R3: what is put on a machine in no order that the paper names is put there by falling work.
-- R4: Subtree-Bottom-Up, from the leaves to the root, tries an operator together with all its children, then with one
-  of them, first that which sends most, then on a machine of its own.
-- R5: Object-Greedy, Object-Grouping and Object-Availability group an operator that needs objects with free ones alone.
+- R1: If an operator does not fit on a new machine alone, the machine is bought for it and the child or parent that
+  exchanges most with it. If this neighbour is on a machine, the machine is sold, which frees its operators.
+- R2: A heuristic that has sold more than ``SALES`` machines by R1 goes round in circles, and fails.
+- R3: If the paper names no order, operators are put on a machine by falling work.
+- R4: Subtree-Bottom-Up goes from the leaves to the root. It tries an operator with its children together, then with a
+  single child by falling streams, then alone.
+- R5: Object-Greedy, Object-Grouping and Object-Availability group an operator that needs objects with free operators
+  alone.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from thalweg.experiments.provisioning.instance import ProvisioningInstance
 from thalweg.experiments.provisioning.selection import NoServerError, served
 from thalweg.middleware.errors import PlacementError, PlannerError, nearest
 
-SALES = 20  # on the paper's trees, none that came to an answer sold more than 6
+SALES = 20  # on the paper's trees, no successful heuristic sold more than 6
 Heuristic = Callable[[Fleet, np.random.Generator], None]
 
 
 def rented(instance: ProvisioningInstance, heuristic: str, seed: int = 0) -> Answer:
-    """What a heuristic rents; PlannerError (NoServerError), with the reason, where nothing keeps all constraints.
+    """Return the answer of a heuristic. Raise PlannerError (NoServerError) with the reason if no answer is found.
 
-    ``seed``: of Random, and of the servers that it selects.
+    ``seed``: of Random and its servers.
     """
     if heuristic not in HEURISTICS:
         raise PlannerError(f"{heuristic!r} is no heuristic; {nearest(heuristic, HEURISTICS)}")
@@ -71,7 +72,7 @@ def _comm_greedy(fleet: Fleet, random: np.random.Generator) -> None:
         elif len(free) == 2:  # (i) both ends are free: one machine, or one for each
             for together in [ends] if fleet.fits(ends) else [[end] for end in ends]:
                 fleet.put(together)
-        elif free:  # (ii) one end is free: it goes to the other's machine, or to one of its own
+        elif free:  # (ii) one end is free: it goes to the other end's machine, or to a new one
             (machine,) = machines
             fleet.put(free, machine if fleet.fits(free, machine) else None)
     for alone in fleet.free(range(instance.count)):  # a tree of one operator has no stream
@@ -135,36 +136,36 @@ HEURISTICS: Mapping[str, Heuristic] = {
 }
 
 
-# --- what they share ------------------------------------------------------------------------------------
+# --- shared steps ---------------------------------------------------------------------------------------
 
 
 def _falling(instance: ProvisioningInstance) -> list[int]:
-    """All operators by falling work."""
+    """Return the operators by falling work."""
     order: list[int] = np.argsort(-instance.work_mop, kind="stable").tolist()
     return order
 
 
 def _almost_leaves(instance: ProvisioningInstance) -> list[int]:
-    """The operators that need objects (al-operators)."""
+    """Return the operators that need objects (al-operators)."""
     return [node for node, leaves in enumerate(instance.leaves) if leaves]
 
 
 def _fill(fleet: Fleet, machine: int, nodes: Iterable[int]) -> None:
-    """Put on a machine which of these are free and fit, in this order; what is put there never makes room."""
+    """Put the free operators of ``nodes`` that fit on a machine, in order. An added operator never makes room."""
     for node in nodes:
         if fleet.at[node] is None and fleet.fits([node], machine):
             fleet.put([node], machine)
 
 
 def _by_work(fleet: Fleet) -> None:
-    """Comp-Greedy's way with all that are free: a machine for the one with most work, filled with the next."""
+    """Put the free operators on machines as Comp-Greedy does: begin a machine with most work, then fill it."""
     order = _falling(fleet.instance)
     while free := fleet.free(order):
         _fill(fleet, _begun(fleet, free[0]), free[1:])
 
 
 def _begun(fleet: Fleet, node: int, sells: bool = True) -> int:
-    """A machine for an operator, alone or with the one beside it that exchanges most with it (R1)."""
+    """Buy a machine for an operator, alone or with the neighbour that exchanges most with it (R1)."""
     together, name = [node], fleet.instance.operators[node]
     if not fleet.fits(together):
         # R5: a heuristic that begins with objects groups with free operators alone

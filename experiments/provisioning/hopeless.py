@@ -1,8 +1,12 @@
-"""Why no machines sustain a throughput: what each constraint asks at the least, whatever is rented.
+"""Reasons why no machines sustain a throughput: least loads by constraint, whatever is rented.
 
-The numbers are those of ``answer``: what an operator asks of the largest machine (1), an object that no card (2),
-server (3) or link (4) carries, all objects together of all servers (3), operators that no link between machines (5)
-lets apart and no machine holds together, and an operator that alone takes too long in turn (6).
+The numbers are those of ``answer``.
+
+- (1) An operator asks for more than the largest machine computes.
+- (2), (3), (4) No machine's card, no server's card or no link carries an object.
+- (3) The cards of all servers together do not carry all objects.
+- (5) Operators that no link between machines lets apart fit on no machine together.
+- (6) An operator alone takes too long in turn.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ ENOUGH = 1e9
 
 
 def why_not(instance: ProvisioningInstance, where: str) -> None:
-    """UsageError with the first thing that no machines can do; there may be reasons that this does not see."""
+    """Raise UsageError with the first reason why no machines suffice. Some reasons are not detected."""
     for reason in _reasons(instance):
         raise UsageError(f"{where}: {reason}")
 
 
 def in_the_way(instance: ProvisioningInstance) -> str:
-    """Which constraints stand in the way of the heuristics: without one of them they would find machines."""
+    """Return a line with the constraints without which, one at a time, a heuristic would find machines."""
     ways: dict[int, tuple[str, dict[str, Any]]] = {
         1: ("what machines compute (1)", {"speed_mop_s": instance.speed_mop_s * ENOUGH}),
         2: ("the cards of machines (2)", {"card_bytes_s": instance.card_bytes_s + np.inf}),

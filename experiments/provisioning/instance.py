@@ -1,10 +1,10 @@
-"""A provisioning problem as arrays: a tree of operators, the objects it needs, their servers, machines to be had.
+"""Provisioning problem as arrays: a tree of operators, the needed objects, their servers, and machines for rent.
 
-Operators are numbered so that each comes before its consumer; the last is the root. Machines are of classes. A link's
-rate depends on the classes at its ends, and ``limit`` says how many machines of a class there are, which makes one form
-of all of the paper's problems: Constr-Hom has one class, Constr-LAN several, and in Non-Constr-Hom, -LAN and -Het every
-class is one machine, which is there once. Source: Benoit, Casanova, Rehn-Sonigo, Robert (INRIA RR-6578), sections 2 and
-3; their symbols stand beside the names.
+An operator comes before its consumer. The last operator is the root. Machines are of classes. The rate of a link
+depends on the classes at its ends, and ``limit`` is the number of machines of a class. So one form has all problems of
+the paper. Constr-Hom has one class, and Constr-LAN several. In Non-Constr-Hom, -LAN and -Het every class is a single
+machine. Source: Benoit, Casanova, Rehn-Sonigo, Robert (INRIA RR-6578), sections 2 and 3. The symbols of the paper stand
+beside the names.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ GB = 1e9  # bytes, as egress is priced
 
 
 class Egress(msgspec.Struct, frozen=True):
-    """What bytes cost on their way: prices per GB, in what machines are priced in, for the ``paid_s`` that those pay.
+    """Prices of traffic per GB, in the currency of the machines' prices.
 
-    - ``from_servers``: (l, c) from a server to a machine of a class; ``between``: (c, c) from a machine to another
-    - ``results``: (c,) of the root's results, from its machine to whoever wants them
+    - ``from_servers``: (l, c) from a server to a machine of a class. ``between``: (c, c) from a machine to another.
+    - ``results``: (c,) of the root's results, from its machine to their receiver.
+    - ``paid_s``: time that the price of a machine pays for.
     """
 
     from_servers: Floats
@@ -39,22 +40,24 @@ class Egress(msgspec.Struct, frozen=True):
 
 
 class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """What is computed, from what, and what can be rented for it.
+    """Provisioning problem: a tree of operators with its objects and servers, and machines for rent.
 
-    - ``operators``: names of the n operators; ``parent``: (n,) the consumer of each, -1 of the root, which is the last
-    - ``leaves``: of every operator the objects it combines, one as often as it is a leaf (Leaf)
-    - ``work_mop``: (n,) w_i; ``output_bytes``: (n,) δ_i, both of one result
-    - ``objects``: names of k objects; ``object_bytes``: (k,) δ_k; ``frequency_hz``: (k,) f_k
-    - ``servers``: names of l servers; ``holds``: (k, l) which objects each has; ``server_card_bytes_s``: (l,) Bs_l
-    - ``server_link_bytes_s``: (l, c) bs_l to a machine of every class
-    - ``classes``: names of c classes; ``speed_mop_s``: (c,) s; ``card_bytes_s``: (c,) Bp; ``price``: (c,)
-    - ``cores``: (c,) how many operators share that speed at once, each with its part; None: one has all of it
-    - ``limit``: (c,) how many machines there are of a class, inf where any number can be had
-    - ``machine_link_bytes_s``: (c, c) bp between machines of two classes, both ways together
-    - ``throughput_hz``: ρ, results a second
-    - ``overlap``: whether a machine receives, computes and sends at once, as the paper's does; without it each operator
-      does so in turn, as a node of a run (``answer.in_turn_s``)
-    - ``egress``: what bytes cost, None where they are free; ``currency``: of prices
+    - ``operators``: names of n operators. ``parent``: (n,) the consumer of an operator, -1 of the root, the last
+      operator.
+    - ``leaves``: by operator the objects that it combines, repeated as often as an object is a leaf (Leaf).
+    - ``work_mop``: (n,) w_i. ``output_bytes``: (n,) δ_i. Both are of one result.
+    - ``objects``: names of k objects. ``object_bytes``: (k,) δ_k. ``frequency_hz``: (k,) f_k.
+    - ``servers``: names of l servers. ``holds``: (k, l) whether a server holds an object. ``server_card_bytes_s``: (l,)
+      Bs_l.
+    - ``server_link_bytes_s``: (l, c) bs_l to a machine of a class.
+    - ``classes``: names of c classes. ``speed_mop_s``: (c,) s. ``card_bytes_s``: (c,) Bp. ``price``: (c,).
+    - ``cores``: (c,) number of operators that share the speed at once, in equal parts. None: one operator has it all.
+    - ``limit``: (c,) number of machines of a class, inf for any number.
+    - ``machine_link_bytes_s``: (c, c) bp between machines of two classes, both directions together.
+    - ``throughput_hz``: ρ, results a second.
+    - ``overlap``: whether a machine receives, computes and sends at once, as in the paper. Otherwise an operator does
+      so in turn, as a node of a run (``answer.in_turn_s``).
+    - ``egress``: prices of traffic, None if it is free. ``currency``: of prices.
     """
 
     operators: tuple[str, ...]
@@ -82,7 +85,7 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
     currency: str = "$"
 
     def check(self) -> ProvisioningInstance:
-        """Return self; UsageError naming the first operator, object, server or class that does not fit."""
+        """Return self. Raise UsageError naming the first operator, object, server or class that does not fit."""
         n, servers, c = len(self.operators), len(self.servers), len(self.classes)
         if not (n and c and servers):
             fault = f"there are {n} operators, {servers} servers and {c} machine classes"
@@ -99,7 +102,7 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
         return self
 
     def _check_sizes(self) -> None:
-        """Raise UsageError if an array has not the form that the names ask for."""
+        """Raise UsageError if the shape of an array does not fit the numbers of names."""
         n, k, servers, c = (len(of) for of in (self.operators, self.objects, self.servers, self.classes))
         sizes: dict[tuple[int, ...], tuple[str, ...]] = {
             (n,): ("parent", "work_mop", "output_bytes"),
@@ -116,7 +119,7 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
                     raise UsageError(f"{field} has the form {shape}; it must be {size}")
 
     def _check_numbers(self) -> None:
-        """Raise UsageError if a number is missing, negative or without a limit where it needs one."""
+        """Raise UsageError if a number is missing, too small, or infinite in a field that needs a limit."""
         named = {
             kind: [f"{kind} {name!r}" for name in of]
             for kind, of in (
@@ -167,38 +170,38 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
                     fault = f"object {self.objects[at]!r}, which operator {self.operators[node]!r} needs,"
                     raise UsageError(f"{fault} is on no server; name one that holds it")
 
-    # --- what follows from it -------------------------------------------------------------------
+    # --- derived values -------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """How many operators there are."""
+        """Number of operators."""
         return len(self.operators)
 
     @cached_property
     def rate_bytes_s(self) -> Floats:
-        """(k,) rate_k: what fetching an object takes of every card and link on its way."""
+        """Rates rate_k (k,): load of a fetched object on every card and link of its route."""
         return self.object_bytes * self.frequency_hz
 
     @cached_property
     def sent_bytes_s(self) -> Floats:
-        """(n,) ρ·δ_i, 0 of the root: what an operator sends to its consumer if that is on another machine."""
+        """Rates ρ·δ_i (n,) from an operator to a consumer on another machine, 0 of the root."""
         sent = self.throughput_hz * self.output_bytes
         sent[-1] = 0.0
         return sent
 
     @cached_property
     def asked_mop_s(self) -> Floats:
-        """(n,) ρ·w_i."""
+        """Work ρ·w_i (n,) of operators a second."""
         return self.throughput_hz * self.work_mop
 
     @cached_property
     def core_mop_s(self) -> Floats:
-        """(c,) what a machine computes for one operator."""
+        """Speeds (c,) of a machine for one operator."""
         return self.speed_mop_s if self.cores is None else self.speed_mop_s / self.cores
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Of every operator those it consumes (Child)."""
+        """Operators that every operator consumes (Child)."""
         children: list[list[int]] = [[] for _ in self.operators]
         for node, parent in enumerate(self.parent[:-1].tolist()):
             children[parent].append(node)
@@ -206,7 +209,7 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
 
     @cached_property
     def needs(self) -> Flags:
-        """(n, k) which objects an operator needs."""
+        """Flags (n, k): whether an operator needs an object."""
         needs = np.zeros((self.count, len(self.objects)), dtype=bool)
         for node, leaves in enumerate(self.leaves):
             needs[node, list(leaves)] = True
@@ -214,7 +217,7 @@ class ProvisioningInstance(msgspec.Struct, frozen=True, dict=True, kw_only=True)
 
 
 def reserved(instance: ProvisioningInstance, share: float) -> ProvisioningInstance:
-    """The same where a share of every machine and its card is left free."""
+    """Return the problem with a share of every machine and of its card left free."""
     left = 1 - share
     return msgspec.structs.replace(
         instance, speed_mop_s=instance.speed_mop_s * left, card_bytes_s=instance.card_bytes_s * left

@@ -1,13 +1,13 @@
-"""A provisioning problem as searches see it: operators that stay together, and machines that are alike.
+"""Provisioning problem for searches: units of operators that stay together, and kinds of machines that are alike.
 
-- R1: operators that exchange more than any link between two machines carries, or any card, are on one machine, and are
+- R1: If operators exchange more than any link between machines, or any card, carries, they are on one machine and are
   one *unit*. Units are a tree.
-- R2: classes of which any number can be had, with the same links and the same egress, are one *kind*: only speed, card
-  and price tell them apart, so a machine is of the cheapest that carries it. Other classes are a kind each, of which
-  those that are alike are one.
-  Without ``overlap`` an operator's time depends on the class itself: every class is a kind, and every operator is a
-  unit. Of the single classes those are left out that a class without a limit, of the same links and egress, beats.
-- R3: where prices are those of a processor plus those of a card, and all pairs can be had, each is chosen alone.
+- R2: Classes without a limit that have the same links and egress are one *kind*. Only speed, card and price tell the
+  classes apart, so a machine is of the cheapest class that carries its load. A limited class is a kind of its own,
+  shared with equal classes. Without ``overlap`` the time of an operator depends on the class. Then every class is a
+  kind, and every operator is a unit. A single class is left out if a class without a limit, of the same links and
+  egress, beats it.
+- R3: If prices are those of a processor plus those of a card, and all pairs can be had, both are chosen separately.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Option = tuple[float, float, float]  # Mop/s, bytes/s and price of a machine, or
 
 
 class Kind:
-    """Machines that differ in speed, card and price alone, and how many there are.
+    """Machines that differ in speed, card and price alone, and their number (``limit``).
 
-    ``menus``: parts of which a machine has one each (R3); ``most``: (Mop/s, bytes/s) of the largest.
+    ``menus``: lists of options, of which a machine has one each (R3). ``cheapest``: by speed and card, the cheapest
+    class.
     """
 
     def __init__(self, instance: ProvisioningInstance, classes: Sequence[int]) -> None:
@@ -62,7 +63,7 @@ class Kind:
     def _menus(self) -> list[list[Option]]:
         prices = np.array(self.prices)
         first, rest = prices[:, :1], prices[:1] - prices[0, 0]
-        # R3: every price is that of a processor plus that of a card
+        # R3: every price is the price of a processor plus the price of a card
         if np.isfinite(prices).all() and np.allclose(first + rest, prices, rtol=1e-12, atol=0.0):
             processors = [(speed, 0.0, own) for speed, own in zip(self.speeds, prices[:, 0].tolist(), strict=True)]
             cards = [(0.0, card, more) for card, more in zip(self.cards, rest[0].tolist(), strict=True)]
@@ -78,24 +79,25 @@ class Kind:
         ]
 
     def _beaten(self, i: int, j: int) -> bool:
-        """Whether a larger machine costs no more."""
+        """Return whether a larger machine costs no more."""
         price = self.prices[i][j]
         larger = [row[j] for row in self.prices[i + 1 : i + 2]] + self.prices[i][j + 1 : j + 2]
         return not math.isfinite(price) or min(larger, default=math.inf) <= price
 
     def class_for(self, mop_s: float, card: float) -> int:
-        """The cheapest class that carries so much, or -1."""
+        """Return the cheapest class that carries a load, or -1."""
         i = bisect_left(self.speeds, mop_s / (1 + SLACK))
         j = bisect_left(self.cards, card / (1 + SLACK))
         return self.cheapest[i][j] if i < len(self.speeds) and j < len(self.cards) else -1
 
 
 class Turns(msgspec.Struct, frozen=True):
-    """What operators take in turn (6), as shares of the time that there is: units are operators then.
+    """Times of operators in turn (6), as shares of the time between results. Units are operators here.
 
-    ``own``: of every operator on every kind, to compute and to fetch from the fastest servers, of the root to send its
-    result; ``per_byte``: (kinds, kinds) a byte/s of a stream between two; ``more``: (k, l, kinds) of fetching from a
-    server instead of the fastest.
+    - ``own``: of every operator on every kind, to compute, to fetch from the fastest servers, and to send the root's
+      result.
+    - ``per_byte``: (kinds, kinds) of 1 byte/s of a stream between two kinds.
+    - ``more``: (k, l, kinds) added by fetching from a server instead of the fastest.
     """
 
     own: list[list[float]]
@@ -104,13 +106,13 @@ class Turns(msgspec.Struct, frozen=True):
 
 
 class ProblemUnits(msgspec.Struct, frozen=True):
-    """Units and kinds of a problem; the consumer of every unit comes after it, and the last has none.
+    """Units and kinds of a problem. The consumer of a unit comes after the unit, and the last unit has none.
 
-    - ``unit_of``: (n,) the unit of every operator; ``mop_s``, ``objects``: what every unit asks and needs
-    - ``streams``: (unit, its consumer, bytes/s)
-    - ``link``: bytes/s between machines of two kinds
-    - ``between``: what 1 byte/s between two kinds costs; ``fetched``: what every object costs a kind, from its cheapest
-      server; ``results``: what results cost a kind; all for as long as prices are for
+    - ``unit_of``: (n,) the unit of every operator. ``mop_s``, ``objects``: work and objects of every unit.
+    - ``streams``: (unit, its consumer, bytes/s).
+    - ``link``: bytes/s between machines of two kinds.
+    - ``between``: cost of 1 byte/s between two kinds. ``fetched``: cost of every object for a kind, from its cheapest
+      server. ``results``: cost of results for a kind. Costs are for the time that prices are for.
     """
 
     instance: ProvisioningInstance
@@ -127,16 +129,16 @@ class ProblemUnits(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many units there are."""
+        """Number of units."""
         return len(self.mop_s)
 
     @property
     def priced(self) -> bool:
-        """Whether bytes cost anything."""
+        """Return whether traffic has a price."""
         return self.instance.egress is not None
 
     def fetch_cost(self, what: int, server: int, kind: int) -> float:
-        """What fetching an object from a server costs a machine of a kind."""
+        """Return the cost of fetching an object from a server to a machine of a kind."""
         egress = self.instance.egress
         if egress is None:
             return 0.0
@@ -144,7 +146,10 @@ class ProblemUnits(msgspec.Struct, frozen=True):
         return price * float(self.instance.rate_bytes_s[what]) * egress.paid_s / GB
 
     def answer(self, group_of: Sequence[int], kind_of: Sequence[int]) -> tuple[float, Answer] | None:
-        """What groups of units on machines of kinds cost, with servers and classes chosen; None if that fits none."""
+        """Choose servers and classes for groups of units. Return the cost and the answer, or None if none fits.
+
+        ``group_of``: by unit. ``kind_of``: by group, the kind of its machine.
+        """
         instance = self.instance
         groups = sorted(set(group_of))
         number = {group: at for at, group in enumerate(groups)}
@@ -170,7 +175,7 @@ class ProblemUnits(msgspec.Struct, frozen=True):
         classes = np.full(count, -1, dtype=np.intp)
         for at, kind in enumerate(kinds):
             choice = self.kinds[kind].class_for(float(mop_s[at]), float(card[at]))
-            if choice >= 0 and left[choice] < 1:  # a class that is like it
+            if choice >= 0 and left[choice] < 1:  # another class of the kind
                 choice = next(
                     (machine_class for machine_class in self.kinds[kind].classes if left[machine_class] >= 1), -1
                 )
@@ -181,7 +186,7 @@ class ProblemUnits(msgspec.Struct, frozen=True):
         return classes
 
     def groups(self, answer: Answer) -> tuple[list[int], list[int]] | None:
-        """Of every unit its machine, and of every machine its kind; None where operators of a unit are apart."""
+        """Return the machine of every unit and the kind of every machine. None: the answer splits a unit."""
         kind_of = {machine_class: at for at, kind in enumerate(self.kinds) for machine_class in kind.classes}
         group_of = [-1] * self.count
         for unit, machine in zip(self.unit_of, answer.machine_of.tolist(), strict=True):
@@ -192,7 +197,7 @@ class ProblemUnits(msgspec.Struct, frozen=True):
 
 
 def parts_of(instance: ProvisioningInstance) -> ProblemUnits:
-    """The units and kinds of a problem."""
+    """Return the units and kinds of a problem."""
     kinds = _kinds(instance)
     one_of = [kind.classes[0] for kind in kinds]
     unit_of = _units(instance)
@@ -207,7 +212,7 @@ def parts_of(instance: ProvisioningInstance) -> ProblemUnits:
         between = egress.between[np.ix_(one_of, one_of)] * paid
         from_servers = egress.from_servers[:, one_of]
         prices = np.where(instance.holds[:, :, None], from_servers, math.inf)
-        prices[~np.any(instance.needs, axis=0)] = 0.0  # it may be on no server
+        prices[~np.any(instance.needs, axis=0)] = 0.0  # an unused object may be on no server
         fetched = prices.min(axis=1) * rates[:, None] * paid
         results = egress.results[one_of] * (instance.throughput_hz * float(instance.output_bytes[-1]) * paid)
     return ProblemUnits(
@@ -226,7 +231,7 @@ def parts_of(instance: ProvisioningInstance) -> ProblemUnits:
 
 
 def _turns(instance: ProvisioningInstance, classes: Sequence[int]) -> Turns:
-    """Times of operators on machines of these classes; whatever takes too long takes ``LATE``."""
+    """Return the times of operators on machines of these classes, at most ``LATE``."""
     rho, cards = instance.throughput_hz, instance.card_bytes_s[list(classes)]
     links = instance.machine_link_bytes_s[np.ix_(classes, classes)]
     per_byte = _inverse(np.minimum(links, np.minimum.outer(cards, cards)))

@@ -1,9 +1,9 @@
-"""An answer as what hosts run: a graph of sources, operators and a sink, where each of them is, and the links between.
+"""Answer as hosts run it: a graph of sources, operators and a sink, its placement, and the links between hosts.
 
-- R1: a source for each object and each server that it is fetched from, on that server; a machine fetches an object
-  once, as consumers of one node on one host are sent one partition
-- R2: an operator takes each object that it needs once, then its children's results
-- R3: the root's results go to ``client``, which is a host of its own
+- R1: Every object has a source on every server from which it is fetched. A machine fetches an object once, because
+  consumers of a node on the same host are sent one partition.
+- R2: An operator takes every needed object once, then the results of its children.
+- R3: The root's results go to ``client``, a host of its own.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.task import Task
 
 SINK = "results"
-FREE = CostParameters(startup_s=0.0, disk_bytes_per_s=float("inf"))  # what the paper reckons with: bytes and work alone
+FREE = CostParameters(startup_s=0.0, disk_bytes_per_s=float("inf"))  # the paper counts bytes and work alone
 CodeOf = Callable[[str, float, float], Code]
 """What makes the results of a node: its name, the bytes of one, and the work, Mop; 0 of an object."""
 
 
 def in_order(answer: Answer) -> Answer:
-    """The same with machines numbered by their first operators, whatever found it."""
+    """Return the answer with machines numbered by their first operators, independent of the search."""
     _, first = np.unique(answer.machine_of, return_index=True)
     order = np.argsort(first)
     return Answer(np.argsort(order)[answer.machine_of], answer.class_of[order], answer.server_of[order])
 
 
 def machine_hosts(answer: Answer) -> tuple[str, ...]:
-    """The hosts that the machines are."""
+    """Return the names of the machines as hosts."""
     return tuple(f"m{at + 1}" for at in range(answer.machines))
 
 
 def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, client: str) -> tuple[Dataflow, Placement]:
-    """The graph, in which objects are served ρ times a second, and where its nodes are."""
+    """Return the graph, in which objects are served ρ times a second, and the placement of its nodes."""
     machines, nodes, placement = machine_hosts(answer), list[Node](), Placement()
     sources: dict[tuple[int, int], str] = {}
     # R1: one source, however many machines fetch the object
@@ -63,13 +63,13 @@ def graph(instance: ProvisioningInstance, answer: Answer, code_of: CodeOf, clien
 
 
 def fetched(answer: Answer) -> list[tuple[int, int, int]]:
-    """Which machine fetches which object from which server."""
+    """Return the machine, the object and the server of every fetch."""
     pairs: list[list[int]] = np.argwhere(answer.server_of >= 0).tolist()
     return [(machine, leaf, int(answer.server_of[machine, leaf])) for machine, leaf in pairs]
 
 
 def links(instance: ProvisioningInstance, answer: Answer, client: str) -> dict[Link, float]:
-    """Bytes a second of every link, inf where only the cards at its ends limit it. The client's have no limit."""
+    """Return the bytes/s of every link, inf if only its ends' cards limit it. The client's links have no limit."""
     machines, classes = machine_hosts(answer), answer.class_of.tolist()
     rates = {Link(*ends): float("inf") for ends in permutations((client, *instance.servers, *machines), 2)}
     for machine, kind in zip(machines, classes, strict=True):
@@ -83,15 +83,15 @@ def links(instance: ProvisioningInstance, answer: Answer, client: str) -> dict[L
 
 
 def cards(instance: ProvisioningInstance, answer: Answer) -> dict[str, float]:
-    """Bytes a second of every host's card but the client's."""
+    """Return the bytes/s of every host's card, except the client's."""
     servers = zip(instance.servers, instance.server_card_bytes_s.tolist(), strict=True)
     return {**dict(servers), **dict(zip(machine_hosts(answer), instance.card_bytes_s[answer.class_of], strict=True))}
 
 
 def task(instance: ProvisioningInstance, answer: Answer, core_mop_s: float, client: str = "client") -> Task:
-    """The task whose present placement is the answer; ``core_mop_s``: what a host of speed 1 computes.
+    """Return the task whose current placement is the answer. ``core_mop_s``: speed of a host of speed 1.
 
-    A link has what the cards at its ends leave of it, so that its transfers take as long as (6) counts.
+    A link is at most as fast as the cards at both ends. So a transfer takes the time that (6) counts.
     """
     dataflow, placement = graph(instance, answer, lambda *_: Code("unused"), client)
     limits = cards(instance, answer) | {client: float("inf")}

@@ -1,23 +1,25 @@
-"""The cheapest answer with so many machines, as a mixed-integer program for HiGHS.
+"""Cheapest answer with a given number of machines, as a mixed-integer program for HiGHS.
 
-The paper's program (section 5) has |N|⁴·|C|² variables. This one has x_it, whether unit *i* is on machine *t*, and
-z_to, which option of a menu *t* has. The lowest unit of a machine represents it; units that ask most are the lowest.
+The program of the paper (section 5) has |N|⁴·|C|² variables. Here, x_it says whether unit *i* is on machine *t*, and
+z_to which option of a menu *t* has. The lowest unit of a machine represents the machine. The units that ask for most
+are the lowest.
 
-P1. Machines of a kind are in the order of their lowest units: a unit is on one only if a lower unit is on the one
-    before. So of all numberings of the same groups one is left.
-P2. in_et, whether both ends of stream *e* are on *t*, is at most x of either end, and on a machine in use there is one
-    more unit than streams that stay, or more, as units are a tree. What leaves a machine is what its units exchange,
-    less twice what stays.
-P3. D_kt, whether *t* fetches object *k*, is at least x of every unit that needs it; every object is fetched by one.
-P4. The cost lies between the bound that is known for so many machines and the best answer that is, less the gap.
-P5. Servers (3), (4) and links between machines (5) are left out until an answer breaks them: what is not beaten without
-    them is not beaten with them. Then d_klt, whether *t* fetches *k* from server *l*, and the stream's machines y_etu,
-    with Σ_u y_etu = x of its one end on *t* and Σ_t y_etu = x of the other on *u*, say what goes where.
-P6. HiGHS takes a millionth for none. Groups that break a constraint by that, or cost more, are forbidden by a row, and
-    the next best are found.
-P7. What streams cost, or take in turn, by kinds is Σ f_eab, of streams from kind *a* to kind *b*, whose sums are x of
-    the ends by kind, less what stays on a machine. Objects come from the fastest server until an answer breaks that:
-    then what another takes more counts with d_klt.
+P1. Machines of a kind are in the order of their lowest units. A unit is on a machine only if a lower unit is on the
+    machine before. So one of all numberings of the same groups is left.
+P2. in_et says whether both ends of stream *e* are on *t*. It is at most x of either end. As units are a tree, a machine
+    in use has at least one unit more than streams that stay. Its outgoing traffic is the traffic of its units, less
+    twice the streams that stay.
+P3. D_kt says whether *t* fetches object *k*. It is at least x of every unit that needs the object. A machine fetches
+    every object.
+P4. The cost lies between the known bound for the number of machines and the best known answer, less the gap.
+P5. Servers (3), (4) and links between machines (5) are left out until an answer breaks them. A bound without them is
+    also a bound with them. With their rows, d_klt says whether *t* fetches *k* from server *l*. y_etu says whether
+    stream *e* goes from *t* to *u*. Then Σ_u y_etu = x of its one end on *t* and Σ_t y_etu = x of the other on *u*.
+P6. HiGHS accepts a violation of a millionth. Groups that break a constraint by so little, or cost more, are forbidden
+    by a row, and the next best groups are searched.
+P7. Cost and time of a stream depend on the kinds of its machines. f_eab says whether stream *e* goes from kind *a* to
+    kind *b*. Its sums are x of the ends by kind. The part that stays on a machine is subtracted. Objects come from the
+    fastest server until an answer breaks this. Then the added time of another server counts with d_klt.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.solver.program import NoSolutionError, Program
 
-PROVEN = 1e-6  # of a cost; HiGHS is exact to as much
-SCALE = 1_000.0  # of the cost that is known
+PROVEN = 1e-6  # share of a cost; the precision of HiGHS
+SCALE = 1_000.0  # value of the known cost in the program
 
 Terms = Iterable[tuple[int, float]]
 
 
 class ProgramResult(msgspec.Struct, frozen=True):
-    """The cheapest answer below a cost, None if there is none; ``bound``: what no answer with so many machines beats.
+    """Cheapest answer below a cost, or None. ``bound``: lower bound of the cost with so many machines.
 
-    ``proven``: False where time ended the search, which took ``took_s``.
+    ``proven``: False if the time limit ended the search. ``took_s``: duration of the search.
     """
 
     best: tuple[float, Answer] | None
@@ -55,10 +57,10 @@ class ProgramResult(msgspec.Struct, frozen=True):
 
 
 class Counted:
-    """The program of so many machines, from ``least`` to ``most``.
+    """Program of the answers with ``least`` to ``most`` machines.
 
-    ``bound``: what they cost at least; ``below``: what answers are to cost less than, inf if none is known, and by
-    what share at least (``gap``).
+    ``bound``: known lower bound of the cost. ``below``: cost that answers have to beat, inf if none is known. ``gap``:
+    least share by which they have to beat it.
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class Counted:
     ) -> None:
         self.parts, self.bound, self.below, self.gap = parts, bound, below, gap
         self.least, self.most = least, most
-        self.servers = self.links = False  # P5: their rows are left out until an answer breaks them
-        self.forbidden: list[list[int]] = []  # P6: groups that are excluded: of every unit its machine
+        self.servers = self.links = False  # P5: without rows until an answer breaks them
+        self.forbidden: list[list[int]] = []  # P6: excluded groups: by unit, its machine
         self.order = sorted(range(parts.count), key=lambda unit: (-parts.mop_s[unit], unit))
         self.slots = [
             (kind, number)
@@ -78,7 +80,7 @@ class Counted:
         self.scale = SCALE / known if known > 0 else 1.0
 
     def solve(self, time_limit_s: float = math.inf) -> ProgramResult:
-        """The cheapest answer below what is known, or that there is none, or what was found in time."""
+        """Return the cheapest answer below the known cost, or the best that is found in time."""
         took_s, best = 0.0, None
         while True:
             built = _Built(self, time_limit_s - took_s)
@@ -113,12 +115,12 @@ class Counted:
         return any(sent > self.link(first, second) for (first, second), sent in sums.items())
 
     def link(self, one: int, two: int) -> float:
-        """Bytes/s between two machines."""
+        """Return the bytes/s of the link between two machines."""
         return self.parts.link[self.slots[one][0]][self.slots[two][0]]
 
 
 class _Built:
-    """The variables and rows of a program, as HiGHS has them."""
+    """Variables and rows of a program for HiGHS."""
 
     def __init__(self, of: Counted, time_limit_s: float) -> None:
         self._of, self._parts = of, of.parts
@@ -151,11 +153,11 @@ class _Built:
         self._bounds()
 
     def group_of(self, variables: Floats) -> list[int]:
-        """Of every unit its machine."""
+        """Return the machine of every unit in a solution."""
         groups: list[int] = np.where(self._x >= 0, variables[self._x], -1.0).argmax(axis=1).tolist()
         return groups
 
-    # --- what is said in short --------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _new(self, *, integer: bool = False) -> int:
         return int(self.program.variables(1, high=1.0, integer=integer)[0])
@@ -176,7 +178,7 @@ class _Built:
     # --- rows -------------------------------------------------------------------------------------
 
     def _machine(self, slot: int) -> None:
-        """What one machine is, carries and fetches (P1 to P3)."""
+        """Add the units, streams and objects of a machine (P1 to P3)."""
         used, units = self._used[slot], self._units(slot)
         x = {unit: int(self._x[unit, slot]) for unit in units}
         for unit in units:
@@ -189,7 +191,7 @@ class _Built:
         self._row(carries, high=0.0)
 
     def _order_machines(self, slot: int, x: Mapping[int, int]) -> None:
-        """Have a unit be on a machine only if a lower unit is on the machine before (P1)."""
+        """Let a unit be on a machine only if a lower unit is on the machine before (P1)."""
         before: list[tuple[int, float]] = []
         for unit in self._of.order:
             if unit in x:
@@ -198,7 +200,7 @@ class _Built:
                 before.append((int(self._x[unit, slot - 1]), -1.0))
 
     def _add_options(self, slot: int, x: Mapping[int, int]) -> list[tuple[int, float]]:
-        """Add the choice of a machine's class, and return the room of its card as terms below 0."""
+        """Add a machine's options and the limit of its speed, and return its card's capacity as terms below 0."""
         parts, (kind, _) = self._parts, self._of.slots[slot]
         asks, carries = list[tuple[int, float]](), list[tuple[int, float]]()
         for menu in parts.kinds[kind].menus:
@@ -212,7 +214,7 @@ class _Built:
         return carries
 
     def _add_streams(self, slot: int, x: Mapping[int, int]) -> list[tuple[int, float]]:
-        """Add the streams that stay on a machine (P2), and return what all its streams take of its card."""
+        """Add the streams that stay on a machine (P2), and return the load of its streams on its card."""
         carries, stays = list[tuple[int, float]](), list[int]()
         for stream, (unit, other, sent) in enumerate(self._parts.streams):
             share = sent / self._card
@@ -228,7 +230,7 @@ class _Built:
         return carries
 
     def _add_objects(self, slot: int, x: Mapping[int, int]) -> list[tuple[int, float]]:
-        """Add the objects that the units on a machine need (P3), and return what they take of its card."""
+        """Add the objects that the units on a machine need (P3), and return their load on its card."""
         parts, (kind, _) = self._parts, self._of.slots[slot]
         carries: list[tuple[int, float]] = []
         for leaf in self._wanted:
@@ -242,7 +244,7 @@ class _Built:
         return carries
 
     def _everything(self) -> None:
-        """Every unit is on a machine, every object is fetched, and there are as many machines as are to be."""
+        """Require a machine for every unit, a fetch of every object, and the wanted number of machines."""
         of, slots = self._of, self._of.slots
         for row in self._x:
             self._row([(int(column), 1.0) for column in row if column >= 0], low=1.0, high=1.0)
@@ -281,7 +283,7 @@ class _Built:
             self._bound_turns(parts.turns)
 
     def _add_transfer(self, column: int, stream: int, kind: int, to: int, times: float = 1.0) -> None:
-        """Add the cost and time of a stream between machines of two kinds (P7). ``times``: -1 takes them back."""
+        """Add the cost and time of a stream between machines of two kinds (P7). ``times``: -1 subtracts both."""
         parts = self._parts
         unit, other, sent = parts.streams[stream]
         self._pays(column, times * sent * parts.between[kind][to])
@@ -299,7 +301,7 @@ class _Built:
             self._row(terms, high=1.0)
 
     def _links(self) -> None:
-        """Add the links between machines, each with the streams that go over it (P5)."""
+        """Add the links between machines, and the streams on every link (P5)."""
         slots = range(len(self._of.slots))
         sums: dict[tuple[int, int], list[tuple[int, float]]] = {}
         for stream, (unit, other, sent) in enumerate(self._parts.streams):
@@ -319,7 +321,7 @@ class _Built:
             self._row(terms, high=1.0)
 
     def _servers(self) -> None:
-        """Add the servers that objects come from, with the limits of their links and cards (P5)."""
+        """Add the servers from which objects come, with the limits of their links and cards (P5)."""
         parts, instance = self._parts, self._parts.instance
         cards: list[list[tuple[int, float]]] = [[] for _ in instance.servers]
         for slot, (kind, _) in enumerate(self._of.slots):

@@ -1,7 +1,7 @@
-"""Which server every machine fetches an object from (section 6.2), and the cheapest class that carries it all.
+"""Choice of the server for every fetch of a machine (section 6.2), and of the cheapest class that carries the load.
 
-What the paper leaves open: the bandwidth of a link, by which servers are taken, is what is left of it, as that of their
-cards is; a machine that is the only one left with a choice is served as the others are.
+The paper leaves two questions open. Servers are compared by the remaining capacity of both their links and their cards.
+If only one machine with a choice is left, it is served like every machine before.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from thalweg.middleware.errors import PlannerError
 
 
 class NoServerError(PlannerError):
-    """Servers, or their links, have no room left for an object that a machine needs."""
+    """Lack of capacity of servers, or of their links, for a needed object."""
 
 
 def at_random(instance: ProvisioningInstance, needs: Flags, random: np.random.Generator) -> Indices:
-    """Server-Selection-Random (6.2.1): (m, k) any server that holds an object, for each machine that needs it."""
+    """Return (m, k) a random server for every object that a machine needs: Server-Selection-Random (6.2.1)."""
     liked = random.random((*needs.shape, len(instance.servers))) * instance.holds
     return np.where(needs, liked.argmax(axis=2), NOWHERE)
 
 
 class Selection:
-    """Server-Selection-Intelligent (6.2.2): (m, k) by what is left of servers' cards and links.
+    """Choice of servers by remaining capacity of cards and links: Server-Selection-Intelligent (6.2.2).
 
-    ``needs``: (m, k) which objects every machine fetches; ``class_of``: (m,) its class, by which links are.
+    ``needs``: (m, k) whether a machine fetches an object. ``class_of``: (m,) by machine, for the rates of links.
     """
 
     def __init__(self, instance: ProvisioningInstance, needs: Flags, class_of: Indices) -> None:
@@ -45,12 +45,12 @@ class Selection:
         self.server_of = np.full(needs.shape, NOWHERE, dtype=np.intp)
         self._rates = instance.rate_bytes_s.tolist()
         self._cards = (instance.server_card_bytes_s * (1 + SLACK)).tolist()
-        self._links = (instance.server_link_bytes_s[:, class_of].T * (1 + SLACK)).tolist()  # of every machine
+        self._links = (instance.server_link_bytes_s[:, class_of].T * (1 + SLACK)).tolist()  # by machine
         self._holders = [np.flatnonzero(row).tolist() for row in instance.holds]
-        self._open = [np.flatnonzero(row).tolist() for row in needs.T]  # of every object the machines without a server
+        self._open = [np.flatnonzero(row).tolist() for row in needs.T]  # by object, the machines without a server
 
     def chosen(self) -> Indices:
-        """All servers; NoServerError for the first object that no server can send any more."""
+        """Return (m, k) the servers. Raise NoServerError for the first object that no server can send."""
         wanted = [leaf for leaf, machines in enumerate(self._open) if machines]
         for leaf in wanted:
             if len(self._holders[leaf]) == 1:
@@ -65,7 +65,7 @@ class Selection:
         return self.server_of
 
     def _pressing(self, what: int) -> float:
-        """How many machines need an object, for each server that it can still be fetched from."""
+        """Return the number of machines that need an object, per server that has capacity left for the object."""
         able = plain_sum(self._cards[server] >= self._rates[what] for server in self._holders[what])
         return len(self._open[what]) / able if able else float("inf")
 
@@ -87,16 +87,16 @@ class Selection:
 
 
 def equipped(instance: ProvisioningInstance, machine_of: Indices, server_of: Indices, *, chosen: bool = True) -> Answer:
-    """The answer in which every machine is of the cheapest class that carries what it does, as long as there are any.
+    """Return the answer in which every machine has the cheapest available class that carries its load.
 
-    ``chosen``: whether servers are, so that links from them count.
-    Machines choose in turn, those that ask most first; PlannerError for one that no class carries.
+    ``chosen``: whether servers are chosen, so that their links count. Machines with most work choose first. Raises
+    PlannerError if no class carries a load.
     """
     count, order = len(server_of), np.argsort(instance.price, kind="stable").tolist()
     asked = loads(instance, Answer(machine_of, np.zeros(count, dtype=np.intp), server_of))
     speed, card = (instance.speed_mop_s * (1 + SLACK)).tolist(), (instance.card_bytes_s * (1 + SLACK)).tolist()
     mop_s, carried, left = asked.mop_s.tolist(), asked.card_bytes_s.tolist(), instance.limit.tolist()
-    # links that are alike for all classes cannot choose between them
+    # links that are equal for all classes do not matter for the choice
     both = asked.link_bytes_s + asked.link_bytes_s.T
     between, from_servers = instance.machine_link_bytes_s, instance.server_link_bytes_s
     unlike = bool((between != between[0, 0]).any() or (from_servers != from_servers[:, :1]).any())
@@ -122,9 +122,9 @@ def equipped(instance: ProvisioningInstance, machine_of: Indices, server_of: Ind
 
 
 def served(instance: ProvisioningInstance, machine_of: Indices, random: np.random.Generator | None = None) -> Answer:
-    """The answer with these operators on machines: servers, at random or intelligently, and classes, downgraded.
+    """Return the answer for operators on machines, with servers (random or intelligent) and downgraded classes.
 
-    PlannerError where that finds none, NoServerError where it is servers that are too few.
+    Raises PlannerError if no answer is found, and NoServerError if servers lack capacity.
     """
     machines = int(machine_of.max()) + 1
     needs = needed(instance, machine_of, machines)
@@ -136,10 +136,11 @@ def served(instance: ProvisioningInstance, machine_of: Indices, random: np.rando
 
 
 def in_time(instance: ProvisioningInstance, answer: Answer) -> Answer:
-    """The same with better machines where operators take too long as they receive, compute and send in turn (6).
+    """Return the answer with better machines where operators receive, compute and send too long in turn (6).
 
-    Each time the change of one machine that takes away most of what is too long for its price, as long as all else is
-    kept; then every machine is traded in for the cheapest that does. PlannerError where no change helps.
+    Every step changes the class of one machine, so that most excess time is removed for the price and the remaining
+    constraints are kept. Then machines are traded in for cheaper ones that suffice. Raises PlannerError if no change
+    helps.
     """
     if instance.overlap:
         return answer
@@ -171,12 +172,12 @@ def _excess_s(instance: ProvisioningInstance, answer: Answer) -> float:
 
 
 def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
-    """Whether everything but (6) is kept."""
+    """Return whether an answer keeps every constraint except (6)."""
     return all(violation.constraint == 6 for violation in violations(instance, answer))
 
 
 def _changed(instance: ProvisioningInstance, answer: Answer) -> Iterator[Answer]:
-    """The answers in which one machine is of another class."""
+    """Yield the answers with another class of one machine."""
     for machine, own in enumerate(answer.class_of.tolist()):
         for kind in range(len(instance.classes)):
             if kind != own:
@@ -186,5 +187,5 @@ def _changed(instance: ProvisioningInstance, answer: Answer) -> Iterator[Answer]
 
 
 def _fetched_from_any(instance: ProvisioningInstance, needs: Flags) -> Indices:
-    """(m, k) the first server that holds an object: what a card carries does not depend on which."""
+    """Return (m, k) the first server that holds an object. The load of a card does not depend on the server."""
     return np.where(needs, instance.holds.argmax(axis=1), NOWHERE)

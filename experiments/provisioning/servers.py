@@ -1,7 +1,7 @@
-"""From which server every machine fetches every object it needs: the cheapest, where links and cards have room for it.
+"""Choice of the server for every object that a machine needs: the cheapest with capacity on links and cards.
 
-Where they have not, or an operator would take too long in turn (6), Server-Selection-Intelligent is asked, and then the
-solver, which finds servers if there are any.
+If the cheapest servers lack capacity, or an operator would take too long in turn (6), the choice is made anew. Without
+egress prices, Server-Selection-Intelligent is tried. Then the solver finds servers if there are any.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from thalweg.experiments.provisioning.selection import Selection
 from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.planning.solver.program import Program
 
-SECONDS = 10.0  # for the solver
-LATE = 2.0  # of the time that there is
-TIES = 1e-9  # what decides them
+SECONDS = 10.0  # time limit of the solver
+LATE = 2.0  # longest time, as a share of the time between results
+TIES = 1e-9  # weight of the rate, which decides between equal prices
 
 
 def served_from(instance: ProvisioningInstance, machine_of: Indices, class_of: Indices) -> Indices | None:
-    """(m, k) the server of every object that a machine needs, by its operators (n,) and class (m,); None: no way."""
+    """Return (m, k) the server of every object that a machine needs, or None if no servers are found.
+
+    ``machine_of``: (n,) by operator. ``class_of``: (m,) by machine.
+    """
     needs = needed(instance, machine_of, len(class_of))
     prices = np.where(instance.holds, 0.0, math.inf)[None]  # (1 or m, k, l)
     if (egress := instance.egress) is not None:
         prices = prices + egress.from_servers[:, class_of].T[:, None]
-    if not instance.overlap:  # of equally cheap ones the fastest
+    if not instance.overlap:  # of equally cheap servers, the fastest
         links = np.minimum(instance.server_link_bytes_s[:, class_of], instance.server_card_bytes_s[:, None])
         most = float(links[np.isfinite(links)].max(initial=0.0)) or 1.0
         prices = prices - TIES * np.minimum(links / most, 1.0).T[:, None]
@@ -45,7 +48,7 @@ def served_from(instance: ProvisioningInstance, machine_of: Indices, class_of: I
 
 
 def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
-    """Whether servers' cards (3) and links (4) carry what is fetched, in time for every operator (6)."""
+    """Return whether servers' cards (3) and links (4) carry the fetched objects, in time for every operator (6)."""
     server_of, class_of = answer.server_of, answer.class_of
     fetched = np.zeros((len(instance.servers), len(server_of)))
     at, leaf = np.nonzero(server_of >= 0)
@@ -58,7 +61,7 @@ def _kept(instance: ProvisioningInstance, answer: Answer) -> bool:
 
 
 def fetching(instance: ProvisioningInstance, class_of: Indices) -> Floats:
-    """(k, l, m) shares of 1/ρ that an object takes from a server to machines of classes, at most ``LATE``."""
+    """Return (k, l, m) the shares of 1/ρ for an object from a server to machines of classes, at most ``LATE``."""
     links = np.minimum(instance.server_link_bytes_s[:, class_of], instance.server_card_bytes_s[:, None])
     rates = np.minimum(links, instance.card_bytes_s[class_of])
     asked = instance.throughput_hz * instance.object_bytes[:, None, None]
@@ -85,7 +88,7 @@ def _by_program(
     ):
         where, at = np.unique(of, return_inverse=True)
         program.rows(at, chosen, rates, low=-math.inf, high=limits[where] / unit)
-    if not instance.overlap:  # (6), as shares of the time that there is
+    if not instance.overlap:  # (6), as shares of the time between results
         free = msgspec.structs.replace(instance, object_bytes=0 * instance.object_bytes)
         took = in_turn_s(free, Answer(machine_of, class_of, np.where(needs, 0, NOWHERE))) * instance.throughput_hz
         shares = fetching(instance, class_of)[leaf[row], server, machine[row]]
