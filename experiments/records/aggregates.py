@@ -1,4 +1,4 @@
-"""Summaries of several runs on Spark, and of one run without it, and SQL over the placements of all of them.
+"""Summaries of several runs on Spark, and of one run without Spark, and SQL over the placements of all runs.
 
 Rules:
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class PlacementAggregate(msgspec.Struct, frozen=True):
-    """One placement over several runs: means of the runs' values, the speed-up's geometric mean, sums of the moves.
+    """Aggregate of one placement over several runs: mean values, geometric mean of the speed-ups, sums of the moves.
 
-    ``digests_known``: how many runs had a reference to compare their digest with.
+    ``digests_known``: number of runs with a reference for their digest.
     """
 
     runs: int
@@ -49,17 +49,17 @@ class PlacementAggregate(msgspec.Struct, frozen=True):
 
 
 class RunsSummary(msgspec.Struct, frozen=True):
-    """Some runs, and what they say together when they are several."""
+    """Summaries of runs, and the aggregate by placement if there are several runs."""
 
     runs: list[RunSummary]
     aggregate: dict[str, PlacementAggregate] = {}
 
     def with_moves(self) -> RunsSummary:
-        """The same with every placement's ``moves``, read from the run folders."""
+        """Return a copy in which every placement has its ``moves``, read from the run folders."""
         return msgspec.structs.replace(self, runs=[with_moves(run) for run in self.runs])
 
     def to_json(self) -> bytes:
-        """One JSON object: the run itself when there is one, ``runs`` and ``aggregate`` when there are several."""
+        """Return one JSON object: the summary of a single run, or ``runs`` and ``aggregate`` of several."""
         return msgspec.json.encode(self.runs[0] if len(self.runs) == 1 else self)
 
 
@@ -91,9 +91,9 @@ FROM placements GROUP BY placement
 
 
 def load_runs(folders: Sequence[Path]) -> dict[Path, RunInfo]:
-    """The ``RunInfo`` of every folder, each folder once, in the order given.
+    """Return the ``RunInfo`` of every folder, each folder once, in the order given.
 
-    Raises UsageError when one is not a run folder, its event log is damaged, or two hold the same run.
+    Raises UsageError if a folder is not a run folder, its event log is damaged, or two folders hold the same run.
     """
     infos: dict[Path, RunInfo] = {}
     for folder in folders:
@@ -115,10 +115,10 @@ def load_runs(folders: Sequence[Path]) -> dict[Path, RunInfo]:
 
 
 def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSummary:
-    """Summarise every run (see ``load_runs``), in the order given, a task each, and aggregate over them.
+    """Summarise every run (see ``load_runs``) as a Spark task, in the order given, and aggregate over the runs.
 
-    Raises UsageError for damaged records, and RunError when Spark cannot read the logs, as when a cluster's workers do
-    not see the folders.
+    Raises UsageError for damaged records. Raises RunError if Spark cannot read the logs, for example if a cluster's
+    workers do not see the folders.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -151,12 +151,12 @@ def analyze_run(folder: Path, info: RunInfo) -> RunsSummary:
 
 
 def _task(folder: Path, info: RunInfo) -> tuple[str, bytes]:
-    """Return a run as a task that can be sent to executors, which have another working directory."""
+    """Return a run as a task for executors. The folder is absolute, as executors have another working directory."""
     return str(folder.resolve()), msgspec.json.encode(info)
 
 
 def _summarized(task: tuple[str, bytes]) -> tuple[bytes, str | None]:
-    """Return a run's summary as JSON, or what is wrong with its records."""
+    """Return a run's summary as JSON and None, or an empty text and the reason why the records are damaged."""
     folder, info = Path(task[0]), msgspec.json.decode(task[1], type=RunInfo)
     try:
         with reading_log(folder):
@@ -166,7 +166,7 @@ def _summarized(task: tuple[str, bytes]) -> tuple[bytes, str | None]:
 
 
 def _read(answer: tuple[bytes, str | None], folder: Path) -> RunSummary:
-    """Return the summary that a task answered, with the folder as it was named; UsageError for damaged records."""
+    """Return the summary that a task answered, with the folder as named by the user. Raise UsageError if damaged."""
     text, wrong = answer
     if wrong is not None:
         raise UsageError(wrong)
@@ -174,9 +174,9 @@ def _read(answer: tuple[bytes, str | None], folder: Path) -> RunSummary:
 
 
 def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
-    """What several runs say together, placement by placement, where there is no Spark: SQLite takes the same query."""
+    """Return the aggregate of several runs by placement, without Spark: SQLite executes the same query."""
     with closing(sqlite3.connect(":memory:")) as database:
-        for name, function in (("ln", math.log), ("exp", math.exp)):  # not every SQLite has them
+        for name, function in (("ln", math.log), ("exp", math.exp)):  # some SQLite versions lack these functions
             database.create_function(name, 1, _of_known(function), deterministic=True)
         database.execute(f"CREATE TABLE placements ({', '.join(COLUMNS)})")
         database.executemany(f"INSERT INTO placements VALUES ({', '.join('?' * len(COLUMNS))})", _rows(summaries))
@@ -194,6 +194,6 @@ def _rows(summaries: Iterable[RunSummary]) -> Iterator[tuple[Any, ...]]:
 
 
 def _in_order(summaries: Sequence[RunSummary], rows: Iterable[Sequence[Any]]) -> dict[str, PlacementAggregate]:
-    """The rows of ``AGGREGATE`` in the order in which the placements first appear."""
-    found = {row[0]: PlacementAggregate(*row[1:]) for row in rows}
-    return {name: found[name] for summary in summaries for name in summary.placements if name in found}
+    """Return the rows of ``AGGREGATE`` as structs, in the order in which the placements first appear."""
+    by_name = {row[0]: PlacementAggregate(*row[1:]) for row in rows}
+    return {name: by_name[name] for summary in summaries for name in summary.placements if name in by_name}

@@ -1,8 +1,8 @@
-"""What came out of a run: its figures, from one pass over its event log.
+"""Figures of a run, from one pass over its event log.
 
-Seconds are those of the emulated network unless a name says ``wall``. An *inter-arrival time* is the
-difference between two consecutive deliveries at the client (Ranganathan et al., section 5); the first
-image's latency is kept apart as ``first_image_s``.
+Seconds are those of the emulated network unless a name says ``wall``. An *inter-arrival time* is the difference between
+two consecutive deliveries at the client (Ranganathan et al., section 5). The latency of the first image is kept apart
+as ``first_image_s``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from thalweg.middleware.files.writing import whole
 from thalweg.middleware.protocol.absent_sources import Gap
 from thalweg.operators.reference import sequence_digest
 
-SINK = "sink"  # of records that do not name one
-BASELINE = "download-all"  # what every speed-up is measured against
-PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets only and says little
+SINK = "sink"  # default of records without a sink
+BASELINE = "download-all"  # placement that every speed-up refers to
+PROOF_FLOOR_BPS = 500_000.0  # a proof of a lower rate is only a few packets, and too inexact
 COUNTED = ("duplicate", "repeated", "rejected", "fault")
 KINDS = (
     "delivered", "placed", "host_load", "log", "bill", "proof", "replay", "estimate",
@@ -54,19 +54,19 @@ Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kind
 
 
 class HostLoad(msgspec.Struct, frozen=True):
-    """A host's load under one placement: mean CPU share (1.0 is one core) and largest resident memory."""
+    """Load of a host under one placement: mean CPU share (1.0 is one core) and largest resident memory."""
 
     mean_cpu: float | None
     max_rss_bytes: int | None
 
 
 class QuerySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink was given under one placement. Seconds are emulated.
+    """Results of one sink under one placement. Seconds are emulated.
 
-    ``nothing``: how many of the indices ``delivered`` had no value. ``latency_*``: of those with a value, from when the
-    last of the sources that they are made of had produced that index until it was delivered at the sink (Karimov et al.
-    (2018), Benchmarking distributed stream data processing systems, section IV: an output's event time is the latest
-    of what it is made of).
+    ``nothing``: number of ``delivered`` indices without a value. ``latency_*``: for indices with a value, time from the
+    production of the index at the last of the result's sources to the delivery at the sink. Karimov et al. (2018),
+    Benchmarking distributed stream data processing systems, section IV, define the event time of an output in the same
+    way: it is the latest event time of the output's inputs.
     """
 
     delivered: int
@@ -80,26 +80,27 @@ class QuerySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One placement of one run. Seconds are emulated; None where there is nothing to tell from.
+    """Results of one placement of one run. Seconds are emulated. A figure without data is None.
 
-    ``images`` were asked, ``delivered`` counts the different ones that came, ``lost`` those that did not,
-    ``duplicate`` the deliveries of one that had come before, ``out_of_order`` those after a later one.
-    Where there are several sinks an index has come when all have it; ``queries`` tells of each sink.
-    ``digest`` is the ``sequence_digest`` of what came, ``digest_ok`` whether it is the run's reference.
-    ``speedup`` is the baseline's mean inter-arrival time over this one's. ``messages``: how many records there are of
-    the kinds in ``COUNTED``; ``nothing``: by node, how many indices had no value there; ``late_rows``: by operator, how
-    many rows it left out as they came too late; ``skipped_rows`` and ``skipped_partitions``: by operator with
-    ``on_error``, what it left out as it could not compute it. ``log_digest``: of every event of a simulated placement.
+    ``images``: number of requested partitions. ``delivered``: number of different partitions delivered. ``lost``:
+    number of partitions not delivered. ``duplicate``: deliveries of a partition that was delivered before.
+    ``out_of_order``: deliveries after a later partition. With several sinks, an index is delivered when all sinks have
+    it. ``queries``: results by sink. ``digest``: ``sequence_digest`` of the deliveries. ``digest_ok``: whether the
+    digest is the run's reference. ``speedup``: mean inter-arrival time of the baseline divided by that of this
+    placement. ``messages``: number of records by kind in ``COUNTED``. ``nothing``: by node, number of indices without a
+    value. ``late_rows``: by operator, number of late rows left out. ``skipped_rows``, ``skipped_partitions``: by
+    operator with ``on_error``, number left out because of an error. ``log_digest``: digest of all events of a simulated
+    placement.
 
-    ``pause_*``: from suspension until the old host knew that the operator ran again, of those that moved.
-    ``protocols``: moves by protocol. ``state_bytes``: state that travelled. ``proposals``: the client's
-    barriers by outcome. ``phases``: time from each phase of a move to the one named; empty without moves.
-    ``timeline_wall``: deliveries around the moves. ``monitor``: None when no host recorded it. ``reshapes``: how often
-    the tree changed, ``unshaped``: how often it was to and did not; ``reshape_pause_*``: from the last partition of
-    the old tree to the first of the new. ``recoveries``: how it went on when hosts were lost. ``moves`` lists the
-    moves only where that was asked for. ``missing``: by source the partitions of which it was missing, [first, until),
-    of a run that went on without it; ``reference_digest``: then of what one machine gives so. ``bill``: of networks
-    that have prices. ``relayed``: what hosts passed on for others.
+    ``pause_*``: time from the suspension of a moved operator until the old host knew that the operator ran again.
+    ``protocols``: moves by protocol. ``state_bytes``: bytes of state that were sent. ``proposals``: barriers of the
+    client by outcome. ``phases``: time from each phase of a move to the named phase, empty without moves.
+    ``timeline_wall``: deliveries around the moves. ``monitor``: None if no host recorded it. ``reshapes``: number of
+    changes of the tree. ``unshaped``: number of failed changes. ``reshape_pause_*``: time from the last partition of
+    the old tree to the first of the new tree. ``recoveries``: recoveries after the loss of hosts. ``moves``: present
+    only on request. ``missing``: for a run that went on without a source, the source's missing partitions as [first,
+    until). ``reference_digest``: digest of a single machine without these partitions. ``bill``: of networks that have
+    prices. ``relayed``: partitions that hosts relayed.
     """
 
     images: int
@@ -154,16 +155,15 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkSummary(msgspec.Struct, frozen=True):
-    """What the links delivered against what was asked of them, in rates really on the wire.
+    """Comparison of what links delivered with what the run asked of them, in rates on the wire.
 
-    ``checked`` links were asked at least ``PROOF_FLOOR_BPS``; ``worst_rate_error`` is the largest
-    |delivered - asked| / asked among them and ``worst_link`` where it was (``h1>h2``). Of links with delays and
-    losses: how far the worst delay was from the one asked, one way and on the wall, and how many lost more or less
-    than 99 % of such links would. ``worst_window``: the most that a link let through in any tenth of a second of the
-    run, of what it was asked; ``lag_max_s`` (wall): the latest that a step of a trace or an event took effect.
-    ``stalled``: the largest share of a link's proof in which the machine let nothing pass (``LinkProof.stalled``).
-    ``unproved``: the links that were asked less than ``PROOF_FLOOR_BPS``, and what was asked of them; 0 of one that
-    was cut.
+    ``checked``: number of links that were asked at least ``PROOF_FLOOR_BPS``. ``worst_rate_error``: of these links,
+    largest |delivered - asked| / asked. ``worst_link``: link with this error (``h1>h2``). ``worst_delay_error_s``: of
+    links with delays and losses, largest difference between delivered and asked delay, one way and on the wall.
+    ``loss_off``: number of such links with a loss outside the range of 99 % of such links. ``worst_window``: largest
+    share of the asked rate that a link let through in a tenth of a second. ``lag_max_s`` (wall): largest lateness of a
+    step of a trace or of an event. ``stalled``: largest share of a link's proof in which the machine let nothing pass
+    (``LinkProof.stalled``). ``unproved``: asked rates of links below ``PROOF_FLOOR_BPS``, 0 for a link that was cut.
     """
 
     checked: int
@@ -179,7 +179,7 @@ class LinkSummary(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True):
-    """One run, in the shape the command line prints as JSON."""
+    """Summary of one run, in the shape of the command line's JSON output."""
 
     run: str
     out: str
@@ -189,8 +189,8 @@ class RunSummary(msgspec.Struct, frozen=True):
     placements: dict[str, PlacementSummary]
     links: LinkSummary
     estimates: EstimateErrors
-    missing: list[str] = []  # of the hosts' logs, one line each
-    item: str = "image"  # what is delivered, in a word
+    missing: list[str] = []  # lines about missing parts of the hosts' logs
+    item: str = "image"  # noun for a delivered partition
 
 
 @contextmanager
@@ -198,44 +198,44 @@ def reading_log(folder: Path) -> Iterator[None]:
     """Raise UsageError with the name of the log if its readers fail on damaged records."""
     try:
         yield
-    except FileNotFoundError:  # nothing is wrong with the log: it is elsewhere
+    except FileNotFoundError:  # the log is not damaged, but absent
         raise
     except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        what = one_line(error)[:200] or type(error).__name__
-        raise UsageError(f"{folder / EVENTS} is damaged ({type(error).__name__}: {what}); run it again") from None
+        problem = one_line(error)[:200] or type(error).__name__
+        raise UsageError(f"{folder / EVENTS} is damaged ({type(error).__name__}: {problem}); run it again") from None
 
 
 def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
-    """Summarise one run folder (``info``: what ``load_run`` told of it).
+    """Return the summary of one run folder. ``info``: result of ``load_run``, if known.
 
-    Raises UsageError when it is not one, or a record is damaged.
+    Raises UsageError if the folder is not a run folder, or a record is damaged.
     """
     info = info or load_run(folder)
-    said: defaultdict[str | None, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    records: defaultdict[str | None, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in read_log(folder, *KINDS):
-        said[row.placement][row.kind].append(row)
+        records[row.placement][row.kind].append(row)
     transfers: defaultdict[str, list[LinkSum]] = defaultdict(list)
     for (name, host, peer), carried in sum_links(folder, "transfer", "size_bytes").items():
         if host != peer:
             transfers[name].append(carried)
-    more = sorted(name for name, own in said.items() if name is not None and own["delivered"])
+    more = sorted(name for name, own in records.items() if name is not None and own["delivered"])
     names = dict.fromkeys([*info.placements, *more])
     produced = last_produced(folder, info.queries)
-    made = {name: _placement(info, name, said[name], transfers[name], produced) for name in names}
-    base_s = made[BASELINE].mean_interarrival_s if BASELINE in made else None
-    for name, summary in made.items():
+    placements = {name: _placement(info, name, records[name], transfers[name], produced) for name in names}
+    base_s = placements[BASELINE].mean_interarrival_s if BASELINE in placements else None
+    for name, summary in placements.items():
         own_s = summary.mean_interarrival_s
-        made[name] = msgspec.structs.replace(summary, speedup=base_s / own_s if base_s and own_s else None)
-    links = _links(info, [row for own in said.values() for kind in ("proof", "replay") for row in own[kind]])
-    errors = estimate_errors(row for own in said.values() for row in own["estimate"])
+        placements[name] = msgspec.structs.replace(summary, speedup=base_s / own_s if base_s and own_s else None)
+    links = _links(info, [row for own in records.values() for kind in ("proof", "replay") for row in own[kind]])
+    errors = estimate_errors(row for own in records.values() for row in own["estimate"])
     about = info.run, str(folder), info.testbed, info.seed, info.reference_digest
-    return RunSummary(*about, made, links, errors, gaps(folder, said[None]["missing"]), info.item)
+    return RunSummary(*about, placements, links, errors, gaps(folder, records[None]["missing"]), info.item)
 
 
 def _placement(
     info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum], produced: Mapping[str, Latest]
 ) -> PlacementSummary:
-    rows = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
+    rows = sorted(said["delivered"], key=lambda row: row.t_s)  # rows of equal times stay in the log's order
     by_sink = _by_sink(rows, info.queries)
     references = info.references_of(name)
     queries = {
@@ -244,12 +244,12 @@ def _placement(
     came = complete(rows, len(queries))
     delivered = len({row.index for row in came})
     reference = whole_digest(references) if name in info.references else info.reference_digest
-    digest = whole_digest({sink: each.digest for sink, each in queries.items() if each.digest is not None})
+    digest = whole_digest({sink: query.digest for sink, query in queries.items() if query.digest is not None})
     return PlacementSummary(
         images=info.images,
         delivered=delivered,
         lost=max(0, info.images - delivered),
-        duplicate=len(rows) - sum(each.delivered for each in queries.values()),
+        duplicate=len(rows) - sum(query.delivered for query in queries.values()),
         out_of_order=sum(map(_out_of_order, by_sink.values())),
         digest=digest,
         digest_ok=None if reference is None else digest == reference,
@@ -274,7 +274,7 @@ def _placement(
 
 
 def _by_sink(rows: Iterable[Row], sinks: Iterable[str]) -> dict[str, list[Row]]:
-    """Return the deliveries at each sink, with an empty list for a sink that had none."""
+    """Return the deliveries at each sink, with an empty list for a sink without deliveries."""
     by_sink: dict[str, list[Row]] = {sink: [] for sink in sinks}
     for row in rows:
         by_sink.setdefault(row.node or SINK, []).append(row)
@@ -285,7 +285,7 @@ def _wall_s(came: Sequence[Row], time_scale: float) -> float | None:
     """Return the wall time from the placement's start to the last delivery. None without deliveries."""
     if not came:
         return None
-    # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
+    # the placement's start is t_s = 0; its wall time follows from the first delivery
     return came[-1].wall_s - came[0].wall_s + came[0].t_s / time_scale
 
 
@@ -327,7 +327,7 @@ def _omission_figures(said: Said) -> dict[str, Any]:
 
 
 def _query(reference: str | None, came: Sequence[Row], produced_s: Mapping[int, float]) -> QuerySummary:
-    """Of the rows that tell what came to a sink; ``produced_s``: of every index."""
+    """Return the results of one sink from its deliveries. ``produced_s``: time of production by index."""
     digests = [row.detail.digest for row in came if row.detail.digest is not None]
     digest = sequence_digest(digests) if digests else None
     known = latencies(came, produced_s)
@@ -345,20 +345,23 @@ def _query(reference: str | None, came: Sequence[Row], produced_s: Mapping[int, 
 
 
 def latencies(came: Iterable[Row], produced_s: Mapping[int, float]) -> list[float]:
-    """Of what came to a sink and has a value: how long after the last of its sources had produced that index."""
+    """Return the latencies of a sink's deliveries that have a value.
+
+    A latency begins when the last of the sink's sources has produced the index.
+    """
     known = ((row.t_s, produced_s.get(-1 if row.index is None else row.index)) for row in came if row.size_bytes)
     return [at_s - since_s for at_s, since_s in known if since_s is not None]
 
 
 def complete(rows: Iterable[Row], sinks: int) -> list[Row]:
-    """The deliveries, of records in the order of time, with which all ``sinks`` had an index."""
-    had: defaultdict[int | None, set[str | None]] = defaultdict(set)
-    found = []
+    """Return the deliveries after which all ``sinks`` had the index. ``rows`` are in the order of time."""
+    sinks_of: defaultdict[int | None, set[str | None]] = defaultdict(set)
+    deliveries = []
     for row in rows:
-        had[row.index].add(row.node)
-        if len(had[row.index]) >= sinks:
-            found.append(row)
-    return found
+        sinks_of[row.index].add(row.node)
+        if len(sinks_of[row.index]) >= sinks:
+            deliveries.append(row)
+    return deliveries
 
 
 def _out_of_order(rows: Sequence[Row]) -> int:
@@ -379,7 +382,7 @@ def _loads(rows: Sequence[Row]) -> dict[str, HostLoad]:
 
 
 def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
-    """From the records of proofs, and of how links were replayed."""
+    """Return the summary of the links from records of proofs and of replayed traces."""
     errors: dict[str, float] = {}
     unproved: dict[str, float] = {}
     for row in rows:
@@ -393,11 +396,13 @@ def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
             unproved[link] = asked_bps
     worst = max(errors, key=lambda link: errors[link], default=None)
     details = [row.detail for row in rows]
-    delayed = [one for one in details if one.delivered_delay_s is not None]
-    delays = [abs(one.delivered_delay_s - one.asked_delay_s) for one in delayed if one.delivered_delay_s is not None]
+    delayed = [proof for proof in details if proof.delivered_delay_s is not None]
+    delays = [
+        abs(proof.delivered_delay_s - proof.asked_delay_s) for proof in delayed if proof.delivered_delay_s is not None
+    ]
 
     def largest(name: str) -> float | None:
-        return max((value for one in details if (value := getattr(one, name)) is not None), default=None)
+        return max((value for proof in details if (value := getattr(proof, name)) is not None), default=None)
 
     return LinkSummary(
         checked=len(errors),
@@ -405,7 +410,7 @@ def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
         worst_link=worst,
         delay_emulated=info.delay_emulated,
         worst_delay_error_s=max(delays, default=None),
-        loss_off=sum(not one.lost_low <= one.lost <= one.lost_high for one in delayed),
+        loss_off=sum(not proof.lost_low <= proof.lost <= proof.lost_high for proof in delayed),
         worst_window=largest("worst_window"),
         lag_max_s=largest("lag_max_s"),
         stalled=largest("stalled"),
@@ -414,8 +419,10 @@ def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
 
 
 def failures(summary: RunSummary) -> list[str]:
-    """One line for every placement that lost, repeated or reordered images or has another digest; no lines
-    mean that the run did what it promised."""
+    """Return a line for every placement that lost, repeated or reordered images, or has a wrong digest.
+
+    An empty list means that the run was correct.
+    """
     lines = []
     for name, placement in summary.placements.items():
         where = f"{summary.out}, {name}"
@@ -435,7 +442,7 @@ def failures(summary: RunSummary) -> list[str]:
 
 
 def with_moves(summary: RunSummary) -> RunSummary:
-    """The same with every placement's ``moves``, read from the run folder."""
+    """Return a copy in which every placement has its ``moves``, read from the run folder."""
     moves = read_moves(Path(summary.out))
     placements = {
         name: msgspec.structs.replace(row, moves=[move for move in moves if move.placement == name])
@@ -445,7 +452,7 @@ def with_moves(summary: RunSummary) -> RunSummary:
 
 
 def write_summary(folder: Path, summary: RunSummary) -> Path:
-    """Write ``folder/summary.json``, whole or not at all; RunError when it cannot be."""
+    """Write ``folder/summary.json``, whole or not at all. Raise RunError if it cannot be written."""
     target = folder / SUMMARY
     with whole(target, f"make {folder} writable") as part:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
@@ -453,5 +460,5 @@ def write_summary(folder: Path, summary: RunSummary) -> Path:
 
 
 def natural(name: str) -> tuple[Any, ...]:
-    """A sort key that puts ``h2`` before ``h10``."""
+    """Return a sort key that puts ``h2`` before ``h10``."""
     return tuple(int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name)))

@@ -1,4 +1,4 @@
-"""What a placement has cost on networks that have prices: the bytes of every link, and the hours of those rented."""
+"""Costs of a placement on networks that have prices: bytes of every link, and hours of rented links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.middleware.network.view import Link
 
 
 class NetworkBill(msgspec.Struct, frozen=True):
-    """What one network has cost: ``size_bytes`` that went over it, and ``rented`` links, each for both directions."""
+    """Costs of one network: ``size_bytes`` carried, and ``rented`` links, each for both directions."""
 
     kind: str
     size_bytes: float
@@ -22,7 +22,7 @@ class NetworkBill(msgspec.Struct, frozen=True):
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """What a placement has cost in dollars, and by network; ``hours`` are emulated."""
+    """Costs of a placement in dollars, in total and by network. ``hours`` are emulated."""
 
     total: float
     hours: float
@@ -36,8 +36,11 @@ class Bill(msgspec.Struct, frozen=True):
         carried_bytes: Mapping[Link, float],
         seconds: float,
     ) -> Self:
-        """``rented``: the links of dedicated networks and their rates, bit/s; ``seconds``: how long."""
-        found = {}
+        """Return the bill of a placement after ``seconds``.
+
+        ``rented``: links of dedicated networks and their rates, in bit/s. ``carried_bytes``: bytes by link.
+        """
+        bills = {}
         for via, tariff in networks.items():
             size_bytes = sum(size for link, size in carried_bytes.items() if link.via == via)
             rates: dict[frozenset[str], float] = {}
@@ -46,17 +49,17 @@ class Bill(msgspec.Struct, frozen=True):
                     ends = frozenset(link[:2])
                     rates[ends] = max(rate_bps, rates.get(ends, 0.0))
             rent = sum(tariff.renting(rate_bps, seconds) for rate_bps in rates.values())
-            found[via] = NetworkBill(tariff.kind, size_bytes, len(rates), tariff.carrying(size_bytes), rent)
-        total = sum(one.bytes_cost + one.rent for one in found.values())
-        return cls(total, seconds / HOUR_S, found)
+            bills[via] = NetworkBill(tariff.kind, size_bytes, len(rates), tariff.carrying(size_bytes), rent)
+        total = sum(bill.bytes_cost + bill.rent for bill in bills.values())
+        return cls(total, seconds / HOUR_S, bills)
 
     @property
     def text(self) -> str:
-        """For people: ``$0.214: net 61 MB $0.005; leased 14 MB $0, 5 links for 0.14 h $0.209``."""
+        """The bill for people: ``$0.214: net 61 MB $0.005; leased 14 MB $0, 5 links for 0.14 h $0.209``."""
         parts = []
-        for via, one in self.networks.items():
-            part = f"{via} {one.size_bytes / 1e6:,.0f} MB ${one.bytes_cost:.3g}"
-            if one.rented:
-                part += f", {one.rented} links for {self.hours:.3g} h ${one.rent:.3g}"
+        for via, bill in self.networks.items():
+            part = f"{via} {bill.size_bytes / 1e6:,.0f} MB ${bill.bytes_cost:.3g}"
+            if bill.rented:
+                part += f", {bill.rented} links for {self.hours:.3g} h ${bill.rent:.3g}"
             parts.append(part)
         return f"${self.total:.3g}: {'; '.join(parts)}"

@@ -1,4 +1,4 @@
-"""What a comparison of simulation and emulation came to: ``comparison.json``, and whether it holds."""
+"""Result of a comparison of simulation and emulation: ``comparison.json``, and the check against a limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded, reason
 
 COMPARISON = "comparison.json"
-CLOSE = 0.08  # how far simulation may be from emulation, unless told otherwise
+CLOSE = 0.08  # default limit of the relative difference
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Of one sink, emulated seconds; of several runs each figure is their median. None where nothing came."""
+    """Latency at one sink, in emulated seconds. Over several runs, each figure is a median. None without deliveries."""
 
     p50_s: float | None = None
     p95_s: float | None = None
@@ -24,18 +24,19 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One sink's latency on either side."""
+    """Latency of one sink in simulation and in emulation."""
 
     simulated: Latency
     emulated: Latency
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One placement and seed. Mean inter-arrival times in emulated seconds, and the first over the second.
+    """Mean inter-arrival times of one placement and seed in emulated seconds, simulated and emulated, and their ratio.
 
-    ``emulated_each_s``: of every emulated run; ``emulated_s`` is their median, and ``spread`` the slowest by the
-    quickest of them, less 1 (None of one run). ``same_start``: whether operators began at the same hosts in all runs.
-    ``simulated_moves``, ``emulated_moves``: how many operators moved, of the latter in every run. ``queries``: by sink.
+    ``emulated_each_s``: of every emulated run. ``emulated_s`` is the median of these. ``spread``: slowest emulated run
+    divided by the quickest, minus 1 (None for a single run). ``same_start``: whether operators began on the same hosts
+    in all runs. ``simulated_moves``, ``emulated_moves``: number of operators that moved, the latter for every run.
+    ``queries``: latencies by sink.
     """
 
     placement: str
@@ -52,16 +53,16 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def off(self) -> float | None:
-        """How far simulation is from emulation, of 1."""
+        """Relative difference of simulation from emulation: 0.08 is 8 %."""
         return None if self.ratio is None else abs(self.ratio - 1)
 
     def is_close(self, limit: float) -> bool:
-        """Whether both sides are there, and no further apart than that."""
+        """Return whether both sides have a result and differ by at most ``limit``."""
         return self.off is not None and self.off <= limit
 
 
 class Furthest(msgspec.Struct, frozen=True):
-    """The row that is furthest off: by ``off``, of 1."""
+    """Row with the largest relative difference, ``off``."""
 
     placement: str
     seed: int
@@ -69,9 +70,10 @@ class Furthest(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``comparison.json`` holds.
+    """Content of ``comparison.json``.
 
-    ``failures``: where runs lost, repeated or changed images; ``config``: of all the runs, but for testbed and seed.
+    ``failures``: places where runs lost, repeated or changed images. ``config``: configuration of all runs, except
+    testbed and seed.
     """
 
     rows: list[Row]
@@ -82,11 +84,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[str] = []
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
-    item: str = "image"  # what is delivered, in a word
+    item: str = "image"  # noun for a delivered partition
 
 
 def load_comparison(path: Path) -> Comparison:
-    """Read ``comparison.json``; UsageError when it is damaged."""
+    """Read ``comparison.json``. Raise UsageError if the file is damaged."""
     try:
         return msgspec.json.decode(read_bounded(path, MAX_JSON_BYTES), type=Comparison)
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
@@ -94,13 +96,13 @@ def load_comparison(path: Path) -> Comparison:
 
 
 def furthest(rows: Sequence[Row]) -> Furthest | None:
-    """The row that is furthest off; None when nothing can be compared."""
-    found = [Furthest(row.placement, row.seed, row.off) for row in rows if row.off is not None]
-    return max(found, key=lambda one: one.off, default=None)
+    """Return the row with the largest relative difference. None: no row can be compared."""
+    candidates = [Furthest(row.placement, row.seed, row.off) for row in rows if row.off is not None]
+    return max(candidates, key=lambda one: one.off, default=None)
 
 
 def beyond(made: Comparison) -> list[str]:
-    """Why the comparison does not hold, a line each; none when it does."""
+    """Return a line for each reason why the comparison does not hold. An empty list means that it holds."""
     lines = list(made.failures)
     for row in made.rows:
         where = f"{row.placement}, seed {row.seed}"

@@ -1,6 +1,6 @@
-"""What Spark's executors need to be given to run Thalweg's code, and what they say when they cannot.
+"""Environment and code of Spark's executors for Thalweg, and the errors of executors.
 
-On masters other than this machine's own the package is sent along, and so are planners that are not installed.
+If the master is not on this machine, the package is sent to the executors, with planners that are not installed.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ _REASON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Warning)(?:: .*)?)$", r
 
 
 def last_error(text: str) -> str:
-    """The exception at the end of the traceback that a worker sent, or else the first line."""
-    found: list[str] = _REASON.findall(text.partition("Driver stacktrace")[0])
-    return one_line(found[-1] if found else text.strip().split("\n")[0])[:200]
+    """Return the exception at the end of a worker's traceback, or the first line of a text without a traceback."""
+    errors: list[str] = _REASON.findall(text.partition("Driver stacktrace")[0])
+    return one_line(errors[-1] if errors else text.strip().split("\n")[0])[:200]
 
 
 @contextmanager
 def equipped(context: SparkContext, master: str, planners: Sequence[str], traces: str | None) -> Iterator[None]:
-    """Tell executors where code and traces are, and send the code to those elsewhere."""
+    """Set up executors for Thalweg within a ``with`` block: folders of traces and code, and the Python to use.
+
+    Executors on other machines are sent the code. Afterwards the context's former settings are restored.
+    """
     environment, python = dict(context.environment), context.pythonExec
     folder = traces or os.environ.get(TRACES)
     if folder is not None:
-        context.environment[TRACES] = os.path.abspath(folder)  # their working directory is another
+        context.environment[TRACES] = os.path.abspath(folder)  # executors have a different working directory
     if "PYSPARK_PYTHON" not in os.environ and master.startswith("local"):
         context.pythonExec = PYTHON
     if _HERE.fullmatch(master):
         context.environment |= folder_variables()
     try:
-        with tempfile.TemporaryDirectory(prefix=own_prefix("ship")) as scratch:  # late executors fetch from it
+        with tempfile.TemporaryDirectory(prefix=own_prefix("ship")) as scratch:  # late executors fetch code from it
             if not _HERE.fullmatch(master):
                 _send(context, Path(scratch), planners)
             yield
@@ -62,17 +65,20 @@ def _send(context: SparkContext, scratch: Path, planners: Sequence[str]) -> None
         for path in (_pack(scratch), *_pack_planners(scratch, planners)):
             context.addPyFile(str(path))
     finally:
-        sys.path[:] = before  # this process has its own
+        sys.path[:] = before  # addPyFile adds to the path, and this process needs no copy
 
 
 def _installed(path: str) -> bool:
-    """Whether it is of the Python installation, which executors have themselves."""
+    """Return whether a file belongs to the Python installation, which executors have themselves."""
     homes = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return any(path == home or path.startswith(home + os.sep) for home in homes)
 
 
 def _pack(folder: Path) -> Path:
-    """A zip of this package, its links resolved, with the entry points by which its operators are found."""
+    """Write a zip of this package for executors, with its links resolved, and return the path.
+
+    The zip has the entry points by which the package's operators are found.
+    """
     import thalweg
 
     target = folder / "thalweg.zip"
@@ -98,7 +104,7 @@ def _add_package(archive: zipfile.ZipFile, package: Path) -> None:
 
 
 def _pack_planners(folder: Path, planners: Sequence[str]) -> Iterator[Path]:
-    """The modules or packages of planners that are not installed, as executors can be sent them."""
+    """Yield files to send to executors: modules, and zips of packages, of planners that are not installed."""
     for name in sorted({planner.partition(":")[0].partition(".")[0] for planner in planners} - {"thalweg"}):
         spec = importlib.util.find_spec(name)
         origin = None if spec is None or spec.origin is None else os.path.abspath(spec.origin)

@@ -1,9 +1,9 @@
-"""Moves of operators, changes of the tree, plannings and estimates of a run, as its records tell of them.
+"""Moves of operators, changes of the tree, plannings and estimates of a run, from the run's records.
 
-Seconds are emulated unless a name says ``wall``. A *move* is a record ``relocated`` whose outcome is ``moved`` (one
-that names no outcome is a move, too); with another outcome an operator *stayed*. The record ``arrived`` of the host
-that the operator came to is the move's counterpart of the same version. A record ``reshaped`` is a change of the tree,
-or with another outcome one that did not come about.
+Seconds are emulated unless a name says ``wall``. A *move* is a record ``relocated`` with the outcome ``moved`` or
+without an outcome. With a different outcome the operator *stayed*. The operator's new host writes the counterpart, a
+record ``arrived`` of the same version. A record ``reshaped`` is a change of the tree. If its outcome is not
+``reshaped``, the change failed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from thalweg.experiments.records.log import Row, TreeRow, read_log
 
-BIN_S = 0.25  # of the throughput around a move, wall clock; exact in binary
+BIN_S = 0.25  # bin of the throughput around a move, wall clock; exact in binary
 SPAN_S = 2.0  # wall seconds shown before and after a suspension
 BINS = 16
 PHASES = ("decided", "suspended", "state_out", "state_in", "resumed", "first_output")
-OLD_HOST = 3  # so many phases the old host tells of, the rest the new one
+OLD_HOST = 3  # the old host records so many phases, the new host the rest
 PROTOCOLS = ("barrier", "epoch")
 PROPOSALS = ("committed", "aborted", "superseded")
 DECISIONS = ("propose", "move", "stay")  # a planner at the client proposes, an operator's own host moves
@@ -32,7 +32,10 @@ HOW = ("passive", "probe")
 
 
 class Move(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One handover of an operator. ``at_s``: when it was suspended (settled, where it never was)."""
+    """Hand-over of one operator, completed or not.
+
+    ``at_s``: time of the suspension, or of the outcome if the operator was never suspended.
+    """
 
     placement: str
     node: str
@@ -53,10 +56,10 @@ class Move(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"
 
 
 class TreeChange(msgspec.Struct, frozen=True):
-    """The tree changed, or with another outcome than ``reshaped`` it was to and did not.
+    """Change of the tree. If the outcome is not ``reshaped``, the change failed.
 
-    ``at_s``: when its first partition came (it was given up); ``drained_s``: when the old tree's last one had come.
-    ``tree`` has every operator and, last, the sink; in one that did not change too: what it was to be.
+    ``at_s``: arrival of the new tree's first partition, or time at which the change was given up. ``drained_s``:
+    arrival of the old tree's last partition. ``tree`` has every operator of the intended tree and, last, the sink.
     """
 
     placement: str
@@ -74,7 +77,7 @@ class TreeChange(msgspec.Struct, frozen=True):
 
     @property
     def hosts(self) -> dict[str, str]:
-        """Where the nodes of the tree are, but for its sources."""
+        """Host of every node of the tree, sources excepted."""
         return {name: host for name, _, host in self.tree}
 
     @property
@@ -83,45 +86,45 @@ class TreeChange(msgspec.Struct, frozen=True):
 
     @property
     def operators(self) -> dict[str, str]:
-        """Where the tree has its operators: all but the sink."""
+        """Host of every operator of the tree: all nodes except sources and the sink."""
         return {name: host for name, _, host in self.tree[:-1]}
 
 
 def read_moves(folder: Path) -> list[Move]:
-    """Every handover of a run, those that stayed too, by placement and then in the order of time."""
+    """Return all hand-overs of a run, failed hand-overs included, by placement and then by time."""
     return moves_of(read_log(folder, "relocated"))
 
 
 def moves_of(rows: Iterable[Row]) -> list[Move]:
-    """The same from records ``relocated``, but for those of no placement."""
+    """Return the hand-overs from records ``relocated``, by placement and time. Records of no placement are left out."""
     moves = []
     for row in rows:
         if row.placement is not None:
-            said = row.detail
+            note = row.detail
             moves.append(
                 Move(
                     row.placement, row.node or "", row.host, row.peer or "",
-                    row.t_s - (said.ago.get("suspended") or 0.0), row.t_s,
-                    said.outcome or "moved", said.protocol, said.reason, said.why, row.duration_s, row.size_bytes,
+                    row.t_s - (note.ago.get("suspended") or 0.0), row.t_s,
+                    note.outcome or "moved", note.protocol, note.reason, note.why, row.duration_s, row.size_bytes,
                 )
             )  # fmt: skip
     return sorted(moves, key=lambda move: (move.placement, move.at_s, move.settled_s))
 
 
 def read_changes(folder: Path) -> list[TreeChange]:
-    """Every change of the tree in a run, those that did not come about too, by placement and then in order of time."""
+    """Return all changes of the tree in a run, failed changes included, by placement and then by time."""
     return changes_of(read_log(folder, "reshaped"))
 
 
 def changes_of(rows: Iterable[Row]) -> list[TreeChange]:
-    """The same from records ``reshaped``, but for those of no placement."""
+    """Return the tree's changes from records ``reshaped``, by placement and time, without records of no placement."""
     changes = []
     for row in rows:
         if row.placement is not None:
-            said, at_s = row.detail, row.t_s - (row.detail.ago.get("first") or 0.0)
+            detail, at_s = row.detail, row.t_s - (row.detail.ago.get("first") or 0.0)
             drained_s = at_s if row.duration_s is None else at_s - max(0.0, row.duration_s)
-            told = (said.outcome or "stayed", said.reason, said.why, said.after)
-            changes.append(TreeChange(row.placement, at_s, drained_s, row.duration_s, *told))
+            outcome = (detail.outcome or "stayed", detail.reason, detail.why, detail.after)
+            changes.append(TreeChange(row.placement, at_s, drained_s, row.duration_s, *outcome))
     return sorted(changes, key=lambda change: (change.placement, change.at_s))
 
 
@@ -129,7 +132,7 @@ def changes_of(rows: Iterable[Row]) -> list[TreeChange]:
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How long something took: how often it was seen, median and 99th percentile."""
+    """Distribution of a duration: number of samples, median and 99th percentile."""
 
     count: int
     p50_s: float | None
@@ -137,10 +140,10 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class AroundMoves(msgspec.Struct, frozen=True):
-    """Deliveries at the client around a suspension, mean of up to ``moves`` moves; see ``around_moves``.
+    """Deliveries at the client around a suspension, as the mean of up to ``moves`` moves (see ``around_moves``).
 
-    ``offset_s``: where each bin of ``bin_s`` wall seconds begins, relative to the suspension.
-    ``deliveries_per_s``: per wall second; None where no move has that bin.
+    ``offset_s``: start of each bin of ``bin_s`` wall seconds, relative to the suspension. ``deliveries_per_s``: per
+    wall second, None for a bin that no move has.
     """
 
     bin_s: float
@@ -150,8 +153,10 @@ class AroundMoves(msgspec.Struct, frozen=True):
 
 
 class Plannings(msgspec.Struct, frozen=True):
-    """How often a planner (``plan``) or an operator's host (``epoch``) decided, how long planning took at the
-    median (plans only), and what they decided."""
+    """Decisions of a planner (records ``plan``) or of operators' hosts (``epoch``), counted by result.
+
+    ``median_duration_s``: median time of planning, from records ``plan`` only.
+    """
 
     count: int
     median_duration_s: float | None
@@ -159,7 +164,7 @@ class Plannings(msgspec.Struct, frozen=True):
 
 
 class Monitoring(msgspec.Struct, frozen=True):
-    """What the monitor cost: bytes of piggybacked news and of probes, and their shares of all bytes sent."""
+    """Cost of the monitor: bytes of piggybacked news and of probes, and both as shares of all bytes sent."""
 
     news_bytes: int
     probe_bytes: int
@@ -177,14 +182,14 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 class EstimateErrors(Errors, frozen=True):
-    """The same over all of a run's estimates that have a truth, and by how they were measured."""
+    """Relative errors of all bandwidth estimates of a run that have a truth, in total and by kind of measurement."""
 
     passive: Errors = Errors()
     probe: Errors = Errors()
 
 
 def move_figures(said: Mapping[str, Sequence[Row]], time_scale: float) -> dict[str, Any]:
-    """What one placement's records, by kind, tell of its moves: the fields of ``PlacementSummary`` by their names."""
+    """Return the fields of ``PlacementSummary`` about moves, from one placement's records by kind (``said``)."""
     moved = [row for row in said["relocated"] if _moved(row)]
     pauses = [row.duration_s for row in moved if row.duration_s is not None]
     changed = [row for row in said["reshaped"] if row.detail.outcome == "reshaped"]
@@ -218,24 +223,27 @@ def _moved(row: Row) -> bool:
 
 
 def _counted(names: Iterable[str], seen: Iterable[str | None]) -> dict[str, int]:
-    """How often each of these names was seen, and no other."""
+    """Return the number of occurrences of each given name. Remaining values are not counted."""
     counts = Counter(seen)
     return {name: counts[name] for name in names}
 
 
 def _phases(moved: Sequence[Row], arrived: Sequence[Row]) -> dict[str, Spread]:
-    """Time from each phase of a move to the one named; of several arrivals of a version the first counts."""
-    there: dict[tuple[str | None, int], dict[str, float]] = {}
+    """Return the time from each phase of a move to the next phase, under the name of the next phase.
+
+    If a version has several arrivals, the first time of each phase counts.
+    """
+    at_arrival: dict[tuple[str | None, int], dict[str, float]] = {}
     for row in arrived:
         if row.detail.version is not None:
-            first = there.setdefault((row.node, row.detail.version), {})
+            first = at_arrival.setdefault((row.node, row.detail.version), {})
             for phase, at_s in _when(row, PHASES[OLD_HOST:]).items():
                 first[phase] = min(at_s, first.get(phase, at_s))
     steps: dict[str, list[float]] = {phase: [] for phase in PHASES[1:]}
     for row in moved:
         at = _when(row, PHASES[:OLD_HOST])
         if row.detail.version is not None:
-            at |= there.get((row.node, row.detail.version), {})
+            at |= at_arrival.get((row.node, row.detail.version), {})
         for before, phase in itertools.pairwise(PHASES):
             if before in at and phase in at:
                 steps[phase].append(at[phase] - at[before])
@@ -243,7 +251,10 @@ def _phases(moved: Sequence[Row], arrived: Sequence[Row]) -> dict[str, Spread]:
 
 
 def _when(row: Row, phases: Sequence[str]) -> dict[str, float]:
-    """When those of these phases were that the record tells of; the first output is the record ``arrived`` itself."""
+    """Return the times of the given phases, as far as the record has them.
+
+    The time of the first output is the time of the record ``arrived`` itself.
+    """
     ago = row.detail.ago | ({"first_output": 0.0} if row.kind == "arrived" else {})
     return {phase: row.t_s - seconds for phase in phases if (seconds := ago.get(phase)) is not None}
 
@@ -255,7 +266,7 @@ def _monitoring(rows: Sequence[Row]) -> Monitoring:
 
 
 def moves_wall(said: Mapping[str, Sequence[Row]], time_scale: float) -> AroundMoves | None:
-    """Deliveries around the moves of one placement, from its records by kind."""
+    """Return the deliveries around the moves of one placement, from its records by kind."""
     suspended = [
         row.wall_s - ago / time_scale
         for row in said["relocated"]
@@ -267,11 +278,11 @@ def moves_wall(said: Mapping[str, Sequence[Row]], time_scale: float) -> AroundMo
 def around_moves(
     suspended_wall: npt.NDArray[np.float64], deliveries_wall: npt.NDArray[np.float64]
 ) -> AroundMoves | None:
-    """Deliveries per wall second around the moments of suspension (both in Unix time), averaged over the moves.
+    """Return deliveries per wall second around the moments of suspension (both in Unix time), as the mean of the moves.
 
-    Bin *i* of ``BINS`` takes the deliveries from ``i * BIN_S - SPAN_S`` seconds after a suspension up to, but
-    without, ``BIN_S`` later. A move counts in those of its bins that lie between the placement's first
-    delivery and its last: outside nothing could be delivered, moves or not. None when no move has such a bin.
+    Bin *i* of ``BINS`` covers ``BIN_S`` seconds from ``i * BIN_S - SPAN_S`` seconds after a suspension on, the end
+    excluded. A move counts in a bin that lies between the placement's first and last delivery. Outside this span there
+    are no deliveries anyway. The result is None if no move has such a bin.
     """
     if not suspended_wall.size or not deliveries_wall.size:
         return None
@@ -292,7 +303,7 @@ def around_moves(
 
 
 def judged(rows: Iterable[Row]) -> Iterator[tuple[str, float, float]]:
-    """How it was measured, the value, and the truth (bit/s) of every estimate that has a truth."""
+    """Yield the kind of measurement, the value and the truth (bit/s) of every estimate that has a truth."""
     for row in rows:
         truth_bps = row.detail.truth_bps
         if row.value is not None and truth_bps is not None and truth_bps > 0:
@@ -300,7 +311,7 @@ def judged(rows: Iterable[Row]) -> Iterator[tuple[str, float, float]]:
 
 
 def estimate_errors(rows: Iterable[Row]) -> EstimateErrors:
-    """How far a run's estimates were from the truth, where there is one."""
+    """Return the relative errors of a run's estimates, for the estimates that have a truth."""
     errors: dict[str, list[float]] = {}
     for how, value, truth_bps in judged(rows):
         errors.setdefault(how, []).append(abs(value - truth_bps) / truth_bps)
@@ -313,5 +324,5 @@ def _errors(some: list[float]) -> Errors:
 
 
 def quantile(some: Sequence[float] | npt.NDArray[np.float64], share: float) -> float | None:
-    """By linear interpolation; None of no values."""
+    """Return a quantile by linear interpolation. The result is None without values."""
     return float(np.quantile(some, share)) if len(some) else None

@@ -1,8 +1,8 @@
 """Run folders: the event log of a run (Parquet) and its whole configuration (``run.toml``).
 
-A run folder holds ``run.toml``, ``events.parquet``, ``images/<placement>/NNN.png``, ``plots/`` and
-``summary.json``. While a run goes on, every host process appends its records as JSON Lines to a file of its
-own, one ``Record`` a line; ``write_events`` turns those files into one Parquet file when it has ended.
+A run folder holds ``run.toml``, ``events.parquet``, ``images/<placement>/NNN.png``, ``plots/`` and ``summary.json``.
+During a run, every host process appends its records as JSON Lines to a file of its own, one ``Record`` a line. After
+the run, ``write_events`` gathers these files into one Parquet file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVENTS = "events.parquet"
 IMAGES = "images"
 PLOTS = "plots"
 SUMMARY = "summary.json"
-FORMAT = 1  # of a run folder; raised when an older reader would misread it
+FORMAT = 1  # of a run folder; increased when older versions would misread a new folder
 
 SCHEMA = pa.schema(
     [
@@ -50,14 +50,14 @@ SCHEMA = pa.schema(
     ]
 )
 ROW_GROUP = 16_384  # rows held in memory at a time, about 5 MB
-MAX_LINE_BYTES = 1 << 20  # a record is some hundred bytes; a longer line is not one of ours
+MAX_LINE_BYTES = 1 << 20  # a record is some hundred bytes; a longer line is no record
 _TORN = b"thalweg.half_written"
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of a host's log. ``t`` is emulated seconds since the placement's start, ``wall`` Unix time.
 
-    What the other fields mean depends on ``kind``; kinds that the analysis does not know are kept.
+    ``kind`` determines the meaning of the remaining fields. Kinds that the analysis does not know are kept.
     """
 
     t: float
@@ -75,13 +75,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``run.toml`` holds: how to read the run's records, its whole configuration, and the versions.
+    """Content of ``run.toml``: how to read the run's records, the run's whole configuration, and the versions.
 
-    ``run`` is unlike that of any other run; ``images`` is how many partitions each placement must deliver;
-    ``time_scale`` is emulated seconds per wall second; ``reference_digest`` is the ``sequence_digest`` of a
-    single-process run of the same seed (of several sinks see ``whole_digest``), and ``reference_digests`` those of its
-    sinks, and ``references`` by placement those of one that went on without sources; ``queries`` are the sources that
-    each sink is made of; ``config`` is everything else the run was started with.
+    ``run``: unique name of the run. ``images``: number of partitions that every placement must deliver. ``time_scale``:
+    emulated seconds per wall second. ``reference_digest``: ``sequence_digest`` of a single-process run of the same seed
+    (with several sinks: ``whole_digest``). ``reference_digests``: the same by sink. ``references``: the same by
+    placement and sink, for placements that went on without sources. ``queries``: by sink, the sources that the sink's
+    results are made of. ``config``: the rest of the options that the run was started with.
     """
 
     run: str
@@ -98,23 +98,27 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     queries: dict[str, list[str]] = {}
     started: str | None = None  # ISO 8601, UTC
     hosts: list[str] = []
-    notes: list[str] = []  # what the reader must know, such as "rates only: the kernel has no netem"
+    notes: list[str] = []  # facts that the reader must know, such as "rates only: the kernel has no netem"
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
-    wall_s: dict[str, float] = {}  # of each placement that was simulated: how long that took
+    wall_s: dict[str, float] = {}  # of each simulated placement: duration of the simulation
 
     def references_of(self, placement: str) -> dict[str, str]:
-        """By sink the digest of what a single process gives under a placement; empty where it is not known."""
+        """Return the digests, by sink, of a single-process run for a placement. Empty if they are unknown."""
         return self.references.get(placement, self.reference_digests)
 
     @property
     def item(self) -> str:
-        """What is delivered, in a word."""
+        """Noun for a delivered partition, for messages: ``image`` or ``partition``."""
         return "image" if self.config.get("workload", "composition") == "composition" else "partition"
 
 
 def whole_digest(by_sink: Mapping[str, str]) -> str | None:
-    """The digest of what all sinks were given: of one its own, of several that of theirs in the order of the names."""
+    """Return the digest of the results of all sinks, from the digest of each sink.
+
+    The digest of a single sink is returned as it is. Several digests are digested in the order of the sinks' names. The
+    result is None without sinks.
+    """
     digests = [by_sink[sink] for sink in sorted(by_sink)]
     return digests[0] if len(digests) == 1 else sequence_digest(digests) if digests else None
 
@@ -125,10 +129,10 @@ def whole_digest(by_sink: Mapping[str, str]) -> str | None:
 def write_events(run_folder: Path, run_id: str, jsonl_files: Iterable[Path]) -> Path:
     """Gather the hosts' logs into ``run_folder/events.parquet`` and return its path.
 
-    Rows keep each file's order. At most ``ROW_GROUP`` rows are in memory. The file appears whole or not at
-    all. A last line without its newline that does not decode (its writer was killed) is left out and its
-    file noted in the Parquet metadata (``half_written``); anything else that is not a record raises RunError
-    naming file and line.
+    Rows keep the order of each log. At most ``ROW_GROUP`` rows are in memory. The file appears whole or not at all. If
+    the last line of a log has no newline and does not decode, its writer was killed. The line is left out, and the
+    Parquet metadata name the log (``half_written``). For any other line that is not a record, RunError names the file
+    and line.
     """
     target = run_folder / EVENTS
     torn: list[str] = []
@@ -154,16 +158,19 @@ def write_events(run_folder: Path, run_id: str, jsonl_files: Iterable[Path]) -> 
 
 
 class _Line(Record, frozen=True, forbid_unknown_fields=True):
-    """A record whose detail stays the JSON text it was."""
+    """Record whose detail stays JSON text."""
 
-    detail: msgspec.Raw = msgspec.Raw(b"")  # type: ignore[assignment]  # on purpose another than a record's
+    detail: msgspec.Raw = msgspec.Raw(b"")  # type: ignore[assignment]  # on purpose not the type of Record.detail
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def _read_log(path: Path, torn: list[str]) -> Iterator[tuple[Record, str | None]]:
-    """Each record of one host's log with its detail as JSON text; ``torn`` gets half-written files' names."""
+    """Yield every record of one host's log with its detail as JSON text.
+
+    The name of a log with a half-written last line is appended to ``torn``.
+    """
     try:
         with open_regular(path) as file:
             number = 0
@@ -196,8 +203,10 @@ def _check_range(record: Record) -> None:
 
 
 def half_written(run_folder: Path) -> list[str]:
-    """Names of the host logs whose last line was half-written, from the event log's metadata. Raises UsageError where
-    that is damaged."""
+    """Return the names of host logs whose last line was half-written, from the event log's metadata.
+
+    Raises UsageError if the metadata are damaged.
+    """
     metadata = pq.read_metadata(run_folder / EVENTS).metadata or {}
     try:
         return msgspec.json.decode(metadata.get(_TORN, b"[]"), type=list[str])
@@ -209,7 +218,7 @@ def half_written(run_folder: Path) -> list[str]:
 
 
 def save_run(run_folder: Path, info: RunInfo) -> Path:
-    """Write ``run.toml`` (whole or not at all) and return its path; None values are left out."""
+    """Write ``run.toml``, whole or not at all, and return its path. None values are left out."""
     target = run_folder / RUN_TOML
     with whole(target, "choose another --out") as part:
         part.write_text(to_toml(msgspec.to_builtins(info)), encoding="utf-8")
@@ -217,12 +226,15 @@ def save_run(run_folder: Path, info: RunInfo) -> Path:
 
 
 def read_toml(path: Path, verb: str, newest: int) -> dict[str, Any]:
-    """What a folder of ``thalweg verb`` says of itself, in a format up to ``newest``; UsageError when it does not."""
+    """Return the content of the TOML file of a folder that ``thalweg verb`` has written.
+
+    Raises UsageError if the file is missing, damaged, or of a format newer than ``newest``.
+    """
     try:
         tree = decode_toml(read_bounded(path).decode())
     except (FileNotFoundError, NotADirectoryError):
-        what = f"{path.parent} is not a {verb} folder (no {path.name})"
-        raise UsageError(f"{what}; name one that `{verb}` wrote") from None
+        problem = f"{path.parent} is not a {verb} folder (no {path.name})"
+        raise UsageError(f"{problem}; name one that `{verb}` wrote") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {reason(error)}") from None
     if isinstance(form := tree.get("format", newest), int) and form > newest:
@@ -233,8 +245,8 @@ def read_toml(path: Path, verb: str, newest: int) -> dict[str, Any]:
 def load_run(folder: Path) -> RunInfo:
     """Read a run folder's ``run.toml``.
 
-    Raises UsageError when ``folder`` is not a run folder, has no event log, or its ``run.toml`` is damaged
-    or of a newer format.
+    Raises UsageError if ``folder`` is not a run folder or has no event log, or if its ``run.toml`` is damaged or of a
+    newer format.
     """
     path = folder / RUN_TOML
     tree = read_toml(path, "run", FORMAT)
@@ -255,10 +267,10 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(tree: Mapping[str, Any]) -> str:
-    """TOML 1.0 of nested mappings, lists, strings, booleans, 64-bit integers and floats.
+    """Return nested mappings, lists, strings, booleans, 64-bit integers and floats as TOML 1.0.
 
-    ``tomllib.loads`` gives an equal tree back; keys whose value is None are left out. Raises UsageError,
-    naming the key, for anything else.
+    ``tomllib.loads`` restores an equal tree. Keys with the value None are left out. For any other value or key,
+    UsageError names the key.
     """
     return "\n".join(_table(tree, ())).strip("\n") + "\n"
 
@@ -283,7 +295,7 @@ def _key(key: object, path: tuple[str, ...]) -> str:
 def _string(text: str, path: tuple[str, ...]) -> str:
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise UsageError(f"{'.'.join(map(str, path))} has text that is not Unicode: {text!r}")
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one escape that JSON does not ask for
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes it, JSON does not
 
 
 def _value(value: object, path: tuple[str, ...]) -> str:
@@ -294,7 +306,7 @@ def _value(value: object, path: tuple[str, ...]) -> str:
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return str(int(value))
     if isinstance(value, float):
-        return repr(float(value))  # also inf, -inf and nan are TOML's own words
+        return repr(float(value))  # TOML writes inf, -inf and nan like Python
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(item, path) for item in value)}]"
     if isinstance(value, Mapping):

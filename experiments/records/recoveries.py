@@ -1,9 +1,9 @@
-"""How a run went on that had lost hosts, as its records tell.
+"""Recoveries of a run that had lost hosts, from the run's records.
 
-Seconds are emulated. A record ``recovered`` is of one generation of a run: it tells how long before the record what was
-*detected* (a host was found lost), *decided* (the client knew where the run begins anew), *restored* (all hosts that
-are needed had the run, and replicas were being restored), and when its *first output* came to the application. A record
-``befallen`` is of what was done to a host's process on purpose.
+Seconds are emulated. A record ``recovered`` belongs to one generation of a run. It says how long before the record the
+following phases were. *detected*: a host was found lost. *decided*: the client knew the restart points. *restored*: all
+needed hosts had the run, and replicas were being restored. *first output*: the application got its first partition of
+the generation. A record ``befallen`` tells of a fault that was caused on purpose in a host's process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PHASES = {"detected": "detected", "decided": "decided", "ready": "restored", "fi
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """A run has begun anew since this host was lost.
+    """Recovery of a run after the loss of one host.
 
-    ``at_s``: when it was detected, or, where that is known, when the host's process was killed. ``phases_s``: how long
-    after that; those are missing that the run did not reach. Where it began anew several times before anything came, as
-    other hosts were lost, or a source's host had to be waited for, ``generation`` is the last one.
-    ``stood_still_s``: the longest time between two deliveries around it. ``made_again``: partitions of all nodes, by
-    ``again`` of each; ``moved``: operators and sources, and where they went.
+    ``at_s``: time at which the host's process was killed if that is known, else time of the detection. ``phases_s``: by
+    phase, seconds after ``at_s``; phases that the run did not reach are missing. A run may begin anew several times
+    before its first output, as further hosts were lost or a source's host was awaited. Then ``generation`` is the last
+    generation. ``stood_still_s``: longest time between two deliveries around the recovery. ``made_again``: partitions
+    of all nodes that were computed again, by node in ``again``. ``moved``: operators and sources with their new hosts.
     """
 
     at_s: float
@@ -41,11 +41,11 @@ class Recovery(msgspec.Struct, frozen=True):
 
     @property
     def until_s(self) -> float:
-        """When it was over."""
+        """Time of the recovery's last phase."""
         return self.at_s + max(self.phases_s.values(), default=0.0)
 
     def moves(self, placement: str) -> list[Move]:
-        """The operators that went elsewhere, as moves."""
+        """Return the recovery's changes of hosts as moves from the lost host."""
         lost, phases_s = self.host, self.phases_s
         begun_s, over_s = self.at_s + phases_s.get("detected", 0.0), self.until_s
         return [
@@ -57,34 +57,34 @@ class Recovery(msgspec.Struct, frozen=True):
 def recoveries_of(
     recovered: Sequence[Row], befallen: Iterable[Row] = (), delivered: Sequence[Row] = ()
 ) -> list[Recovery]:
-    """Of the records of one placement, by time; ``delivered``: in order."""
+    """Return the recoveries of one placement by time, from its records. ``delivered`` is in the order of time."""
     killed = [(row.host, row.t_s) for row in befallen if row.detail.outcome == "crash"]
     came = [row.t_s for row in delivered]
-    found: list[Recovery] = []
-    waiting: dict[str, tuple[float, str, dict[str, float], dict[str, str]]] = {}  # hosts lost, nothing came since
+    recoveries: list[Recovery] = []
+    waiting: dict[str, tuple[float, str, dict[str, float], dict[str, str]]] = {}  # lost hosts, not recovered
     for row in recovered:
-        said = row.detail
-        when = {name: row.t_s - ago for phase, name in PHASES.items() if (ago := said.ago.get(phase)) is not None}
+        detail = row.detail
+        when = {name: row.t_s - ago for phase, name in PHASES.items() if (ago := detail.ago.get(phase)) is not None}
         detected_s = when.get("detected", row.t_s)
-        for host, how in said.hosts.items():
-            at_s = max((at for other, at in killed if host == other and at <= detected_s), default=detected_s)
+        for host, how in detail.hosts.items():
+            at_s = max((at for crashed, at in killed if host == crashed and at <= detected_s), default=detected_s)
             waiting.setdefault(host, (at_s, how, {"detected": detected_s, "decided": when["decided"]}, {}))
         for host, (at_s, how, reached, moved) in list(waiting.items()):
-            if host in said.hosts:
-                moved |= said.moved
-            for phase in ("restored", "first_output"):  # in either order: some may go on before all is restored
+            if host in detail.hosts:
+                moved |= detail.moved
+            for phase in ("restored", "first_output"):  # in either order: outputs may come before all is restored
                 if phase in when:
                     reached.setdefault(phase, when[phase])
             if {"restored", "first_output"} <= reached.keys():
                 del waiting[host]
-                found.append(_recovery(at_s, host, how, row, reached, moved, came))
+                recoveries.append(_recovery(at_s, host, how, row, reached, moved, came))
     last = row if recovered else None
-    found += [
+    recoveries += [
         _recovery(at_s, host, how, last, reached, moved, came)
         for host, (at_s, how, reached, moved) in waiting.items()
         if last is not None
     ]
-    return sorted(found, key=lambda one: (one.at_s, one.host))
+    return sorted(recoveries, key=lambda one: (one.at_s, one.host))
 
 
 def _recovery(

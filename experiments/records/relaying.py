@@ -1,4 +1,4 @@
-"""What hosts passed on for others, of one placement of a run."""
+"""Relayed partitions of one placement of a run, by source, target and relays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thalweg.experiments.records.log import Row
 
 
 class Relaying(msgspec.Struct, frozen=True):
-    """What went from one host to another over ``relays``, in this order: so many partitions, and their bytes."""
+    """Number and bytes of the partitions that went from one host to a second host over ``relays``, in this order."""
 
     source: str
     target: str
@@ -20,18 +20,18 @@ class Relaying(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """For people: ``30 partitions (3.9 MB) from h1 to client``."""
+        """The figures for people: ``30 partitions (3.9 MB) from h1 to client``."""
         return f"{self.partitions} partitions ({self.size_bytes / 1e6:.3g} MB) from {self.source} to {self.target}"
 
 
 def relayings(rows: Iterable[Row]) -> list[Relaying]:
-    """Of records of kind ``relayed``, by source, target and relays: what the last of these passed on."""
-    found: dict[tuple[str, str, tuple[str, ...]], Relaying] = {}
+    """Return the sums of records ``relayed`` by source, target and relays. Only the last relay's records count."""
+    by_route: dict[tuple[str, str, tuple[str, ...]], Relaying] = {}
     for row in rows:
         source, target, relays = row.detail.source, row.detail.target, row.detail.relays
         if source is None or target is None or row.host not in relays[-1:]:
             continue
-        known = found.get((source, target, relays), Relaying(source, target, relays, 0, 0))
-        there = known.partitions + 1, known.size_bytes + (row.size_bytes or 0)
-        found[source, target, relays] = Relaying(source, target, relays, *there)
-    return [found[route] for route in sorted(found)]
+        known = by_route.get((source, target, relays), Relaying(source, target, relays, 0, 0))
+        sums = known.partitions + 1, known.size_bytes + (row.size_bytes or 0)
+        by_route[source, target, relays] = Relaying(source, target, relays, *sums)
+    return [by_route[route] for route in sorted(by_route)]

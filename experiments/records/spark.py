@@ -1,4 +1,4 @@
-"""A Spark session that is quiet, stays on loopback when local, and leaves nothing behind."""
+"""Spark session that prints nothing, stays on loopback if local, and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 JAVA_MINIMUM = 17  # Spark 4's documented minimum
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")  # Debian 12; 13; later
-LOCAL = "local[*]"  # the master unless another is named: all processors of this machine
+LOCAL = "local[*]"  # default master: all processors of this machine
 _MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|spark://\S+|yarn|k8s://\S+")
-_OWNED = re.compile(r"thalweg-(?:spark|ship)-(\d+)-\w+")  # the process whose folder it is
-_GATEWAY = "gateway"  # the file in which the JVM says where it listens
-_STOP_S = 20.0  # how long the JVM may take to end by itself before it is killed
+_OWNED = re.compile(r"thalweg-(?:spark|ship)-(\d+)-\w+")  # the group: the process that owns the folder
+_GATEWAY = "gateway"  # file to which the JVM writes its address
+_STOP_S = 20.0  # time for the JVM to end before it is killed
 
 _QUIET = """\
 status = fatal
@@ -48,9 +48,9 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{1}
 
 
 def find_java() -> tuple[str, int]:
-    """Return the Java that Spark would start and its major version, JAVA_HOME before PATH.
+    """Return the Java that Spark would start, and its major version. JAVA_HOME comes before PATH.
 
-    Raises CapabilityError, with the way to install one on this system, if there is none or it is too old.
+    Raises CapabilityError, with the way to install Java on this system, if Java is missing or too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else find_program("java")
@@ -62,14 +62,14 @@ def find_java() -> tuple[str, int]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CapabilityError(f"{java} cannot be run ({error}); {_install_java()}") from None
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if done.returncode or found is None:
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if done.returncode or match is None:
         raise CapabilityError(f"{java} -version does not tell its version; {_install_java()}")
-    if int(found[1]) < JAVA_MINIMUM:
+    if int(match[1]) < JAVA_MINIMUM:
         raise CapabilityError(
-            f"Spark needs Java {JAVA_MINIMUM} or newer and {java} is Java {found[1]}; {_install_java()}"
+            f"Spark needs Java {JAVA_MINIMUM} or newer and {java} is Java {match[1]}; {_install_java()}"
         )
-    return java, int(found[1])
+    return java, int(match[1])
 
 
 def _install_java() -> str:
@@ -77,13 +77,13 @@ def _install_java() -> str:
 
 
 def require_spark() -> None:
-    """Raise CapabilityError, with what to install, if this machine has no PySpark or no Java for it."""
+    """Raise CapabilityError, with installation advice, if this machine has no PySpark or no Java for Spark."""
     require("pyspark")
     find_java()
 
 
 def check_master(master: str) -> str:
-    """``master`` itself, or UsageError when Spark knows no such form."""
+    """Return ``master`` unchanged. Raise UsageError if Spark has no such form of master."""
     if not _MASTER.fullmatch(master):
         raise UsageError(
             f"{master!r} is not a Spark master; use local[*], local[2], spark://host:port, yarn or k8s://…"
@@ -93,11 +93,11 @@ def check_master(master: str) -> str:
 
 @contextmanager
 def session(master: str = LOCAL, *, app: str = "thalweg") -> Iterator[SparkSession]:
-    """Start Spark, yield its session, stop it and wait until its JVM has ended.
+    """Start Spark, yield the session, stop Spark and wait until the JVM has ended.
 
-    ``master``: ``local``, ``local[N]`` or ``local[*]`` binds to 127.0.0.1 only; ``spark://…``, ``yarn`` and
-    ``k8s://…`` leave addresses to Spark's own configuration. Nothing is printed; all temporary files are in
-    one folder that is removed at the end. One session at a time in a process.
+    With ``local``, ``local[N]`` or ``local[*]`` as ``master``, Spark binds to 127.0.0.1 only. With ``spark://…``,
+    ``yarn`` and ``k8s://…``, Spark's own configuration chooses the addresses. Nothing is printed. The temporary files
+    are in one folder, removed at the end. A process has one session at a time.
 
     Raises CapabilityError without PySpark, without Java 17 or newer, or if Spark does not start. Raises UsageError for
     an unknown form of ``master``.
@@ -108,10 +108,10 @@ def session(master: str = LOCAL, *, app: str = "thalweg") -> Iterator[SparkSessi
 
     if SparkContext._gateway is not None:
         raise UsageError("this process already has a Spark session; end it before starting another")
-    before = signal.getsignal(signal.SIGINT)  # SparkContext installs its own, which waits for jobs to be cancelled
+    before = signal.getsignal(signal.SIGINT)  # SparkContext replaces it by a handler that waits for cancelled jobs
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=own_prefix("spark")))
-    chatter = logging.getLogger("py4j")  # complains about connections that an interrupt has cut
+    chatter = logging.getLogger("py4j")  # warns about connections that an interrupt has cut
     level = chatter.level
     chatter.setLevel(logging.CRITICAL)
     try:
@@ -124,7 +124,7 @@ def session(master: str = LOCAL, *, app: str = "thalweg") -> Iterator[SparkSessi
             except Exception:
                 _stop()
                 raise
-            except BaseException:  # interrupted: the JVM is killed whatever it is doing
+            except BaseException:  # interrupted: the JVM is killed at once
                 _forget()
                 raise
     finally:
@@ -134,23 +134,23 @@ def session(master: str = LOCAL, *, app: str = "thalweg") -> Iterator[SparkSessi
 
 
 def own_prefix(what: str) -> str:
-    """What a temporary folder of this process is called by, so that what is left of it is known as such."""
+    """Return the prefix of this process's temporary folders of one kind. Leftovers are recognised by the prefix."""
     return f"thalweg-{what}-{os.getpid()}-"
 
 
 def remove_leftovers() -> None:
-    """Remove the temporary folders of this user's processes that were killed before they could."""
+    """Remove the temporary folders of killed processes of this user."""
     for folder in Path(tempfile.gettempdir()).glob("thalweg-*"):
         owned = _OWNED.fullmatch(folder.name)
         if owned is None or folder.is_symlink():
             continue
-        with suppress(OSError, OverflowError):  # another session may just be removing it as well
+        with suppress(OSError, OverflowError):  # a second session may be removing the folder too
             if folder.stat().st_uid == user() and not psutil.pid_exists(int(owned[1])):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restore(handler: Any) -> None:
-    """What is done about SIGINT, where that can be said."""
+    """Set the handler of SIGINT. Outside the main thread this is impossible, and nothing is done."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
 
@@ -159,7 +159,7 @@ def _settings(master: str, app: str, folder: Path) -> dict[str, str]:
     options = (
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()} -Djava.io.tmpdir={folder}"
         f" -Dderby.system.home={folder} -XX:-UsePerfData"
-        " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # C1: start-up dominates; with its 48 MB Java ends
+        " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # C1, as start-up dominates; its default 48 MB fails
     )
     settings = {
         "spark.master": master,
@@ -183,7 +183,7 @@ def _settings(master: str, app: str, folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _jvm(settings: dict[str, str], folder: Path, log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Spark's JVM in a process group of its own, so that Ctrl-C does not reach it; ended or killed after use."""
+    """Start Spark's JVM in a process group of its own, which Ctrl-C does not reach. End or kill the JVM after use."""
     from pyspark.find_spark_home import _find_spark_home
 
     (folder / "log4j2.properties").write_text(_QUIET, encoding="utf-8")
@@ -221,7 +221,7 @@ def _jvm(settings: dict[str, str], folder: Path, log: IO[bytes]) -> Iterator[sub
 
 
 def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: IO[bytes]) -> SparkSession:
-    """The session, once the JVM has written where it listens; CapabilityError when it ends instead."""
+    """Return the session when the JVM has written its address. Raise CapabilityError if the JVM ends instead."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -232,7 +232,7 @@ def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: I
     while not where.exists() and not ended_within(process, 0.05):
         pass
     try:
-        # what PySpark's own launcher does with this file, but without a process that it alone can end
+        # as PySpark's own launcher, but the JVM stays a process that this module can end
         port, length = struct.unpack(">ii", (content := where.read_bytes())[:8])
         handed = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": content[8 : 8 + length].decode()}
         os.environ.update(handed)
@@ -250,7 +250,7 @@ def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: I
 
 
 def _why(log: IO[bytes], error: Exception) -> str:
-    """The JVM's own first complaint in one line, or else the exception's."""
+    """Return the first error line of the JVM's log, or the first line of the exception if the log has no error."""
     log.seek(0)
     lines = log.read().decode("utf-8", "replace").splitlines()
     telling = [line.strip() for line in lines if re.search(r"error|exception|denied|cannot", line, re.I)]
@@ -259,19 +259,19 @@ def _why(log: IO[bytes], error: Exception) -> str:
 
 
 def _stop() -> None:
-    """Stop the context, whatever state it is in, and close the gateway."""
+    """Stop the context in any state, and close the gateway."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
     if context is not None:
-        with suppress(Py4JError, OSError):  # the JVM may have gone by itself
+        with suppress(Py4JError, OSError):  # the JVM may have ended before
             context.stop()
     _forget()
 
 
 def _forget() -> None:
-    """Let PySpark forget its JVM without a word to it."""
+    """Make PySpark forget its JVM without a message to the JVM."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 

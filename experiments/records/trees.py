@@ -1,6 +1,6 @@
-"""Placed dataflows in words: where operators are, and the tree over hosts in one line.
+"""Placed dataflows as text: the hosts of operators, and the tree over hosts in one line.
 
-Clients' workers import this module, also in containers, where nothing is that reads Parquet.
+Workers of clients import this module, also in containers without a reader of Parquet.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from thalweg.middleware.dataflow import Dataflow, Node
 
 
 def operators_at(dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, str]:
-    """Where a placement has the operators."""
+    """Return the host of each operator in a placement."""
     return {name: placement[name] for name in dataflow.operators}
 
 
 def as_line(dataflow: Dataflow, placement: Mapping[str, str]) -> str:
-    """A placed tree as ``client(h1 h2(h3 h4))``: h3 and h4 send to h2, and h2 sends one result to the client.
+    """Return a placed tree as ``client(h1 h2(h3 h4))``: h3 and h4 send to h2, and h2 sends one result to the client.
 
-    A host that sends several results, or gets some back, stands there several times. Of a graph who sends to whom.
+    A host that sends several results, or gets results back, appears several times. For a graph, the edges are listed
+    (``as_edges``).
     """
     if dataflow.not_a_tree():
         return as_edges((placement[edge.producer], placement[edge.consumer]) for edge in dataflow.edges)
-    sending: dict[str, list[str]] = {}  # by node, what its host is sent for it
+    sending: dict[str, list[str]] = {}  # by node, the subtrees that other hosts send to the node
     for name in dataflow.upward:
         sending[name] = []
         for producer in dataflow.by_name[name].inputs:
@@ -40,7 +41,7 @@ def _with(host: str, below: list[str]) -> str:
 
 
 def as_edges(edges: Iterable[tuple[str, str]]) -> str:
-    """Who gives to whom, as ``cam > seen archive; seen > archive``; nothing of those that give to themselves."""
+    """Return edges between hosts as ``cam > seen archive; seen > archive``. Edges within a host are left out."""
     takers: dict[str, dict[str, None]] = {}
     for producer, consumer in edges:
         if producer != consumer:
@@ -49,15 +50,15 @@ def as_edges(edges: Iterable[tuple[str, str]]) -> str:
 
 
 def rows_as_line(tree: Iterable[tuple[str, list[str], str]]) -> str:
-    """The same of the name, inputs and host of every operator and, last, of the sink, as records have them.
+    """Return a placed tree as a line, from a record's rows: name, inputs and host of all operators and, last, the sink.
 
-    A source is where the name says that the tree builders give it (``source@h1``).
+    The host of a source follows from the source's name, which the tree builders have made (``source@h1``).
     """
     rows = list(tree)
     if not rows:
         return ""
     own = {name for name, *_ in rows}
-    sources = dict.fromkeys(each for _, inputs, _ in rows for each in inputs if each not in own)
+    sources = dict.fromkeys(producer for _, inputs, _ in rows for producer in inputs if producer not in own)
     nodes = [Node(name, "source") for name in sources]
     nodes += [Node(name, "operator", tuple(inputs)) for name, inputs, _ in rows[:-1]]
     nodes.append(Node(rows[-1][0], "sink", tuple(rows[-1][1])))
@@ -66,6 +67,9 @@ def rows_as_line(tree: Iterable[tuple[str, list[str], str]]) -> str:
 
 
 def ended_as(began: Dataflow, dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, Any]:
-    """What a placement that moves operators is in the end; ``tree`` only where it is another than it began with."""
-    found: dict[str, Any] = {"placement": operators_at(dataflow, placement)}
-    return found if dataflow == began else {**found, "tree": as_line(dataflow, placement)}
+    """Return the final state of a placement that moves operators.
+
+    ``tree`` is present only if the final tree is not the initial tree.
+    """
+    ended: dict[str, Any] = {"placement": operators_at(dataflow, placement)}
+    return ended if dataflow == began else {**ended, "tree": as_line(dataflow, placement)}

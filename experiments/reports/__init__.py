@@ -1,1 +1,1 @@
-"""One HTML page about any number of runs and sweeps."""
+"""HTML page about several runs and sweeps."""

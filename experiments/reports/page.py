@@ -17,7 +17,7 @@ from thalweg.emulation.reports.page import Sheet, SheetRow
 if TYPE_CHECKING:
     from rich.table import Table
 
-PAGE_BYTES = 5_000_000  # of a page that still opens quickly on a phone; see Room
+PAGE_BYTES = 5_000_000  # of the pictures of a page that opens quickly on a phone; see Room
 NONE = "–"
 
 
@@ -25,28 +25,28 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def templates() -> Environment:
-    """Return the templates of these reports, and the common ones."""
+    """Return the templates of these reports, and the common templates."""
     return page.templates(TEMPLATES)
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A template's text with these values."""
+    """Return the text of a template, filled with the given values."""
     return page.render(template, values, TEMPLATES)
 
 
 def spread_out(count: int, most: int) -> list[int]:
-    """At most so many of so many numbers, evenly, the first and the last included."""
+    """Return at most ``most`` evenly spread numbers below ``count``, with the first and the last number."""
     return [round(i * (count - 1) / (most - 1)) for i in range(most)] if count > most else list(range(count))
 
 
 class Room:
-    """How many bytes of pictures a page can still take; those that do not fit are left out and counted."""
+    """Bytes that a page still has for pictures. Pictures that do not fit are left out and counted."""
 
     def __init__(self, size_bytes: int = PAGE_BYTES) -> None:
         self.left_bytes, self.left_out = size_bytes, 0
 
     def take(self, data: bytes) -> bool:
-        """Whether a picture fits, as text in the page, and if so its room is taken."""
+        """Reserve room for a picture, encoded as text. Return whether the picture fits."""
         size_bytes = -(-len(data) // 3) * 4 + 200
         if size_bytes > self.left_bytes:
             self.left_out += 1
@@ -56,7 +56,7 @@ class Room:
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """An image inside the page. ``kind``: png or jpeg; ``alt``: what it shows, for who cannot see it."""
+    """Image inside the page. ``kind``: png or jpeg. ``alt``: description for readers who cannot see the image."""
 
     data: bytes
     kind: str
@@ -69,7 +69,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def fewer_colours(png: bytes) -> bytes:
-    """A plot with 256 colours, which takes a third and looks the same; OSError when it is no picture."""
+    """Return a plot with 256 colours, which needs a third of the bytes. Raise OSError if ``png`` is not a picture."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
@@ -80,7 +80,7 @@ def fewer_colours(png: bytes) -> bytes:
 
 
 def from_rich(made: Table, caption: str | None = None) -> Sheet:
-    """A table of the terminal with the same cells; its title is the caption, unless there is another."""
+    """Return a table of the terminal as a table of the page. If ``caption`` is None, the title becomes the caption."""
     heads = [(str(column.header), column.justify == "right") for column in made.columns]
     cells = zip(*(column.cells for column in made.columns), strict=True)
     rows = [
@@ -91,6 +91,6 @@ def from_rich(made: Table, caption: str | None = None) -> Sheet:
 
 
 def _tint(cell: object) -> str:
-    """The terminal's red and green as classes."""
+    """Return the CSS class for a cell that is red (``bad``) or green (``good``) in the terminal."""
     style = str(getattr(cell, "style", ""))
     return "bad" if "red" in style else "good" if "green" in style else ""

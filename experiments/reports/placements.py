@@ -1,7 +1,7 @@
-"""Placements over time, drawn: hosts on a circle with their operators, and a strip of who was where when.
+"""Drawings of placements over time: hosts on a circle with their operators, and a strip of the operators' hosts.
 
-Everything is inline SVG. A *frame* is the placement between two changes; a change is everything that moved within
-``TOGETHER`` of the whole time, so that a barrier, which moves several operators at once, makes one frame.
+Everything is inline SVG. A *frame* is the placement between two changes. Events within ``TOGETHER`` of the whole time
+count as one change, so a barrier, which moves several operators at once, makes one frame.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from thalweg.experiments.views.tables import seconds
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
 from thalweg.middleware.network.view import NET, Link
 
-FRAMES = 8  # drawn of a placement
+FRAMES = 8  # frames drawn for a placement
 TOGETHER = 0.02
-PILED = 12  # operators at a host that are drawn one by one; of more, their number
-ROW = 3  # of them side by side
+PILED = 12  # operators of a host that are drawn as dots; for more, only the number is drawn
+ROW = 3  # dots side by side
 DOT = 6.0
 STEP = 13.5  # between two dots
 LARGE = 20  # with more hosts drawings are larger
-NAMED = 40  # hosts that are all named; of more, those with operators
-TALLIED = 1_500  # bars of a strip that are each explained when pointed at
+NAMED = 40  # hosts that are all named; with more hosts, only hosts with operators are named
+TALLIED = 1_500  # bars of a strip with tooltips
 _BOX_H = 16.0
 _LETTER = 5.4  # mean width of a letter in a host's box
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A placement from ``at_s`` until ``until_s``, what had just moved, and the bytes links carried in that time.
+    """Placement from ``at_s`` until ``until_s``, the operators that had just moved, and the bytes that links carried.
 
-    ``inputs``: of every operator and sink; ``changes``: how often the tree had just changed.
+    ``inputs``: of every operator and sink. ``changes``: number of changes of the tree just before the frame.
     """
 
     at_s: float
@@ -60,28 +60,28 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def frames(course: Course) -> list[Frame]:
-    """Every placement there was, in the order of time, with what was carried during it."""
+    """Return all placements of a course in the order of time, with the bytes carried during each."""
     limit_s = TOGETHER * course.end_s
     moves = [move for move in course.moves if move.moved]
     events: list[Move | TreeChange] = sorted([*moves, *course.changed], key=_when)
     together: list[list[Move | TreeChange]] = []
-    for each in events:
-        if together and _when(each) - _when(together[-1][0]) <= limit_s:
-            together[-1].append(each)
+    for event in events:
+        if together and _when(event) - _when(together[-1][0]) <= limit_s:
+            together[-1].append(event)
         else:
-            together.append([each])
+            together.append([event])
     now = Frame(0.0, 0.0, dict(course.start), inputs=course.inputs)
-    found: list[Frame] = []
+    sequence: list[Frame] = []
     for some in together:
         until_s = _when(some[-1])
-        found.append(msgspec.structs.replace(now, until_s=until_s))
+        sequence.append(msgspec.structs.replace(now, until_s=until_s))
         now = _after(now, some, until_s)
-    found.append(msgspec.structs.replace(now, until_s=max(now.at_s, course.end_s)))
-    starts = [frame.at_s for frame in found]
-    carried: list[dict[Link, int]] = [defaultdict(int) for _ in found]
+    sequence.append(msgspec.structs.replace(now, until_s=max(now.at_s, course.end_s)))
+    starts = [frame.at_s for frame in sequence]
+    carried: list[dict[Link, int]] = [defaultdict(int) for _ in sequence]
     for at_s, link, size_bytes in course.transfers:
         carried[max(0, bisect_right(starts, at_s) - 1)][link] += size_bytes
-    return [msgspec.structs.replace(frame, carried=dict(own)) for frame, own in zip(found, carried, strict=True)]
+    return [msgspec.structs.replace(frame, carried=dict(own)) for frame, own in zip(sequence, carried, strict=True)]
 
 
 def _when(event: Move | TreeChange) -> float:
@@ -89,7 +89,7 @@ def _when(event: Move | TreeChange) -> float:
 
 
 def _after(frame: Frame, events: Sequence[Move | TreeChange], at_s: float) -> Frame:
-    """The frame that begins with these events."""
+    """Return the frame that begins with the given events."""
     placement, inputs, moved = dict(frame.placement), frame.inputs, []
     for event in events:
         if isinstance(event, Move):
@@ -97,9 +97,9 @@ def _after(frame: Frame, events: Sequence[Move | TreeChange], at_s: float) -> Fr
             moved.append(event.node)
         else:
             operators = event.operators
-            others = [name for name in placement if name in event.inputs or f"source@{placement[name]}" == name]
+            remaining = [name for name in placement if name in event.inputs or f"source@{placement[name]}" == name]
             moved += [name for name in operators if name not in placement]
-            placement = {name: placement[name] for name in others} | operators
+            placement = {name: placement[name] for name in remaining} | operators
             inputs = event.inputs
     moved = [name for name in dict.fromkeys(moved) if name in placement]
     changes = sum(isinstance(event, TreeChange) for event in events)
@@ -107,7 +107,9 @@ def _after(frame: Frame, events: Sequence[Move | TreeChange], at_s: float) -> Fr
 
 
 def choose(found: Sequence[Frame], most: int = FRAMES) -> list[Frame]:
-    """At most ``most`` of them, evenly, the first and the last included; what moved since the one before is marked."""
+    """Return at most ``most`` evenly spread frames, with the first and last. Moves since the previous one are
+    marked.
+    """
     chosen = [found[0]]
     for before, now in itertools.pairwise(spread_out(len(found), most)):
         since = found[before + 1 : now + 1]
@@ -118,7 +120,7 @@ def choose(found: Sequence[Frame], most: int = FRAMES) -> list[Frame]:
 
 
 def short_names(operators: Sequence[str]) -> dict[str, str]:
-    """What stands in an operator's dot: its number, where all are named alike, or else its place among them."""
+    """Return the label of every operator: the number in the name if the names are alike, else the position."""
     split = [re.fullmatch(r"(\D*)(\d{1,3})", name) for name in operators]
     if all(split) and len({match[1] for match in split if match}) == 1:
         return {name: match[2] for name, match in zip(operators, split, strict=True) if match}
@@ -126,7 +128,7 @@ def short_names(operators: Sequence[str]) -> dict[str, str]:
 
 
 def time_text(at_s: float, end_s: float) -> str:
-    """An emulated time, in minutes where the whole took long."""
+    """Return an emulated time as text, in minutes if the whole placement took long."""
     return f"{seconds(at_s / 60)} min" if end_s > SHORT_S else f"{seconds(at_s)} s"
 
 
@@ -134,7 +136,7 @@ def time_text(at_s: float, end_s: float) -> str:
 
 
 class Drawing:
-    """Draws ``shown``, frames of one placement, all to the same scale."""
+    """Drawings of one placement's frames ``shown``, at the same scale."""
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class Drawing:
         tints: Mapping[str, str],
     ) -> None:
         self.course, self.shown, self.tints = course, shown, tints
-        if course.changed:  # an operator is told by its row in the strip
+        if course.changed:  # an operator has the number of its row in the strip
             rows = {life.node: f"{life.row + 1}" for life in lives(course)}
             self.operators, self.short = list(rows), rows
             self.dots = {name: COLOURS[(int(row) - 1) % len(COLOURS)] for name, row in rows.items()}
@@ -163,13 +165,13 @@ class Drawing:
         self.at = {host: self._place(i) for i, host in enumerate(self.hosts)}
 
     def _place(self, number: int) -> tuple[float, float, float, float]:
-        """x, y, and the direction outwards; the client is at the bottom, where the tree has its root."""
+        """Return x, y and the outward direction of a host. The client is at the bottom, as the tree's root."""
         angle = math.pi / 2 + 2 * math.pi * number / len(self.hosts)
         out_x, out_y = math.cos(angle), math.sin(angle)
         return self.side / 2 + self.radius * out_x, self.side / 2 + self.radius * out_y, out_x, out_y
 
     def svg(self, frame: Frame) -> Markup:
-        """One frame; what links carried is told by their width, of the busiest one in the frame."""
+        """Return the drawing of one frame. An edge's width shows its bytes relative to the frame's busiest link."""
         here: dict[str, list[str]] = {}
         for node in self.operators:
             if node in frame.placement:
@@ -201,12 +203,11 @@ class Drawing:
             if link[0] in self.at and link[1] in self.at and size_bytes:
                 width = 0.8 + 6.2 * size_bytes / busiest
                 path, head = self._curve(link, head=4.5 + width * 0.9)
-                told = f"{link.text}: {format_size(size_bytes)}"
-                yield {"told": told, "width": width, "path": path, "head": head, "other": link.via != NET}
+                text = f"{link.text}: {format_size(size_bytes)}"
+                yield {"told": text, "width": width, "path": path, "head": head, "other": link.via != NET}
 
     def _curve(self, link: Link, head: float = 0.0) -> tuple[str, str]:
-        """A bow that passes those in the other direction, and over another network, and a triangle on it that tells the
-        direction."""
+        """Return a link's path, and a triangle for the direction. Bows keep directions and networks apart."""
         (x0, y0, *_), (x2, y2, *_) = self.at[link.source], self.at[link.target]
         bow = 0.13 if link.via == NET else 0.26
         x1, y1 = (x0 + x2) / 2 - (y2 - y0) * bow, (y0 + y2) / 2 + (x2 - x0) * bow
@@ -226,12 +227,12 @@ class Drawing:
         x, y, *_ = self.at[host]
         text, width = self._box(host)
         tint, client = self.tints.get(host, CLIENT_COLOUR), host == self.course.client
-        hit = any(one.host == host and one.during(frame.at_s, frame.until_s) for one in self.course.befell)
+        hit = any(event.host == host and event.during(frame.at_s, frame.until_s) for event in self.course.befell)
         drawn = {"name": host, "label": text, "x": x, "y": y, "width": width, "tint": tint, "ink": readable_on(tint)}
         return drawn | {"client": client, "small": self.crowded and not busy and not client, "hit": hit}
 
     def _dots(self, host: str, nodes: Sequence[str], frame: Frame) -> Iterator[dict[str, Any]]:
-        """A host's operators outside the circle, in rows across the direction outwards; of very many, their number."""
+        """Yield dots of a host's operators in rows outside the circle, or one dot with the number of very many."""
         x, y, out_x, out_y = self.at[host]
         width = self._box(host)[1]
         first = width / 2 * abs(out_x) + _BOX_H / 2 * abs(out_y) + DOT + 2.5
@@ -249,11 +250,11 @@ class Drawing:
             yield place | {"told": f"{node} at {host}", "moved": node in frame.moved, "label": self.short[node]}
 
     def caption(self, frame: Frame) -> str:
-        """When, and what had moved, or how often the tree had changed."""
+        """Return a frame's time span, and the operators that had moved or the number of tree changes."""
         begins, ends = (time_text(at_s, self.course.end_s) for at_s in (frame.at_s, frame.until_s))
         if frame.changes:
-            told = "another tree" if frame.changes == 1 else f"the tree changed {frame.changes} times"
-            return f"{begins.split()[0]} to {ends}: {told}"
+            text = "another tree" if frame.changes == 1 else f"the tree changed {frame.changes} times"
+            return f"{begins.split()[0]} to {ends}: {text}"
         if not frame.moved:
             return f"start, until {ends}"
         named = [f"{node} → {frame.placement[node]}" for node in frame.moved[:3]]
@@ -262,34 +263,34 @@ class Drawing:
 
 
 def drawings(course: Course, hosts: Sequence[str], tints: Mapping[str, str]) -> Markup:
-    """The frames of a placement beside each other, with a key to the operators."""
-    found = frames(course)
-    chosen = choose(found)
-    made = Drawing(course, chosen, hosts, tints)
-    hint = f"{len(chosen)} of {len(found)} placements. " if len(chosen) < len(found) else ""
+    """Return the frames of a placement side by side, with a key to the operators."""
+    course_frames = frames(course)
+    chosen = choose(course_frames)
+    drawing = Drawing(course, chosen, hosts, tints)
+    hint = f"{len(chosen)} of {len(course_frames)} placements. " if len(chosen) < len(course_frames) else ""
     hint += _dashes([course])
-    return _beside(made, [(made.svg(frame), made.caption(frame)) for frame in chosen], hint)
+    return _beside(drawing, [(drawing.svg(frame), drawing.caption(frame)) for frame in chosen], hint)
 
 
 def still(courses: Sequence[Course], hosts: Sequence[str], tints: Mapping[str, str]) -> Markup:
-    """Placements that nothing moved, beside each other."""
-    made = [Drawing(course, frames(course), hosts, tints) for course in courses]
+    """Return placements without moves side by side."""
+    circles = [Drawing(course, frames(course), hosts, tints) for course in courses]
     figures = [
-        (one.svg(frame), f"{course.name}, all {time_text(course.end_s, course.end_s)}")
-        for one, course in zip(made, courses, strict=True)
-        for frame in one.shown
+        (circle.svg(frame), f"{course.name}, all {time_text(course.end_s, course.end_s)}")
+        for circle, course in zip(circles, courses, strict=True)
+        for frame in circle.shown
     ]
-    return _beside(made[0], figures, _dashes(courses))
+    return _beside(circles[0], figures, _dashes(courses))
 
 
 def _dashes(courses: Sequence[Course]) -> str:
-    """What dashed edges are, if there are any."""
-    others = sorted({link.via for course in courses for _, link, _ in course.transfers} - {NET})
-    return f"Dashed: over {' or '.join(others)}." if others else ""
+    """Return the explanation of dashed edges. Empty if there are none."""
+    networks = sorted({link.via for course in courses for _, link, _ in course.transfers} - {NET})
+    return f"Dashed: over {' or '.join(networks)}." if networks else ""
 
 
 def _beside(made: Drawing, figures: Sequence[tuple[Markup, str]], hint: str = "") -> Markup:
-    """With a key: which dot is which operator; of very many, or where the tree changes, dots tell when pointed at."""
+    """Return figures side by side, with a key to the operators, unless there are very many or the tree changes."""
     keyed = not made.course.changed and len(made.operators) <= NAMED
     short = made.short.items() if keyed else ()
     key = [(made.dots[name], name if name.endswith(text) else f"{text} {name}") for name, text in short]
@@ -302,8 +303,10 @@ _LEFT, _WIDE, _ROW_H = 76.0, 960.0, 22.0
 
 
 def strip(course: Course, tints: Mapping[str, str]) -> Markup:
-    """One row an operator, coloured by its host; gaps are moves. A line where the tree changes, and where a scenario
-    begins and ends."""
+    """Return a strip with a row for each operator, coloured by host. Gaps are moves.
+
+    Lines mark changes of the tree, and begin and end of a scenario.
+    """
     drawn = timeline(course)
     end_s = drawn.end_s
     scale, unit_s = (_WIDE - _LEFT - 12) / end_s, 60 if end_s > SHORT_S else 1
@@ -344,7 +347,7 @@ def strip(course: Course, tints: Mapping[str, str]) -> Markup:
 
 
 def ticks(end: float) -> list[float]:
-    """Round numbers from 0 to ``end``, some six of them."""
+    """Return about six round numbers from 0 to ``end``."""
     if not (end > 0 and math.isfinite(end)):
         return [0.0]
     rough = end / 6

@@ -1,7 +1,7 @@
-"""One HTML page about any number of run folders and sweeps, which needs nothing but itself.
+"""Self-contained HTML page about any number of run folders and sweeps.
 
-A folder is told by what it holds: ``run.toml`` (a run), ``sweep.toml`` (a sweep), ``comparison.json`` (simulation
-against emulation, which a run's or sweep's folder may hold as well).
+Files determine a folder's kind: ``run.toml`` (a run), ``sweep.toml`` (a sweep), ``comparison.json`` (simulation against
+emulation). A folder of a run or sweep may also hold a comparison.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from thalweg.middleware.files.writing import whole
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What became of it; with ``--json`` it is printed so."""
+    """Result of ``thalweg report``, as printed with ``--json``."""
 
     report: str
     size_bytes: int
     runs: list[RunSummary]
     sweeps: list[dict[str, Any]]
     comparisons: list[dict[str, Any]]
-    left_out: int  # pictures, for want of room
+    left_out: int  # pictures without room
 
 
 class Folders(msgspec.Struct, frozen=True):
-    """The folders by what they hold, each once, in the order given."""
+    """Folders by kind, each once, in the order given."""
 
     runs: dict[Path, RunInfo]
     sweeps: list[Path]
@@ -52,7 +52,7 @@ class Folders(msgspec.Struct, frozen=True):
 
 
 def look(folders: Sequence[Path]) -> Folders:
-    """What the folders hold; UsageError naming the first that is none of these, or is damaged."""
+    """Return the folders by kind. Raise UsageError for the first folder of no known kind, and for a damaged folder."""
     runs: list[Path] = []
     sweeps: list[Path] = []
     compared: dict[Path, Comparison] = {}
@@ -74,7 +74,7 @@ def look(folders: Sequence[Path]) -> Folders:
 
 
 def check_out(out: Path) -> Path:
-    """``out`` itself, or UsageError when a file cannot be written there."""
+    """Return ``out`` unchanged. Raise UsageError if no file can be written there."""
     if out.is_dir():
         raise UsageError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
     near = next(path for path in (out.parent, *out.parent.parents) if path.exists())
@@ -84,72 +84,72 @@ def check_out(out: Path) -> Path:
 
 
 def write_report(folders: Sequence[Path], out: Path, tell: Tell = lambda what, done, total: None) -> Report:
-    """Put the page together and write it to ``out``, whole or not at all.
+    """Make the page and write it to ``out``, whole or not at all.
 
-    Raises UsageError for a folder that is neither run nor sweep, for damaged records, and for an ``out`` that cannot
-    be written; then nothing is written.
+    Raises UsageError for a folder of no known kind, for damaged records, and if ``out`` cannot be written. Then nothing
+    is written.
     """
     check_out(out)
-    found = look(folders)
-    total = len(found.runs) + len(found.sweeps)
+    contents = look(folders)
+    total = len(contents.runs) + len(contents.sweeps)
     summaries: list[RunSummary] = []
-    told: list[Told] = []
-    for folder, info in found.runs.items():
-        tell("reading the runs", len(summaries), len(found.runs))
-        one, more = _read(folder, info)
-        summaries.append(one)
-        told.append(more)
+    records: list[Told] = []
+    for folder, info in contents.runs.items():
+        tell("reading the runs", len(summaries), len(contents.runs))
+        summary, more = _read(folder, info)
+        summaries.append(summary)
+        records.append(more)
     figures: dict[Path, FigureData[Any]] = {}
-    for folder in found.sweeps:
-        tell("reading the sweeps", len(figures), len(found.sweeps))
+    for folder in contents.sweeps:
+        tell("reading the sweeps", len(figures), len(contents.sweeps))
         figures[folder] = report_sweep.figures_of(folder)
     room = Room()
     sweeps, runs = [], []
     for i, (folder, data) in enumerate(figures.items()):
         tell("drawing", i, total)
         sweeps.append((folder.resolve().name, report_sweep.sweep_section(folder, data, room)))
-    for i, (folder, info) in enumerate(found.runs.items()):
+    for i, (folder, info) in enumerate(contents.runs.items()):
         tell("drawing", len(figures) + i, total)
-        # the rest of the room is shared evenly, so that the first run does not take it all
-        own = Room(room.left_bytes // (len(found.runs) - i))
-        given = own.left_bytes
-        runs.append((folder.resolve().name, run_section(folder, info, summaries[i], told[i], own)))
-        room.left_bytes -= given - own.left_bytes
+        # the remaining room is shared evenly, so that the first run does not take all of it
+        own = Room(room.left_bytes // (len(contents.runs) - i))
+        granted_bytes = own.left_bytes
+        runs.append((folder.resolve().name, run_section(folder, info, summaries[i], records[i], own)))
+        room.left_bytes -= granted_bytes - own.left_bytes
         room.left_out += own.left_out
     text = render(
         "report.html",
-        title=_title(found),
+        title=_title(contents),
         made=f"Made by thalweg {version('thalweg')} on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC.",
-        compared=_compared_runs(found.runs, summaries) if len(summaries) > 1 else None,
+        compared=_compared_runs(contents.runs, summaries) if len(summaries) > 1 else None,
         sweeps=sweeps,
         runs=runs,
-        comparisons=[_comparison(folder, one) for folder, one in found.comparisons.items()],
+        comparisons=[_comparison(folder, comparison) for folder, comparison in contents.comparisons.items()],
     )
     return Report(
         report=str(out),
         size_bytes=_write(out, text),
         runs=summaries,
         sweeps=[_told(folder, data) for folder, data in figures.items()],
-        comparisons=[_told(folder, one) for folder, one in found.comparisons.items()],
+        comparisons=[_told(folder, comparison) for folder, comparison in contents.comparisons.items()],
         left_out=room.left_out,
     )
 
 
 def _read(folder: Path, info: RunInfo) -> tuple[RunSummary, Told]:
-    """Return a run's figures and the page's further records; UsageError names a damaged log."""
+    """Return a run's figures and the further records for the page. Raise UsageError for a damaged log."""
     with reading_log(folder):
         return summarize_run(folder), read_run(folder, info)
 
 
 def _write(out: Path, text: str) -> int:
-    data = text.encode("utf-8", "replace")  # a path may hold bytes that are no text
+    data = text.encode("utf-8", "replace")  # a path may have bytes that are no text
     with whole(out, "choose another", error=UsageError, option="--out") as part:
         out.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)
     return len(data)
 
 
-# --- the parts about all of them --------------------------------------------------------------------
+# --- parts about several folders --------------------------------------------------------------------
 
 
 def _title(found: Folders) -> str:
@@ -157,11 +157,11 @@ def _title(found: Folders) -> str:
     if len(set(folders)) == 1:
         return f"Thalweg: {folders[0].resolve().name}"
     counts = ((len(found.runs), "run"), (len(found.sweeps), "sweep"), (len(found.comparisons), "comparison"))
-    return "Thalweg: " + ", ".join(counted(number, what) for number, what in counts if number)
+    return "Thalweg: " + ", ".join(counted(number, noun) for number, noun in counts if number)
 
 
 def _compared_runs(runs: Mapping[Path, RunInfo], summaries: Sequence[RunSummary]) -> dict[str, Any]:
-    """What the runs say together, then every run's mean under every placement."""
+    """Return the aggregate of the runs, and a table of every run's mean under every placement."""
     names = list(dict.fromkeys(name for summary in summaries for name in summary.placements))
     rows = []
     for i, (folder, summary) in enumerate(zip(runs, summaries, strict=True), 1):
@@ -181,7 +181,7 @@ def _compared_runs(runs: Mapping[Path, RunInfo], summaries: Sequence[RunSummary]
 
 
 def _differ(infos: Sequence[RunInfo]) -> str:
-    """A warning where the runs are not of one kind, so that means over them say little."""
+    """Return a warning if the runs differ in kind, so that means over the runs say little."""
     of: dict[str, Callable[[RunInfo], object]] = {
         "testbed": lambda info: info.testbed,
         "images": lambda info: info.images,
@@ -194,9 +194,9 @@ def _differ(infos: Sequence[RunInfo]) -> str:
 
 
 def _comparison(folder: Path, comparison: Comparison) -> dict[str, Any]:
-    """Why it does not hold, first; then the table that ``thalweg compare`` prints."""
-    each = f", the median of {comparison.repeats} runs" if comparison.repeats > 1 else ""
-    caption = f"Mean time between {comparison.item}s, emulated seconds; ratio: simulated by emulated{each}"
+    """Return a comparison for the page: the reasons why it does not hold, and the table of ``thalweg compare``."""
+    repeated = f", the median of {comparison.repeats} runs" if comparison.repeats > 1 else ""
+    caption = f"Mean time between {comparison.item}s, emulated seconds; ratio: simulated by emulated{repeated}"
     return {
         "folder": folder,
         "wrong": beyond(comparison),

@@ -1,4 +1,4 @@
-"""A run's part of a report: its figures, plots, placements over time, link proofs, moves, pictures, configuration."""
+"""Part of a report about one run: figures, plots, placements over time, link proofs, moves, pictures, configuration."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from thalweg.middleware.errors import OperatorError, UsageError, one_line
 from thalweg.middleware.files.reading import MAX_JSON_BYTES, read_bounded
 from thalweg.middleware.network.view import NET, Link
 
-PICTURES = 6  # composites shown of a placement
-PICTURE_PIXELS = 176  # their larger side
+PICTURES = 6  # composites shown for a placement
+PICTURE_PIXELS = 176  # larger side of a composite
 SHEET_PIXELS = 900
-PIXELS_BYTES = 64 * 1024 * 1024  # of a picture that is shown
-LISTED = 60  # moves of a placement; of more the first are listed
-UNFOLDED = 15  # of more, the list is folded
-MATRIX = 40  # hosts; of more, only the links that are furthest off are listed
+PIXELS_BYTES = 64 * 1024 * 1024  # largest picture that is shown
+LISTED = 60  # moves of a placement that are listed, the first ones
+UNFOLDED = 15  # a longer list is folded
+MATRIX = 40  # hosts; with more hosts, only the links with the largest errors are listed
 WORST = 20
 STEPS = ((0.01, "up to 1 %"), (0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (float("inf"), "more"))
 ALTS = {
@@ -59,7 +59,7 @@ ALTS_OF = {"links": "Bandwidth of the busiest links under", "graph": "The datafl
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a link was asked and what it delivered before the run, in bit/s on the wire."""
+    """Asked and delivered rate of a link before the run, in bit/s on the wire."""
 
     asked_bps: float
     delivered_bps: float
@@ -70,13 +70,13 @@ class Proof(msgspec.Struct, frozen=True):
 
     @property
     def tint(self) -> str:
-        """The class of its cell: by how large the error is, or too slow to be proved."""
+        """CSS class of the proof's cell: step of the error, or ``slow`` for a rate too low to be proved."""
         step = next(i for i, (limit, _) in enumerate(STEPS) if (self.error or 0.0) <= limit)
         return "slow" if self.asked_bps < PROOF_FLOOR_BPS else f"e{step}"
 
     @property
     def mbits(self) -> tuple[str, str]:
-        """Both in Mbit/s."""
+        """Asked and delivered rate as text, in Mbit/s."""
         return f"{self.asked_bps / 1e6:.3g}", f"{self.delivered_bps / 1e6:.3g}"
 
 
@@ -84,7 +84,7 @@ Told = tuple[dict[str, Course], dict[Link, Proof]]
 
 
 def read_run(folder: Path, info: RunInfo) -> Told:
-    """What the page needs of a run's records besides its summary; UsageError when the event log is damaged."""
+    """Return a run's courses and proofs for the page. Raise UsageError if the event log is damaged."""
     proofs = {
         Link(row.host, row.peer, row.detail.via or NET): Proof(row.detail.asked_bps, row.value or 0.0)
         for row in read_log(folder, "proof")
@@ -94,7 +94,7 @@ def read_run(folder: Path, info: RunInfo) -> Told:
 
 
 def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, room: Room) -> Markup:
-    """Everything about one run. Pictures that find no ``room`` are left out, and the page says so."""
+    """Return the section about one run. Pictures that find no ``room`` are left out, and the page says so."""
     left_out = room.left_out
     courses, proofs = told
     tints = host_colours(courses.values(), info.hosts)
@@ -140,7 +140,7 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
 def _head(folder: Path, info: RunInfo) -> list[tuple[str, object]]:
     config = info.config
     servers = config.get("servers")
-    what = f"{info.images} {info.item}s" + (f" from {servers} servers" if servers is not None else "")
+    amount = f"{info.images} {info.item}s" + (f" from {servers} servers" if servers is not None else "")
     scale = f", {info.time_scale:g} emulated seconds a second" if info.time_scale != 1 else ""
     mean = config.get("link_mean_bps")
     chosen = [
@@ -153,7 +153,7 @@ def _head(folder: Path, info: RunInfo) -> list[tuple[str, object]]:
         ("started", info.started),
         ("folder", folder),
         ("testbed", f"{info.testbed}{scale}"),
-        ("workload", f"{what}, seed {info.seed}"),
+        ("workload", f"{amount}, seed {info.seed}"),
         ("links", f"scaled to a mean of {format_rate(mean)}" if isinstance(mean, int | float) and mean > 0 else ""),
         ("placements", ", ".join(info.placements)),
         ("options", ", ".join(chosen)),
@@ -170,16 +170,18 @@ def _notes(folder: Path, info: RunInfo, summary: RunSummary) -> Iterator[str]:
 
 
 def _proofs(proofs: Mapping[Link, Proof], summary: RunSummary) -> dict[str, Any]:
-    """Of very many links those that were furthest off, or else all of them, by their ends; those of further networks
-    in a list."""
+    """Return a matrix of the proofs of the shared network, and a list of the worst links of further networks.
+
+    With more than ``MATRIX`` hosts, only the worst of all links are listed.
+    """
     shared = {link: proof for link, proof in proofs.items() if link.via == NET}
     hosts = sorted({host for link in shared for host in link}, key=natural)
-    listed = proofs if len(hosts) > MATRIX else {link: one for link, one in proofs.items() if link.via != NET}
+    listed = proofs if len(hosts) > MATRIX else {link: proof for link, proof in proofs.items() if link.via != NET}
     known = [(link, proof) for link, proof in listed.items() if proof.asked_bps >= PROOF_FLOOR_BPS]
     furthest = sorted(known, key=lambda item: -(item[1].error or 0.0))[:WORST]
     rows = [(link.text, *proof.mbits, f"{proof.error or 0.0:.1%}") for link, proof in furthest]
-    which = "" if len(hosts) > MATRIX else " of further networks"
-    caption = f"The {len(furthest)} of {len(listed)} links{which} that were furthest off (wire rates)"
+    scope = "" if len(hosts) > MATRIX else " of further networks"
+    caption = f"The {len(furthest)} of {len(listed)} links{scope} that were furthest off (wire rates)"
     heads = ("link", "asked Mbit/s", "delivered Mbit/s", "error")
     return {
         "line": links_line(summary),
@@ -200,7 +202,7 @@ def _listed(
     listing: Callable[[str, Sequence[Any]], Table],
     names: tuple[str, str],
 ) -> list[dict[str, Any]]:
-    """Tables of what each placement did; ``names``: what they tell, and what a row is."""
+    """Return tables with the events of each placement. ``names``: title of a table, and noun for its rows."""
     lists = []
     for label in summary.placements:
         if label in courses and (own := of(courses[label])):
@@ -215,11 +217,11 @@ def _listed(
 
 @contextmanager
 def drawn_plots(folder: Path, info: RunInfo) -> Iterator[list[Path]]:
-    """The run's plots: those that ``analyze`` left, unless the records are newer, or else drawn elsewhere for now."""
-    there = sorted((folder / PLOTS).glob("*.png"))
+    """Yield the files of the run's plots: plots of ``analyze``, or temporary ones if the records are newer."""
+    existing = sorted((folder / PLOTS).glob("*.png"))
     events = folder / EVENTS
-    if there and min(path.stat().st_mtime for path in there) >= events.stat().st_mtime:
-        yield sorted(there, key=_plot_order)
+    if existing and min(path.stat().st_mtime for path in existing) >= events.stat().st_mtime:
+        yield sorted(existing, key=_plot_order)
         return
     with tempfile.TemporaryDirectory(prefix="thalweg-report-") as name:
         here = Path(name)
@@ -244,41 +246,41 @@ def _plot_order(path: Path) -> tuple[int, str]:
 
 
 def _overview(folder: Path) -> Iterator[tuple[bytes, str, str]]:
-    """Of sites and composite, where there is one."""
+    """Yield the picture of sites and composite, if the run has one."""
     path = folder / IMAGES / "sheet.png"
     if path.is_file():
         yield scaled_jpeg(path, SHEET_PIXELS), "Some sites' images and the composite, for the first few images", ""
 
 
 def _composites(folder: Path, label: str) -> Iterator[tuple[bytes, str, str]]:
-    """Some composites of a placement."""
+    """Yield some composites of a placement."""
     where = folder / IMAGES / label.replace("/", "_").replace(":", "_")
-    there = sorted(where.glob("*.png"), key=lambda path: natural(path.stem))
-    for path in (there[i] for i in spread_out(len(there), PICTURES)):
+    files = sorted(where.glob("*.png"), key=lambda path: natural(path.stem))
+    for path in (files[i] for i in spread_out(len(files), PICTURES)):
         number = path.stem.lstrip("0") or "0"
         yield scaled_jpeg(path, PICTURE_PIXELS), f"Composite {number} under {label}", f"image {number}"
 
 
 def _fitting(room: Room, kind: str, pictures: Iterable[tuple[bytes, str, str]]) -> Iterator[Picture]:
-    """Those of the pictures (data, what they show, caption) that find room."""
+    """Yield the pictures that find room, from pictures as (data, description, caption)."""
     for data, alt, caption in pictures:
         if room.take(data):
             yield Picture(data, kind, alt, caption)
 
 
 def _checked(path: Path, then: str) -> NDArray[Any]:
-    """The pixels of a picture of a run folder, which may be anybody's; UsageError for one that is damaged, or huge."""
+    """Return the pixels of a run folder's picture, which may be anybody's. Raise UsageError if damaged or huge."""
     from thalweg.operators.folder import read_image
 
     try:
         return read_image(path, PIXELS_BYTES)
     except OperatorError as error:
-        what = one_line(error).partition(";")[0]  # without advice on sources
-        raise UsageError(f"{path} is damaged or too large ({what}); remove it, and {then}") from None
+        problem = one_line(error).partition(";")[0]  # without the advice, which concerns sources
+        raise UsageError(f"{path} is damaged or too large ({problem}); remove it, and {then}") from None
 
 
 def scaled_jpeg(path: Path, pixels: int) -> bytes:
-    """A picture no larger than ``pixels``; one band in the colours that the overview has."""
+    """Return a picture as JPEG, no larger than ``pixels``. A single band is coloured as in the overview."""
     from PIL import Image
 
     from thalweg.operators.pictures import colour

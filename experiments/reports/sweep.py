@@ -1,6 +1,6 @@
-"""A sweep's part of a report: the paper's figures, ours beside the published ones, with a verdict for each claim.
+"""Part of a report about a sweep: our figures beside the paper's published figures, with a verdict for each claim.
 
-What the figures are is in ``thalweg.experiments.papers``; this module only puts them on the page.
+``thalweg.experiments.papers`` makes the figures. This module only puts them on the page.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from thalweg.middleware.files.reading import read_bounded, reason
 
 
 def figures_of(folder: Path) -> FigureData[Any]:
-    """The figures of a sweep folder: those that were made last, or made now on Spark when these are of no use.
+    """Return the figures of a sweep folder.
 
-    They are when results came since, when they cannot be read, and when another version made them. Raises UsageError
-    where there are no results.
+    Saved figures are used unless results are newer, or the file is unreadable or of a different version. Otherwise
+    Spark makes the figures now. Raises UsageError if the folder has no results.
     """
-    made, parts = folder / FIGURES_JSON, list((folder / RESULTS).glob("*.parquet"))
-    if not parts and not made.is_file():
+    figures, parts = folder / FIGURES_JSON, list((folder / RESULTS).glob("*.parquet"))
+    if not parts and not figures.is_file():
         raise UsageError(f"{folder} has no results yet; run thalweg sweep --out {folder} first")
-    if made.is_file() and all(part.stat().st_mtime <= made.stat().st_mtime for part in parts):
+    if figures.is_file() and all(part.stat().st_mtime <= figures.stat().st_mtime for part in parts):
         try:
             return load_figures(folder)
         except UsageError:
-            if not parts:  # to make them from
+            if not parts:  # without results, new figures cannot be made
                 raise
     from thalweg.experiments.records.spark import session
 
@@ -46,7 +46,7 @@ def figures_of(folder: Path) -> FigureData[Any]:
 
 
 def pictures_of(data: FigureData[Any]) -> dict[tuple[str, str], bytes]:
-    """A PNG for each figure and name of pools that has anything to show."""
+    """Return a PNG for each figure and name of pools that has something to show."""
     drawn = {}
     with styled():
         for result in data.results:
@@ -59,7 +59,7 @@ def pictures_of(data: FigureData[Any]) -> dict[tuple[str, str], bytes]:
 
 
 def sweep_section(folder: Path, data: FigureData[Any], room: Room) -> Markup:
-    """Everything about one sweep: a part for each figure and name of pools."""
+    """Return the section about a sweep, with a part for each figure and name of pools."""
     pictures = pictures_of(data)
     concluded = [verdict for verdict in data.conclusions if verdict.verdict != "not tested"]
     file = folder / SWEEP_TOML
@@ -101,7 +101,7 @@ def _figure(result: FigureResult[Any, Any], png: bytes | None, room: Room) -> di
 
 
 def _verdicts(verdicts: Sequence[Verdict], name: Callable[[Verdict], str]) -> Iterator[dict[str, str]]:
-    for one in verdicts:
-        detail = one.detail if name(one) == one.text else f"{one.text} – {one.detail}" if one.detail else one.text
-        pools = "" if one.pools_holding is None else f"{one.pools_holding} of {one.pools}"
-        yield {"name": name(one), "how": one.how, "verdict": one.verdict, "detail": detail, "pools": pools}
+    for row in verdicts:
+        detail = row.detail if name(row) == row.text else f"{row.text} – {row.detail}" if row.detail else row.text
+        pools = "" if row.pools_holding is None else f"{row.pools_holding} of {row.pools}"
+        yield {"name": name(row), "how": row.how, "verdict": row.verdict, "detail": detail, "pools": pools}

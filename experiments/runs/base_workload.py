@@ -1,4 +1,4 @@
-"""What a workload is: what hosts work on in a run (see ``workload``)."""
+"""Base class of workloads (see ``workload``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thalweg.middleware.dataflow import Dataflow
 
 
 class Workload(ABC):
-    """The workload of a configuration. ``sized``: it can be simulated by the sizes of its partitions alone."""
+    """Workload of a configuration: the dataflow of a run. ``sized``: partition sizes are enough to simulate it."""
 
     sized: ClassVar[bool] = False
 
@@ -20,20 +20,23 @@ class Workload(ABC):
 
     @abstractmethod
     def dataflow(self) -> Dataflow:
-        """Sources at servers, and sinks at the client; UsageError for options that do not do."""
+        """Return a dataflow with sources at servers and sinks at the client.
+
+        Raise UsageError for unsuitable options.
+        """
 
     def reference(self) -> Dataflow:
-        """The same for a single process, which need not take its time."""
+        """Return the dataflow for a single process, which may compute faster."""
         return self.dataflow()
 
     def available(self) -> tuple[int, list[str]]:
-        """How many partitions every source can give, at most those asked for, and notes."""
+        """Return the number of partitions that every source can give, at most the number asked for, and notes."""
         return self.config.images, []
 
     def data_roots(self, dataflow: Dataflow) -> list[Path]:
-        """The folders that hosts are to read."""
+        """Return the folders that hosts must be able to read."""
         return []
 
     def write_sheet(self, folder: Path, images: int) -> Path | None:
-        """A picture of what was done, if there is one, in the run folder."""
+        """Write a picture of the results to the run folder. Return its path, or None without a picture."""
         return None

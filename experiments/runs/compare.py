@@ -1,10 +1,10 @@
-"""Simulation against emulation: the same runs, in virtual time and on network namespaces.
+"""Comparison of simulation and emulation: the same runs in virtual time and on network namespaces.
 
-Every seed has a folder of run folders: ``sim``, and of every placement ``netns-PLACEMENT`` (of several
-``netns-PLACEMENT-1``, …). A placement is emulated on hosts of its own, because hosts remember what they have measured,
-and in virtual time they are always of its own. Beside the seeds' folders is ``comparison.json``, which
-``thalweg report`` shows. A run of processes is never twice the same, so it can be repeated: compared is the median,
-and how far those differ from each other is told as well.
+Every seed has a folder of run folders: ``sim``, and for every placement ``netns-PLACEMENT`` (with repeats
+``netns-PLACEMENT-1``, …). Each emulated placement has hosts of its own, because hosts remember measurements. In virtual
+time placements always have hosts of their own. ``comparison.json`` is beside the seeds' folders, and ``thalweg report``
+shows it. Runs of processes differ from each other, so they can be repeated. Then the median is compared, and the spread
+is reported too.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ def compare(
     limit: float = CLOSE,
     repeats: int = 1,
 ) -> Comparison:
-    """Run ``config`` with every seed on either of the ``sides``; what is done is in ``folder`` after each seed.
+    """Run ``config`` with every seed on both ``sides``, and return the comparison, which is saved after each seed.
 
-    Raises UsageError before anything is run for what cannot be compared, and whatever the runs raise.
+    Raises UsageError before the first run if the comparison is impossible. Errors of the runs are raised too.
     """
     check(config, seeds, limit, repeats)
     fresh = prepare_folder(folder)
     rows: list[Row] = []
     notes, wrong = _busy(), list[str]()
     for seed in seeds:
-        one = msgspec.structs.replace(config, seed=seed)
+        seeded = msgspec.structs.replace(config, seed=seed)
         try:
-            ran = _run(one, folder / f"seed-{seed}", tell, repeats, sides)
+            ran = _run(seeded, folder / f"seed-{seed}", tell, repeats, sides)
         except UsageError:
-            if not rows:  # refused before anything ran: nothing is left of it
+            if not rows:  # refused before the first run: nothing is left
                 empty_folder(folder, remove=fresh)
             raise
         summaries = {outcome.folder: summarize_run(outcome.folder) for outcomes in ran.values() for outcome in outcomes}
         wrong += [line for summary in summaries.values() for line in failures(summary)]
         rows += [_row(label, seed, outcomes, summaries) for label, outcomes in ran.items()]
         item = next(iter(summaries.values())).item
-        made = _made(config, rows, notes, wrong, limit, repeats, item)
+        comparison = _made(config, rows, notes, wrong, limit, repeats, item)
         with whole(folder / COMPARISON, "choose another --out") as part:
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
-    return made
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(comparison)) + b"\n")
+    return comparison
 
 
 def check(config: RunConfig, seeds: Sequence[int], limit: float, repeats: int) -> None:
-    """Raise UsageError for a comparison that cannot be made, CapabilityError on another system than Linux."""
+    """Raise UsageError for an impossible comparison, and CapabilityError if the system is not Linux."""
     check_linux(NEEDS["netns"])
     make_strategies(msgspec.structs.replace(config, testbed="netns").check())
     if not seeds:
@@ -89,13 +89,13 @@ def check(config: RunConfig, seeds: Sequence[int], limit: float, repeats: int) -
 
 
 def _run(config: RunConfig, folder: Path, tell: Tell, repeats: int, sides: Sides) -> dict[str, list[Outcome]]:
-    """Of every placement the simulated run, and the emulated ones."""
+    """Return the outcomes by placement: the simulated run first, then the emulated runs."""
     simulate, emulate = sides
 
     def side(execute: Execute, testbed: str, name: str, changes: Mapping[str, Any]) -> Outcome:
-        one = msgspec.structs.replace(config, testbed=testbed, **changes)
+        changed = msgspec.structs.replace(config, testbed=testbed, **changes)
         where = f"seed {config.seed}, {testbed}: "
-        return execute(one, folder / name, lambda what, done, total: tell(where + what, done, total))
+        return execute(changed, folder / name, lambda what, done, total: tell(where + what, done, total))
 
     simulated = side(simulate, "sim", "sim", {})
     ran: dict[str, list[Outcome]] = {}
@@ -103,23 +103,23 @@ def _run(config: RunConfig, folder: Path, tell: Tell, repeats: int, sides: Sides
         name = f"netns-{file_name(label)}"
         names = [f"{name}-{i + 1}" for i in range(repeats)] if repeats > 1 else [name]
         alone = _alone(label)
-        ran[label] = [simulated, *(side(emulate, "netns", each, alone) for each in names)]
+        ran[label] = [simulated, *(side(emulate, "netns", run_name, alone) for run_name in names)]
     return ran
 
 
 def _alone(label: str) -> dict[str, Any]:
-    """What of a run's options changes when it has this placement alone: those of others are not taken then."""
+    """Return the changes to a run's options for this placement alone: options of moves that it lacks are removed."""
     kind = MOVING.get(label)
-    others = [name for name in OF_MOVES if kind is None or name not in kind.__struct_fields__]
-    return {"placements": (label,), **dict.fromkeys(others)}
+    foreign = [name for name in OF_MOVES if kind is None or name not in kind.__struct_fields__]
+    return {"placements": (label,), **dict.fromkeys(foreign)}
 
 
 def _row(label: str, seed: int, outcomes: Sequence[Outcome], summaries: Mapping[Path, RunSummary]) -> Row:
-    """The simulated run first, then the emulated ones."""
+    """Return the row of a placement and seed. ``outcomes``: the simulated run first, then the emulated runs."""
     simulated, *emulated = [summaries[outcome.folder].placements[label] for outcome in outcomes]
-    each = [one.mean_interarrival_s for one in emulated]
-    known = [mean_s for mean_s in each if mean_s is not None]
-    emulated_s = median(known) if len(known) == len(each) else None
+    means = [run.mean_interarrival_s for run in emulated]
+    known = [mean_s for mean_s in means if mean_s is not None]
+    emulated_s = median(known) if len(known) == len(means) else None
     mean_s = simulated.mean_interarrival_s
     return Row(
         label,
@@ -127,23 +127,23 @@ def _row(label: str, seed: int, outcomes: Sequence[Outcome], summaries: Mapping[
         mean_s,
         emulated_s,
         mean_s / emulated_s if mean_s is not None and emulated_s else None,
-        emulated_each_s=each,
+        emulated_each_s=means,
         spread=max(known) / min(known) - 1 if len(known) > 1 else None,
         same_start=all(outcome.found.placed[label] == outcomes[0].found.placed[label] for outcome in outcomes),
         simulated_moves=simulated.relocations,
-        emulated_moves=[one.relocations for one in emulated],
+        emulated_moves=[run.relocations for run in emulated],
         queries={
-            sink: Query(_latency([own]), _latency([one.queries[sink] for one in emulated]))
+            sink: Query(_latency([own]), _latency([run.queries[sink] for run in emulated]))
             for sink, own in simulated.queries.items()
         },
     )
 
 
 def _latency(runs: Sequence[QuerySummary]) -> Latency:
-    """The medians of some runs; of a figure that one of them lacks none."""
+    """Return the medians of several runs. A figure that a run lacks is None."""
 
     def middle(each: Sequence[float | None]) -> float | None:
-        known = [one for one in each if one is not None]
+        known = [figure for figure in each if figure is not None]
         return median(known) if len(known) == len(each) else None
 
     return Latency(
@@ -156,9 +156,9 @@ def _latency(runs: Sequence[QuerySummary]) -> Latency:
 def _made(
     config: RunConfig, rows: list[Row], notes: list[str], wrong: list[str], limit: float, repeats: int, item: str
 ) -> Comparison:
-    given = {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
+    options = {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
     for name in ("testbed", "seed"):
-        del given[name]
+        del options[name]
     return Comparison(
         rows=list(rows),
         worst=furthest(rows),
@@ -166,14 +166,14 @@ def _made(
         repeats=repeats,
         notes=notes,
         failures=list(wrong),
-        config=given,
+        config=options,
         versions=versions(),
         item=item,
     )
 
 
 def _busy() -> list[str]:
-    """A note where other programs have the processors: emulated hosts then wait for them, simulated ones do not."""
+    """Return a note if the machine is busy. Emulated hosts then wait for processors, simulated hosts do not."""
     load = load_average()
     if load <= BUSY * (os.cpu_count() or 1):
         return []

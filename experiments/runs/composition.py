@@ -1,4 +1,4 @@
-"""The workload ``composition``: images of sites, combined by pixel selection in a tree of operators."""
+"""Workload ``composition``: images of sites, combined by pixel selection in a tree of operators."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from thalweg.middleware.errors import OperatorError, UsageError, nearest
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable
 from thalweg.operators import ImageFolderSource, contact_sheet
 
-SHOWN_SITES, SHOWN_IMAGES = 4, 3  # of a sheet
-STATEFUL = ("running", "thalweg.operators.array_join:ArrayJoin", "best-of-last")  # of MIXED, in turn, producers first
+SHOWN_SITES, SHOWN_IMAGES = 4, 3  # on a sheet
+STATEFUL = ("running", "thalweg.operators.array_join:ArrayJoin", "best-of-last")  # for MIXED, in turn, producers first
 
 
 class Composition(Workload):
-    """A tree whose sources give images, of a generator or of the user's."""
+    """Workload of a tree whose sources give images, either generated or from the user's folder."""
 
     sized = True
 
     def dataflow(self) -> Dataflow:
-        """One source a server, and operators; raises UsageError for an unknown tree or operator."""
+        """Return a dataflow with one source per server, and operators.
+
+        Raise UsageError for an unknown tree or operator.
+        """
         config = self.config
         servers = host_names(config.servers)
         builder = TREES.get(config.tree)
@@ -36,7 +39,7 @@ class Composition(Workload):
         pixel_bytes = (2 if config.dtype == "uint16" else 1) * config.bands
         params: dict[str, Any] = {"rule": config.rule, "bytes_per_pixel": pixel_bytes}
         if config.operator == "composite" and config.rule in ("max", "min") and changes_shapes(config):
-            params["fit"] = "nested"  # for all placements of the run: they are to give the same bytes
+            params["fit"] = "nested"  # for all placements of the run, so that all give the same bytes
         if config.pixel_s is not None:
             params["seconds_per_pixel"] = config.pixel_s
         if config.folder is not None:
@@ -73,7 +76,10 @@ class Composition(Workload):
         return Dataflow(tuple(nodes)).validate()
 
     def available(self) -> tuple[int, list[str]]:
-        """How many images every site can deliver; reads the user's images once. UsageError names a corrupt one."""
+        """Return the number of images that every site can deliver, and notes.
+
+        The user's images are read once. UsageError names a corrupt image.
+        """
         config = self.config
         if config.folder is None:
             return config.images, []
@@ -98,14 +104,16 @@ class Composition(Workload):
         return counts[least], [left_out] if counts[least] < most else []
 
     def data_roots(self, dataflow: Dataflow) -> list[Path]:
-        """The folders of the user's images, and where links there lead."""
+        """Return the folders of the user's images, and the folders to which links there lead."""
         codes = [dataflow.by_name[name].code for name in dataflow.sources]
         folders = [Path(code.params["folder"]) for code in codes if code is not None and code.use == "image_folder"]
         links = [path for folder in folders for path in folder.iterdir() if path.is_symlink() and path.is_file()]
         return [*folders, *sorted({link.resolve().parent for link in links})]
 
     def write_sheet(self, folder: Path, images: int) -> Path | None:
-        """``images/sheet.png`` of the run folder: some sites' images and the composite, for the first few images."""
+        """Write ``images/sheet.png`` in the run folder: some sites' images and the composite, for the first few
+        images.
+        """
         config, dataflow = self.config, self.dataflow()
         if not config.pictures:
             return None
@@ -127,21 +135,21 @@ class Composition(Workload):
 
 
 def _check_operator(code: Code, config: RunConfig) -> None:
-    """Raise UsageError for an operator that cannot be made here, or is none."""
+    """Raise UsageError if an operator cannot be made here, or the code is not an operator."""
     try:
-        made = load_code(code, (*DEFAULT_ALLOW, *config.allow))
+        loaded = load_code(code, (*DEFAULT_ALLOW, *config.allow))
     except OperatorError as error:
         known = combining_names()
         if ":" not in code.use and code.use not in known and error.__cause__ is None:  # None: it can be imported
-            said = nearest(code.use, known)
-            raise UsageError(f"unknown --operator {code.use!r}; {said}, or package.module:Class") from None
+            advice = nearest(code.use, known)
+            raise UsageError(f"unknown --operator {code.use!r}; {advice}, or package.module:Class") from None
         raise UsageError(str(error)) from None
-    if not isinstance(made, OperatorCode):
+    if not isinstance(loaded, OperatorCode):
         raise UsageError(f"--operator {code.use} is a source; an operator combines, such as composite")
 
 
 def _folder_sources(folder: Path, servers: list[str], *, skip_corrupt: bool) -> dict[str, Code]:
-    """One subfolder a server, in the order of their names; every image is opened once, so that a bad one is found."""
+    """Return the code of one source per server: one subfolder each, in the order of names."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; it must hold one subfolder of images for every server")
     subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""The folder of a run: empty before it, and what ``run.toml`` says of how the run was started."""
+"""Folder of a run: empty before the run, and the description of the run's start for ``run.toml``."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.platform.files import allocate
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LEAST_BYTES = 1 << 20  # of a disk with less no run gets its records
-SCENARIO = "scenario.toml"  # a copy of the file that a run was given
+LEAST_BYTES = 1 << 20  # a disk with less room counts as full
+SCENARIO = "scenario.toml"  # copy of the run's scenario file
 
 
 def prepare_folder(folder: Path) -> bool:
-    """Make a folder for a run, and whether it was not there before.
+    """Make a folder for a run if necessary, and return whether it was made.
 
-    Raises UsageError when there is something in it, or it cannot be made.
+    Raises UsageError if the folder is not empty, or cannot be made.
     """
-    made = not folder.exists()
+    created = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}; choose another --out") from None
     check_empty(folder)
-    return made
+    return created
 
 
 def check_empty(folder: Path) -> None:
-    """Raises UsageError when there is something in a folder for a run, or it is none."""
+    """Raise UsageError if the path for a run is a folder with content, or no folder."""
     try:
         used = folder.exists() and any(folder.iterdir())
     except OSError as error:
@@ -51,7 +51,7 @@ def check_empty(folder: Path) -> None:
 
 
 def empty_folder(folder: Path, *, remove: bool) -> None:
-    """Take out what a run that did not begin has left there, and the folder itself where it was made for the run."""
+    """Remove the files of a run that did not begin, and the folder if ``remove``."""
     shutil.rmtree(folder, ignore_errors=True)
     if not remove:
         folder.mkdir(exist_ok=True)
@@ -59,18 +59,18 @@ def empty_folder(folder: Path, *, remove: bool) -> None:
 
 @contextmanager
 def needing_room(folder: Path) -> Iterator[None]:
-    """What writes a run into a folder; where the disk gets full it leaves nothing there, and one line says so.
+    """Guard code that writes a run into a folder. If the disk is full, remove the run and raise RunError.
 
-    Raises RunError then, whatever was raised.
+    The RunError replaces any exception, with a line for people.
     """
-    made = not folder.exists()
+    created = not folder.exists()
     try:
         yield
-    except Exception as error:  # hosts and libraries say it in words of their own
+    except Exception as error:  # hosts and libraries raise various exceptions for a full disk
         if not _lacks_room(error) and not _is_full(folder):
             raise
         if folder.exists():
-            empty_folder(folder, remove=made)
+            empty_folder(folder, remove=created)
         raise RunError(
             f"the disk of {folder} is full, and nothing is left of the run; free space there, or choose another --out"
         ) from None
@@ -92,20 +92,20 @@ def _is_full(folder: Path) -> bool:
 
 
 def configuration(config: RunConfig, strategies: Mapping[str, Strategy], scenario: Collapse | None) -> dict[str, Any]:
-    """What a run was started with, how operators move, and what befell the links."""
+    """Return the options that a run was started with, the moves of operators, and the collapse of links."""
     foreign = {name for workload, names in OF_WORKLOADS.items() if workload != config.workload for name in names}
     options = msgspec.to_builtins(config).items()
-    given = {key: value for key, value in options if value is not None and key not in foreign}
+    set_options = {key: value for key, value in options if value is not None and key not in foreign}
     more = {"adaptation": moving(strategies), "same_start": same_start(strategies)}
     if scenario is not None:
         more[scenario.name] = msgspec.to_builtins(scenario)
-    return given | {key: value for key, value in more.items() if value}
+    return set_options | {key: value for key, value in more.items() if value}
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a run or a sweep depends on; a run needs no PySpark."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
+    """Return the versions that a run or a sweep depends on. A run needs no PySpark."""
+    by_name = {"python": platform.python_version(), "kernel": platform.release()}
     for name in ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            by_name[name] = version(name)
+    return by_name

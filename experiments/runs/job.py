@@ -1,8 +1,8 @@
-"""What the launcher of a run and the client's worker say to each other: JSON, one object a line.
+"""Messages between the launcher of a run and the client's worker: JSON, one object a line.
 
-The job goes in and ``ready`` comes out; then for every placement ``go`` goes in, and ``planned``, ``delivered`` …,
-``done`` come out (for a plan made ahead, ``planned`` alone). ``failed`` is the last that a worker says. At any time it
-is told of hosts that have ended, and that are there again.
+The launcher sends the job, and the worker answers ``ready``. For every placement, the launcher sends ``go``, and the
+worker answers ``planned``, ``delivered`` …, ``done`` (for a plan made ahead, only ``planned``). ``failed`` is the
+worker's last message. The launcher reports hosts that have ended or are back at any time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from thalweg.middleware.protocol.messages import Failover
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the worker is to do, and where.
+    """Job of the worker: configuration, dataflow and endpoints of a run.
 
-    ``options`` are those of every placement's strategy; ``addresses`` are the hosts' control endpoints;
-    ``records`` and ``pictures`` folders as the client's host sees them. ``failover``: how the run outlives its hosts.
-    ``ends``: where the client listens for bulk in further networks; ``tariffs`` and ``rented``: what networks cost, and
-    the links of those that are rented, bit/s.
+    ``options``: options of every placement's strategy. ``addresses``: the hosts' control endpoints. ``records``,
+    ``pictures``: folders as the client's host sees them. ``failover``: failover of the run. ``ends``: endpoints of the
+    client for bulk in further networks. ``tariffs``: prices of networks. ``rented``: rented links and their rates, in
+    bit/s.
     """
 
     config: RunConfig
@@ -41,23 +41,23 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """The process on ``host`` has ended: ``how`` goes on its name."""
+    """Report that the process on ``host`` has ended. ``how`` is a phrase that follows the host's name."""
 
     host: str
     how: str
 
 
 class There(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """A process on ``host`` listens at ``control``."""
+    """Report that a process on ``host`` listens at ``control``."""
 
     host: str
     control: str
 
 
 class Go(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Start ``placement`` now, or with ``ahead`` plan for it and no more.
+    """Request to start ``placement`` now, or with ``ahead`` only to plan it.
 
-    ``truth``: the emulator's own links and their bit/s, when planners are to have it.
+    ``truth``: true rates of the links in bit/s, if planners know them.
     """
 
     placement: str
@@ -69,7 +69,7 @@ Told = Go | Ended | There
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the worker says; which fields are set depends on ``event``."""
+    """Message of the worker. The ``event`` determines which fields are set."""
 
     event: str
     placement: str = ""
@@ -80,5 +80,5 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 def say(said: Said) -> None:
-    """One line out."""
+    """Write one message to standard output."""
     os.write(1, msgspec.json.encode(said) + b"\n")

@@ -1,7 +1,6 @@
-"""``thalweg run``: a testbed, its hosts, the client's worker, and the records they leave, put together.
+"""Launcher of ``thalweg run``: starts a testbed, its hosts and the client's worker, and gathers the records.
 
-Whatever happens, host processes and testbed are gone when ``execute`` returns or raises, and what was recorded until
-then is in the run folder.
+When ``execute`` returns or raises, host processes and testbed are gone, and the records so far are in the run folder.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ WORKER = "thalweg.experiments.runs.worker"
 
 
 def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
-    """Run every placement of ``config`` on its testbed, in turn, and leave records in ``folder``; see Session."""
+    """Run every placement of ``config`` on its testbed in turn, and leave records in ``folder``. See ``Session``."""
     return _Session(config, folder, tell).execute()
 
 
 class _Session(Session):
-    """One call of ``execute``."""
+    """State of one call of ``execute``."""
 
     def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
         super().__init__(config, folder, tell)
@@ -61,14 +60,14 @@ class _Session(Session):
             self._run(stack)
 
     def _run(self, stack: ExitStack) -> None:
-        """All placements, on a testbed that ``stack`` takes down."""
+        """Run all placements on a testbed that ``stack`` takes down."""
         config, tell = self.config, self.tell
         self.reference = reference_of(self.workload.reference(), config, tell)
         tell("setting up the testbed", 0, 0)
         stack.callback(self.bed.down)
         self.bed.up()
         stack.callback(self.bed.collect)
-        records = self.bed.outbox(self.logs)  # as the hosts' processes see it
+        records = self.bed.outbox(self.logs)  # path as the hosts' processes see it
         self.found.notes += self.links.set_up(config.prove, tell)
         tell("starting the hosts", 0, 0)
         processes = Processes(self.bed, stack, self.logs)
@@ -125,16 +124,19 @@ class _Session(Session):
         processes.end()
 
     def _set_out(self, processes: Processes, *, all_there: bool = False) -> None:
-        """Have those hosts there that are as a placement begins; to plan one all are."""
+        """Start and end hosts, so that the hosts of a placement's start are there.
+
+        For planning, all hosts are there.
+        """
         if self.deeds:
             processes.set_out(() if all_there else joining(self.deeds))
 
     def _view(self) -> View | None:
-        """What planners are told of the links, if anything."""
+        """Return the rates of the links for planners. None: planners measure."""
         return self.links.view() if self.config.view == "truth" else None
 
     def _plan_ahead(self, label: str, processes: Processes, words: Iterator[Said]) -> dict[str, str]:
-        """Let a placement be planned on links that rest as at the start of their traces, where all begin."""
+        """Have a placement planned, and return it. Links rest in the state at the start of every placement."""
         self.tell(f"{label}: planning", 0, 0)
         with self.links.resting():
             processes.tell(Go(label, self._view(), ahead=True))
@@ -145,24 +147,24 @@ class _Session(Session):
         return placement
 
     def _follow(self, label: str, words: Iterator[Said]) -> None:
-        """Show a placement's progress until it is done."""
-        found, total = self.found, self.total
-        found.delivered[label] = 0
+        """Show the progress of a placement until it is done."""
+        progress, total = self.found, self.total
+        progress.delivered[label] = 0
         for word in words:
             if word.event == "delivered":
-                found.delivered[label] += 1
-                self.tell(label, found.delivered[label], total)
+                progress.delivered[label] += 1
+                self.tell(label, progress.delivered[label], total)
             elif word.event == "missing":
-                gaps = {name: [(one, until) for one, until in own] for name, own in word.detail["missing"].items()}
+                gaps = {name: [(first, until) for first, until in own] for name, own in word.detail["missing"].items()}
                 self.pieces[label].add(word.detail["sink"], word.index, gaps)
             elif word.event == "planned":
-                found.placed[label] = word.detail["placement"]
+                progress.placed[label] = word.detail["placement"]
                 self.tell(label, 0, total)
             elif word.event == "done":
                 if "placement" in word.detail:
-                    found.ended[label] = word.detail["placement"]
+                    progress.ended[label] = word.detail["placement"]
                 if "tree" in word.detail:
-                    found.trees[label] = word.detail["tree"]
+                    progress.trees[label] = word.detail["tree"]
                 return
             else:
                 fail(word)
@@ -193,7 +195,7 @@ class _Session(Session):
 
 
 def _testbed_options(config: RunConfig, network: Network | None) -> dict[str, Any]:
-    """What the testbed is to be made with, besides its hosts."""
+    """Return the options of the testbed, besides the hosts."""
     options = {} if network is None else testbed_options(network.timeline, config.testbed, control_band=True)
     if config.testbed == "docker":
         mounts = () if config.folder is None else (Path(config.folder).resolve(),)

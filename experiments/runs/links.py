@@ -1,4 +1,4 @@
-"""The links of a run: as a testbed shapes, proves and replays them, and what the run records of them."""
+"""Links of a run: shaping, proof and replay on a testbed, and their records."""
 
 from __future__ import annotations
 
@@ -24,49 +24,54 @@ from thalweg.middleware.network.tariffs import Tariff
 from thalweg.middleware.network.view import Link
 
 SAMPLE_S = 0.1  # between two readings of the links' counters
-GRANULARITY_BYTES = PACKET_BYTES + BURST_FLOOR_BYTES  # what a window may have over: packets are whole, and a burst
+GRANULARITY_BYTES = PACKET_BYTES + BURST_FLOOR_BYTES  # tolerated excess of a window: a whole packet and a burst
 View = list[tuple[tuple[str, ...], float]]
 """Every link and its bit/s at a placement's start."""
 
 
 class Unshaped:
-    """Links that no testbed has its hands on: nothing is known of them, and nothing recorded."""
+    """Links that no testbed shapes. Nothing is known or recorded of such links."""
 
     def __init__(self, time_scale: float) -> None:
         self.time_scale = time_scale
         self.truth = Truth(time_scale)
-        self.rows: list[dict[str, Any]] = []  # what is to be recorded of the links
-        self.tariffs: dict[str, Tariff] = {}  # of networks that are described
-        self.agreed_bps: dict[Link, float] = {}  # of links that are rented
+        self.rows: list[dict[str, Any]] = []  # records of the links
+        self.tariffs: dict[str, Tariff] = {}  # of described networks
+        self.agreed_bps: dict[Link, float] = {}  # of rented links
         self.collapse: Collapse | None = None
 
     def set_up(self, prove: bool, tell: Tell) -> list[str]:
-        """Make the links what they are at first, and ``prove`` it; notes on them, for people."""
+        """Set the links to their initial state, and ``prove`` them. Return notes for people."""
         return ["links are not shaped"]
 
     def load(self, stack: ExitStack) -> None:
-        """Have ready what they follow, until ``stack`` unwinds."""
+        """Prepare the replay of the links until ``stack`` unwinds."""
 
     def view(self) -> View:
-        """The rates at a placement's start."""
+        """Return the rates at a placement's start."""
         return []
 
     @contextmanager
     def replaying(self) -> Iterator[float]:
-        """They follow their traces from the start (Unix time), and are remembered to compare with."""
+        """Replay traces within a ``with`` block, and yield the start (Unix time).
+
+        The rates stay known for comparisons.
+        """
         yield time.time()
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """They stay as they are at the start of their traces: who measures them sees nothing of what is to come."""
+        """Keep the links as at the start of their traces within a ``with`` block, so that measurements see no
+        changes.
+        """
         yield
 
     def record(self, label: str, began_s: float) -> list[str]:
-        """Keep what they were asked and what they delivered while a placement ran; notes for people."""
+        """Record the asked and delivered rates of links during a placement. Return notes for people."""
         return []
 
     def record_deed(self, label: str, deed: Deed, began_s: float, wall_s: float) -> None:
-        """Keep what was done to a host's process while a placement ran."""
+        """Record an event that befell a host's process during a placement."""
         about = {"t": (wall_s - began_s) * self.time_scale, "placement": label, "detail": {"outcome": deed.kind}}
         self._row("befallen", deed.host, wall_s, **about)
 
@@ -82,7 +87,7 @@ class Emulated(Unshaped):
         self.network, self.bed = network, bed
         self.tariffs, self.agreed_bps = dict(network.timeline.networks), network.timeline.agreed_bps
         self._lasted_s = 0.0  # emulated, of the last replay
-        self._rates: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set
+        self._rates: Mapping[Link, Rates] = {}  # rates of the links, known once they are set
         self.replay: ReplayHandle  # from ``load`` on
 
     def set_up(self, prove: bool, tell: Tell) -> list[str]:
@@ -97,7 +102,7 @@ class Emulated(Unshaped):
     def _prove(self) -> None:
         now_s = time.time()
         for proof in self.bed.prove():
-            columns = ("src", "dst", "delivered_bps", "size_bytes", "seconds")  # these are the record's own
+            columns = ("src", "dst", "delivered_bps", "size_bytes", "seconds")  # columns of the record itself
             detail = {key: value for key, value in msgspec.to_builtins(proof).items() if key not in columns}
             about = {"size_bytes": proof.size_bytes, "duration_s": proof.seconds, "detail": detail}
             self._row("proof", proof.src, now_s, peer=proof.dst, value=proof.delivered_bps, **about)
@@ -111,7 +116,7 @@ class Emulated(Unshaped):
         self._rates = timeline.rates(emulated=self.replay.emulated())
 
     def befall(self, collapse: Collapse) -> None:
-        """From now on the links collapse in every placement."""
+        """Make the links collapse in every later placement."""
         self.collapse = collapse
         changes = collapse.changes(self.network.timeline.links)
         self.replay.change(changes)

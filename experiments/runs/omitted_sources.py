@@ -1,4 +1,4 @@
-"""What one machine gives of a run that went on without sources, partition by partition of the graph that gave it."""
+"""Reference results of a run that went on without sources, from one machine, by partition and its graph."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Gaps = Mapping[str, Sequence[Gap]]
 
 
 class Pieces:
-    """Of one placement, by sink from which partition on which gaps its sources had."""
+    """Gaps of sources in one placement: by sink, partitions with the gaps that apply from there on."""
 
     def __init__(self) -> None:
         self._of: defaultdict[str, list[tuple[int, Gaps]]] = defaultdict(list)
 
     def add(self, sink: str, index: int, gaps: Gaps) -> bool:
-        """A partition has come; whether it is of another graph than the one before."""
+        """Record the gaps of a delivered partition. Return whether they differ from those of the partition before."""
         before = self._of[sink]
         if gaps == (before[-1][1] if before else {}):
             return False
@@ -35,11 +35,11 @@ class Pieces:
 
     @property
     def last(self) -> dict[str, Sequence[Gap]]:
-        """The gaps of the newest partitions; empty where no source was missing."""
+        """Gaps of the newest partitions. Empty if no source was missing."""
         return {name: gaps for own in self._of.values() if own for name, gaps in own[-1][1].items()}
 
     def digests(self, dataflow: Dataflow, config: RunConfig) -> dict[str, str]:
-        """By sink the digest of what one machine gives; ``dataflow``: without gaps."""
+        """Return the digest of a single machine's results by sink. ``dataflow`` has no gaps."""
         return {sink: sequence_digest(self._one(dataflow, config, sink)) for sink in dataflow.sinks}
 
     def _one(self, dataflow: Dataflow, config: RunConfig, sink: str) -> Iterator[str]:
@@ -47,21 +47,24 @@ class Pieces:
         ends = [first for first, _ in own[1:]] + [config.images]
         for (first, gaps), until in zip(own, ends, strict=True):
             if first < until:
-                given = reference_digests(with_gaps(dataflow, gaps), until, config.allow, sink=sink)
-                yield from islice(given, first, None)
+                digests = reference_digests(with_gaps(dataflow, gaps), until, config.allow, sink=sink)
+                yield from islice(digests, first, None)
 
     def __str__(self) -> str:
-        """``source@h1 (partitions 20 to 30, and from 48 on)``."""
+        """Return the gaps as ``source@h1 (partitions 20 to 30, and from 48 on)``."""
         return ", ".join(f"{name} ({_spans(gaps)})" for name, gaps in sorted(self.last.items()))
 
 
 def _spans(gaps: Iterable[Gap]) -> str:
-    said = [f"from {first} on" if until is None else f"partitions {first} to {until - 1}" for first, until in gaps]
-    return ", and ".join(said)
+    spans = [f"from {first} on" if until is None else f"partitions {first} to {until - 1}" for first, until in gaps]
+    return ", and ".join(spans)
 
 
 def without_sources(dataflow: Dataflow, config: RunConfig) -> Dataflow:
-    """The same where operators go on without a source, if the configuration says so; UsageError if one does not."""
+    """Return the dataflow with operators that go on without a source, if the configuration says so.
+
+    Raises UsageError if an operator cannot.
+    """
     if config.missing == "wait":
         return dataflow
     allow = (*DEFAULT_ALLOW, *config.allow)

@@ -1,8 +1,8 @@
-"""Plan files: what is run, and where, of a plan that was made before; TOML.
+"""Plan files (TOML): the nodes and hosts of a plan that was made before a run.
 
-``nodes`` are work that is made up (``operators.busy``): sources that serve objects, and operators that take so much of
-a processor and give so many bytes. A file with a ``placement`` alone says where the operators of another workload are.
-Hosts are named as in the ``scenario``, a file beside it.
+``nodes`` are synthetic work (``operators.busy``): sources that serve objects, and operators with a given processor time
+and output size. A file with only a ``placement`` places the operators of a different workload. Hosts are named as in
+the ``scenario``, a file beside the plan.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from thalweg.middleware.platform import usable_processors
 
 FIXED = "fixed"
 SINK = "results"
-IDLE = 0.1  # a machine that computes less of the time is not what a throughput hangs on
+IDLE = 0.1  # a machine that is busy for a smaller share of the time does not limit the throughput
 
 
 class PlannedNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A source (no ``inputs``) or an operator on ``host``. Of one partition: ``bytes``, and ``compute_s`` on a host of
-    speed 1. ``rate``: of a source's partitions, a second. ``object``: sources of the same give the same; by default
-    the node's name.
+    """Source (no ``inputs``) or operator on ``host``, with the ``bytes`` of a partition.
+
+    ``compute_s``: time for a partition on a host of speed 1. ``rate``: a source's partitions per second. ``object``:
+    sources of the same object give the same partitions. The default is the node's name.
     """
 
     name: str
@@ -45,7 +46,7 @@ class PlannedNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A whole file; see the module."""
+    """Content of a plan file, as the module describes."""
 
     scenario: str | None = None
     nodes: tuple[PlannedNode, ...] = ()
@@ -53,10 +54,10 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class GivenPlan:
-    """A plan file and its scenario, with hosts as a run names them."""
+    """Plan file and its scenario, with hosts as a run names them."""
 
     def __init__(self, path: Path, scenario: Path | None = None) -> None:
-        """``scenario``: instead of the file's. Raises UsageError for files that do not do."""
+        """Read the files. ``scenario`` replaces the file's scenario. Raise UsageError for unsuitable files."""
         self.path = path
         self.file = read_problem(path, PlanFile)
         if bool(self.file.nodes) == bool(self.file.placement):
@@ -72,8 +73,10 @@ class GivenPlan:
         self._roles: Mapping[str, str] = {} if self.scenario is None else roles(self.scenario, str(scenario))
 
     def host(self, name: str) -> str:
-        """What a run calls a host; those of its own names stay. Raises UsageError for a host that the scenario does not
-        have."""
+        """Return a run's name for a host of the plan. Without a scenario, the name stays.
+
+        Raises UsageError for a host that the scenario does not have.
+        """
         if self.scenario is None:
             return name
         if name not in self._roles:
@@ -83,13 +86,15 @@ class GivenPlan:
 
     @property
     def placement(self) -> Placement:
-        """The host of every operator."""
-        said = self.file.placement or {node.name: node.host for node in self.file.nodes if node.inputs}
-        return {name: self.host(host) for name, host in said.items()}
+        """Host of every operator."""
+        hosts = self.file.placement or {node.name: node.host for node in self.file.nodes if node.inputs}
+        return {name: self.host(host) for name, host in hosts.items()}
 
     def dataflow(self, *, busy: bool = True, time_scale: float = 1.0, length: int | None = None) -> Dataflow:
-        """The graph of the nodes; those that are not ``busy`` give the same, and take no time for it. Raises UsageError
-        for one that is none of a run."""
+        """Return the graph of the nodes. Nodes that are not ``busy`` give the same outputs without computing.
+
+        Raises UsageError if a run cannot have the graph.
+        """
         nodes = []
         for node in self.file.nodes:
             key, size = node.object or node.name, node.bytes
@@ -99,8 +104,8 @@ class GivenPlan:
             else:
                 code = Code("thalweg.operators.busy:Filled", {"key": key, "size_bytes": size, "length": length})
                 nodes.append(Node(node.name, "source", (), code, self.host(node.host), rate=node.rate))
-        taken = {name for node in nodes for name in node.inputs}
-        roots = tuple(node.name for node in nodes if node.name not in taken)
+        consumed = {name for node in nodes for name in node.inputs}
+        roots = tuple(node.name for node in nodes if node.name not in consumed)
         if len(roots) != 1:
             raise UsageError(f"{self.path}: the client takes the one node that is no other's input; here {list(roots)}")
         try:
@@ -109,7 +114,7 @@ class GivenPlan:
             raise type(error)(f"{self.path}: {error}") from None
 
     def check(self, testbed: str) -> None:
-        """Raise UsageError for what ``testbed`` cannot keep of the plan: processors, or what goes over its links."""
+        """Raise UsageError if ``testbed`` cannot keep the plan's demands on processors or links."""
         hosts = {} if self.scenario is None else self.scenario.hosts
         if not self.file.nodes or testbed == "sim":
             return
@@ -138,9 +143,9 @@ class GivenPlan:
 
 
 def _ahead(dataflow: Dataflow) -> Dataflow:
-    """The same where a node keeps what those of its consumers have not got that are farther along than others.
+    """Return the dataflow with nodes that keep outputs for consumers at different levels of the graph.
 
-    Else an operator that combines an object with what was made of it could go on only when that has been made.
+    Otherwise an operator that combines an object with a value made from the object would block until that value exists.
     """
     nodes = []
     for node in dataflow.nodes:
@@ -150,21 +155,21 @@ def _ahead(dataflow: Dataflow) -> Dataflow:
 
 
 def processors() -> float:
-    """How many this process may use."""
+    """Return the number of processors that this process may use."""
     return float(usable_processors())
 
 
 def given_plan(config: RunConfig) -> GivenPlan:
-    """The plan of a run's configuration."""
+    """Return the plan of a run's configuration."""
     assert config.plan is not None
     described = is_scenario_file(config.scenario)
     return GivenPlan(Path(config.plan), Path(str(config.scenario)) if described else None)
 
 
 def adopt_plan(given: dict[str, Any], path: str) -> None:
-    """Take workload, placement, scenario, servers and time scale of a run's options from a plan file.
+    """Set workload, placement, scenario, servers and time scale of a run's options from a plan file.
 
-    UsageError where they contradict it, or the testbed cannot keep it.
+    Raises UsageError if the options contradict the file, or the testbed cannot keep the plan.
     """
     scenario = given.get("scenario")
     plan = GivenPlan(Path(path), Path(scenario) if is_scenario_file(scenario) else None)
@@ -184,7 +189,7 @@ def adopt_plan(given: dict[str, Any], path: str) -> None:
 
 
 class Planned(Workload):
-    """The workload of a plan file's nodes."""
+    """Workload of a plan file's nodes."""
 
     sized = True
 

@@ -1,8 +1,8 @@
-"""The workload ``plates``: cameras along a road, whose records of plates are filtered, joined and counted.
+"""Workload ``plates``: cameras along a road, whose records of plates are filtered, joined and counted.
 
-Every camera's rows are filtered for plates that are wanted and cars that are too fast. Sink ``alarms`` gets those that
-two neighbouring cameras saw within ``JOINED_S`` of event time, with both pictures; sink ``counts`` how many each camera
-saw in a minute, every ``EVERY_S``. Each filter has two or three consumers.
+Every camera's rows are filtered for wanted plates and for cars that are too fast. Sink ``alarms`` gets the rows that
+two neighbouring cameras saw within ``JOINED_S`` of event time, with both pictures. Sink ``counts`` gets the number of
+rows of each camera in a minute, every ``EVERY_S``. Each filter has two or three consumers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 
 WANTED = 12  # plates
-FAST_MPS, FOUND = 30.0, 0.35  # and which share of all plates is found by either
+FAST_MPS, FOUND = 30.0, 0.35  # the share: of all plates, found by either filter
 JOINED_S = 30
-COUNTED_S, EVERY_S, COUNTED = 60, 10, 0.02  # the last: of the bytes of what is counted, without pictures
+COUNTED_S, EVERY_S, COUNTED = 60, 10, 0.02  # the last: share of the bytes without pictures
 
 
 class Plates(Workload):
-    """Its graph has two sinks."""
+    """Workload with a graph of two sinks."""
 
     def dataflow(self) -> Dataflow:
         from thalweg.operators.plates import wanted
@@ -34,24 +34,24 @@ class Plates(Workload):
             raise UsageError("random-reshapes changes trees, and --workload plates is a graph; use random-moves")
         rate = PLATES_RATE if config.rate is None else config.rate
         known = ["or", [">", "speed", FAST_MPS], ["in", "plate", wanted(config.seed, WANTED)]]
-        graph, found = Dataflow(), []
+        graph, filters = Dataflow(), []
         for camera, host in enumerate(host_names(config.servers)):
             params = {"camera": camera, "seed": config.seed, "length": config.images, "span_s": 1 / rate}
             seen = graph.source(Code("thalweg.operators.plates:PlateSource", params), at=host, rate=rate)
-            found.append(
+            filters.append(
                 graph.operator(_records("records:Select", where=known, share=FOUND), seen, name=f"found{camera + 1}")
             )
         join = _records("join:Join", on="plate", window_s=JOINED_S)
         joints = [
             graph.operator(join, *pair, name=f"joint{number}")
-            for number, pair in enumerate(itertools.pairwise(found), 1)
+            for number, pair in enumerate(itertools.pairwise(filters), 1)
         ]
         per_camera = {"number": "count", "fastest": ["speed", "max"]}
         count = _records(
             "windows:Window", window_s=COUNTED_S, every=EVERY_S, by="camera", aggregates=per_camera, share=COUNTED
         )
         graph.sink("alarms", graph.operator(_records("records:Union"), *joints, name="all"), at=CLIENT)
-        graph.sink("counts", graph.operator(count, *found, name="count"), at=CLIENT)
+        graph.sink("counts", graph.operator(count, *filters, name="count"), at=CLIENT)
         return graph.validate()
 
 

@@ -1,4 +1,4 @@
-"""The processes of a run on its testbed: one on every server, and the client's worker; those of a benchmark."""
+"""Processes of a run on its testbed: one on every server, and the client's worker. Benchmarks use them too."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.shell.endpoints import SocketFolder
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
-UML_PATIENCE = 5.0  # there everything shares one slow processor
+UML_PATIENCE = 5.0  # in UML all processes share one slow processor
 PATIENCE = UML_PATIENCE if inside_uml() else 1.0
 START_S, END_S = 60.0, 5.0
 WORKER = "worker"
 
 
 class Processes:
-    """What runs on a testbed's hosts, until ``stack`` unwinds; what they say on standard error goes to ``logs``."""
+    """Processes on a testbed's hosts, until ``stack`` unwinds. Their standard error goes to files in ``logs``."""
 
     def __init__(self, bed: Testbed, stack: ExitStack, logs: Path) -> None:
         self.bed, self.stack, self.logs = bed, stack, logs
         self.patience = PATIENCE
-        self.capacities: Mapping[str, HostFigures] = {}  # of hosts that are to say something of their processors
+        self.capacities: Mapping[str, HostFigures] = {}  # of hosts that report figures of their processors
         self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
         self._outputs: dict[str, IO[bytes]] = {}
         self._job: IO[bytes] | None = None
         self.lasting = False  # the run goes on when hosts end
-        self.deeds: list[tuple[float, Deed]] = []  # what befalls hosts, by when that is due (``time.monotonic``)
-        self.befallen: list[tuple[float, Deed]] = []  # and what has, when on the wall
+        self.deeds: list[tuple[float, Deed]] = []  # events of hosts, by the time when they are due (``time.monotonic``)
+        self.befallen: list[tuple[float, Deed]] = []  # past events, by wall time
         self._commands: dict[str, list[str]] = {}
-        self._coming: dict[str, bytes] = {}  # hosts that were started again, and what they have said so far
+        self._coming: dict[str, bytes] = {}  # restarted hosts, and their output so far
         self._starts = 0
         self._records = Path()
-        self._selector: selectors.BaseSelector  # while the worker is listened to
+        self._selector: selectors.BaseSelector  # set while the worker's messages are read
         self._folder = stack.enter_context(SocketFolder()) if bed.backend == "loopback" else ""
 
     def listen(self, host: str) -> str:
-        """Where a process on ``host`` listens."""
-        if self._folder:  # loopback is other users' as well; a testbed with addresses of its own is alone there
+        """Return the control endpoint of a process on ``host``."""
+        if self._folder:  # other users share loopback, but not the addresses of a testbed
             return f"ipc://{self._folder}/{list(self.bed.hosts).index(host)}"
         return f"tcp://{self.bed.hosts[host]}:{PORT}"
 
     def ends(self, host: str) -> dict[str, str]:
-        """Where a process on ``host`` listens for bulk in further networks."""
+        """Return the bulk endpoints of a process on ``host``, by further network."""
         return {via: f"tcp://{addresses[host]}:*" for via, addresses in self.bed.networks.items()}
 
     def start_hosts(
@@ -74,9 +74,11 @@ class Processes:
         forecaster: str | None = None,
         limits: Sequence[str] = (),
     ) -> dict[str, str]:
-        """Start a host process on each, which keeps its ``records``; their control endpoints, when they are ready.
+        """Start a host process for each name, with its ``records``.
 
-        ``limits``: those of the hosts, as ``NAME=VALUE``, that are not the defaults.
+        Return the control endpoints when all hosts are ready.
+
+        ``limits``: limits of the hosts that are not the defaults, as ``NAME=VALUE``.
         """
         self._records = records
         for name in names:
@@ -94,29 +96,29 @@ class Processes:
                 command += ["--forecaster", forecaster]
             command += [f"--limit={limit}" for limit in limits]
             command += [f"--network={via}={end}" for via, end in self.ends(name).items()]
-            if one := self.capacities.get(name):
-                command.append(f"--capacity=speed={one.speed},cores={one.cores}")
+            if figures := self.capacities.get(name):
+                command.append(f"--capacity=speed={figures.speed},cores={figures.cores}")
             self._commands[name] = command
             self.start(name, name, command)
         return {name: line["control"] for name, line in self.ready().items()}
 
     def ready(self) -> dict[str, dict[str, str]]:
-        """What each process that was started says first.
+        """Return the first line of each started process.
 
-        Raises HostAbsentError, with its last words, for one that does not come up.
+        Raises HostAbsentError, with the last line of a process's errors, if a process does not come up.
         """
         try:
             return wait_ready_lines(
                 {name: stream.fileno() for name, stream in self._outputs.items()}, START_S * self.patience
             )
         except HostAbsentError as error:
-            said = [line for name in self._running for line in self._last_line(name)]
-            raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
+            last_lines = [line for name in self._running for line in self._last_line(name)]
+            raise HostAbsentError(f"{error}" + (f": {last_lines[0]}" if last_lines else "")) from None
 
     def start_worker(self, module: str, job: msgspec.Struct) -> Iterator[Said]:
-        """Start the client's worker, ``python -P -m module``; what it says from its ``ready`` on.
+        """Start the client's worker, ``python -P -m module``, and return the messages after ``ready``.
 
-        HostLostError as soon as a host process or the worker has ended.
+        The iterator raises HostLostError as soon as a host process or the worker has ended.
         """
         self._job = self.start(CLIENT, WORKER, module_command(module, python=self.bed.python))
         words = self._words()
@@ -127,13 +129,13 @@ class Processes:
         return words
 
     def tell(self, message: msgspec.Struct) -> None:
-        """One line to the worker."""
+        """Send one message to the worker."""
         assert self._job is not None
         self._job.write(msgspec.json.encode(message) + b"\n")
         self._job.flush()
 
     def end(self) -> None:
-        """Let everybody finish their logs."""
+        """End the worker, then the hosts, with time for every process to finish its log."""
         assert self._job is not None
         self._job.close()
         self._running[WORKER].wait(END_S * self.patience)
@@ -144,7 +146,10 @@ class Processes:
             process.wait(END_S * self.patience)
 
     def start(self, host: str, name: str, command: list[str]) -> IO[bytes]:
-        """Start ``command`` on ``host``; its standard input. Its errors go to a file of the run folder."""
+        """Start ``command`` on ``host``, and return its standard input.
+
+        Standard error goes to a file of the run folder.
+        """
         with (self.logs / f"{name}.err").open("ab") as errors:
             process = self.bed.run(
                 host, command, env=host_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
@@ -178,19 +183,19 @@ class Processes:
                 while self.deeds and self.deeds[0][0] <= time.monotonic():
                     self._do(self.deeds.pop(0)[1])
 
-    # --- what befalls hosts -----------------------------------------------------------------------------
+    # --- events of hosts --------------------------------------------------------------------------------
 
     def _ended(self, name: str) -> None:
-        """A process has ended: HostLostError, unless the run outlives its hosts."""
+        """Handle the end of a process. Raise HostLostError unless the run outlives its hosts."""
         killed = name != WORKER and self._fate(name) == fate_of(-signal.SIGKILL)
         if name == WORKER or not self.lasting or (name in self._coming and not killed):
             raise HostLostError(self._epitaph(name))
-        self._coming.pop(name, None)  # it was killed again before it came up
+        self._coming.pop(name, None)  # a host may be killed again before it is up
         self._selector.unregister(self._outputs.pop(name))
         self.tell(Ended(name, self._fate(name)))
 
     def _heard(self, name: str, piece: bytes) -> None:
-        """A host that was started again says that it listens."""
+        """Handle output of a restarted host. After the first line, tell the worker the host's endpoint."""
         self._coming[name] += piece
         if b"\n" in self._coming[name]:
             self.tell(There(name, msgspec.json.decode(self._coming.pop(name).partition(b"\n")[0])["control"]))
@@ -207,16 +212,19 @@ class Processes:
     def _start_again(self, name: str) -> None:
         if name in self._outputs:
             if self._running[name].poll() is None:
-                return  # it is there
-            self._ended(name)  # nobody has looked since it did
+                return  # the host runs
+            self._ended(name)  # its end is not handled yet
         self._starts += 1
-        records = self._records / f"{name}-{self._starts}.jsonl"  # the one before it may end in half a line
+        records = self._records / f"{name}-{self._starts}.jsonl"  # the earlier log may end in half a line
         self._coming[name] = b""
         self.start(name, name, [*self._commands[name], "--records", str(records)])
         self._selector.register(self._outputs[name], selectors.EVENT_READ, name)
 
     def set_out(self, absent: Collection[str]) -> None:
-        """Have all hosts there but these, as a placement begins; what was to befall them does no more."""
+        """Make all hosts run except the ``absent`` ones, for a placement's start.
+
+        Pending events of hosts are dropped.
+        """
         self.deeds.clear()
         self.befallen.clear()
         for name in self._commands:
@@ -234,7 +242,7 @@ class Processes:
                     self._heard(key.data, piece) if piece else self._ended(key.data)
 
     def _fate(self, name: str) -> str:
-        """How a process has ended; goes on its name."""
+        """Return the end of a process as a phrase that follows the name."""
         try:
             return fate_of(self._running[name].wait(2.0))
         except TimeoutError:
@@ -246,20 +254,20 @@ class Processes:
             status = process.wait(2.0)
         except TimeoutError:
             status = None
-        what = "the client's worker" if name == WORKER else f"host {name!r}"
+        subject = "the client's worker" if name == WORKER else f"host {name!r}"
         fate = self.bed.fate(process.host)
         last = self._last_line(name)
         return (
-            f"{what} ended with status {status}"
+            f"{subject} ended with status {status}"
             + (f"; {fate}" if fate else "")
             + (f"; its last line: {last[0]}" if last else "")
         )
 
     def _last_line(self, name: str) -> list[str]:
-        """The last line a process wrote to its standard error, if it wrote any."""
+        """Return the last line of a process's standard error, as a list that may be empty."""
         return (self.logs / f"{name}.err").read_text(errors="replace").strip().splitlines()[-1:]
 
 
 def fail(said: Said) -> NoReturn:
-    """Raise what the worker has failed of."""
+    """Raise the error that the worker reports."""
     raise UsageError(said.message) if said.usage else RunError(said.message or f"the worker said {said.event!r}")

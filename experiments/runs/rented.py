@@ -1,8 +1,8 @@
-"""Machines that are rented, as files that a run is given: a scenario, whose hosts they are, and a plan.
+"""Rented machines as files for a run: a scenario with the hosts, and a plan.
 
-- R1: a host's ``cpus`` are those of the machine, in processors as fast as the fastest for rent; an operator takes as
-  much of a processor's time as it would of one of those
-- R2: a link without a limit of its own carries what the cards at its ends do, or ``UNLIMITED``
+- R1: A host's ``cpus`` are the machine's speed, in processors as fast as the fastest for rent. An operator's time is
+  the time that it needs on such a processor.
+- R2: A link without a limit of its own carries as much as the cards at its ends, at most ``UNLIMITED_BYTES_S``.
 """
 
 from __future__ import annotations
@@ -29,29 +29,35 @@ SCENARIO, PLAN = "scenario.toml", "plan.toml"
 
 
 def next_cheaper(instance: ProvisioningInstance, answer: Answer) -> Answer | None:
-    """The dearest platform that costs less and does not do, one machine being of another class. None without any."""
+    """Return the dearest cheaper platform that fails a constraint and differs in the class of one machine.
+
+    The result is None without such a platform.
+    """
     own = cost(instance, answer)
-    found: tuple[float, Answer] | None = None
+    best: tuple[float, Answer] | None = None
     for machine in range(answer.machines):
         for kind in range(len(instance.classes)):
             classes = answer.class_of.copy()
             classes[machine] = kind
             other = Answer(answer.machine_of, classes, answer.server_of)
             costs = cost(instance, other)
-            dearer = found is None or costs > found[0]
+            dearer = best is None or costs > best[0]
             if costs < own * (1 - 1e-9) and dearer and violations(instance, other):
-                found = costs, other
-    return None if found is None else found[1]
+                best = costs, other
+    return None if best is None else best[1]
 
 
 def write_platform(problem: Problem, answer: Answer, folder: Path) -> Path:
-    """Write what a run needs to a folder; the plan file. UsageError for a problem that no run can have."""
+    """Write the scenario and the plan of a run to a folder, and return the plan's path.
+
+    Raises UsageError for a problem that no run can have.
+    """
     instance = problem.instance
-    for what, name in enumerate(instance.objects):
-        if instance.needs[:, what].any() and not math.isclose(instance.frequency_hz[what], instance.throughput_hz):
-            said = f"object {name!r} is fetched {instance.frequency_hz[what]:g} times a second"
+    for number, name in enumerate(instance.objects):
+        if instance.needs[:, number].any() and not math.isclose(instance.frequency_hz[number], instance.throughput_hz):
+            frequency = f"object {name!r} is fetched {instance.frequency_hz[number]:g} times a second"
             wanted = f"a run fetches one for each result, of which {instance.throughput_hz:g} are wanted"
-            raise UsageError(f"{said}, and {wanted}; leave its frequency out")
+            raise UsageError(f"{frequency}, and {wanted}; leave its frequency out")
     hosts = [CLIENT, *instance.servers, *machine_hosts(answer)]
     if twice := next((name for at, name in enumerate(hosts) if name in hosts[:at]), None):
         raise UsageError(f"a run calls a host {twice!r} itself; give the server another name")
@@ -87,15 +93,15 @@ def _scenario(problem: Problem, answer: Answer) -> dict[str, object]:
 
 def _plan(problem: Problem, answer: Answer) -> PlanFile:
     def of(name: str, size_bytes: float, work_mop: float) -> Code:
-        taken = {"compute_s": work_mop / problem.core_mop_s} if work_mop else {}
-        return Code(name, {"bytes": round(size_bytes), **taken})
+        computing = {"compute_s": work_mop / problem.core_mop_s} if work_mop else {}
+        return Code(name, {"bytes": round(size_bytes), **computing})
 
     dataflow, placement = graph(problem.instance, answer, of, CLIENT)
     nodes = []
     for node in dataflow.nodes:
         if node.code is not None:
-            it = {"name": node.name, "host": placement[node.name], **node.code.params, "inputs": node.inputs}
+            fields = {"name": node.name, "host": placement[node.name], **node.code.params, "inputs": node.inputs}
             if not node.inputs:
-                it |= {"rate": node.rate, "object": node.code.use}
-            nodes.append(msgspec.convert(it, PlannedNode))
+                fields |= {"rate": node.rate, "object": node.code.use}
+            nodes.append(msgspec.convert(fields, PlannedNode))
     return PlanFile(SCENARIO, tuple(nodes))

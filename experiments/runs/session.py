@@ -1,4 +1,4 @@
-"""One run of a configuration, wherever its hosts are: what is the same on testbeds and in virtual time."""
+"""Run of one configuration: the part that testbeds and virtual time have in common."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from thalweg.middleware.network.view import Link
 
 
 class Found(msgspec.Struct):
-    """What a run has left so far, by placement: where operators began, and how many images came.
+    """Results of a run so far, by placement: initial hosts of operators, and number of delivered images.
 
-    ``ended``: where they were at the end, for placements that move them; ``trees``: what the tree was then, for those
-    under which it changed. ``notes`` are for people.
+    ``ended``: final hosts of operators, for placements that move them. ``trees``: final tree, for placements that
+    changed the tree. ``notes`` are for people.
     """
 
     placed: dict[str, dict[str, str]] = {}
@@ -47,7 +47,7 @@ class Found(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run has left at its end, and in which folder."""
+    """Results of a run at its end, and the run folder."""
 
     info: RunInfo
     folder: Path
@@ -56,9 +56,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Session(ABC):
-    """Every placement of a configuration in turn, and the folder that they leave.
+    """Run of every placement of a configuration in turn, and the folder with the records.
 
-    Raises UsageError and its kin for what does not fit, before anything is begun.
+    Raises UsageError or a subclass for unsuitable options, before the start.
     """
 
     def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
@@ -75,22 +75,22 @@ class Session(ABC):
         self.folder, self.tell = folder, tell
         self.started = datetime.datetime.now(datetime.UTC)
         self.total = images * len(self.dataflow.sinks)  # partitions to be delivered under each placement
-        self.reference: dict[str, str] | None = None  # by sink the digest of a single process
+        self.reference: dict[str, str] | None = None  # digests of a single process, by sink
         self.pieces: defaultdict[str, Pieces] = defaultdict(Pieces)  # by placement
-        self.references: dict[str, dict[str, str]] = {}  # by placement, of those that went on without a source
-        self.collapse: Collapse | None = None  # what befalls the links
+        self.references: dict[str, dict[str, str]] = {}  # by placement, only placements that went on without a source
+        self.collapse: Collapse | None = None  # collapse of the links
         self.found = Found(notes=notes)
 
     @abstractmethod
     def run(self) -> None:
-        """Run all placements; RunError or HostLostError when that cannot go on."""
+        """Run all placements. Raise RunError or HostLostError if the run cannot go on."""
 
     @abstractmethod
     def save(self) -> RunInfo | None:
-        """Write run.toml and the event log from whatever has been recorded; None if nothing has."""
+        """Write ``run.toml`` and the event log from the records so far. Return None if there are no records."""
 
     def _compare(self) -> None:
-        """Work out what one machine gives of what went on without sources."""
+        """Compute the references of placements that went on without sources."""
         for label, pieces in self.pieces.items():
             if pieces.last:
                 self.found.notes.append(f"{label} went on without {pieces}")
@@ -99,7 +99,7 @@ class Session(ABC):
                     self.references[label] = pieces.digests(self.workload.reference(), self.config)
 
     def befall(self, one_shot: Mapping[str, str], links: Mapping[Link, BandwidthTrace]) -> Collapse:
-        """What befalls the links, which depends on where one-shot puts operators."""
+        """Return the collapse of links for this run, which depends on one-shot's placement."""
         host, at_s = choose_host(one_shot, self.hosts, CLIENT), self.config.collapse_at_s
         at_s = COLLAPSE_AT_S if at_s is None else at_s
         self.collapse = Collapse(host, collapse_floor_bps(links), at_s, at_s + COLLAPSE_S)
@@ -107,8 +107,8 @@ class Session(ABC):
         return self.collapse
 
     def execute(self) -> Outcome:
-        """Run them, and leave ``run.toml`` and ``events.parquet`` in the folder, whatever happens."""
-        made, info = prepare_folder(self.folder), None
+        """Run all placements. Leave ``run.toml`` and ``events.parquet`` in the folder, also after an error."""
+        created, info = prepare_folder(self.folder), None
         if is_scenario_file(self.config.scenario):
             shutil.copy(self.config.scenario, self.folder / SCENARIO)
         try:
@@ -118,14 +118,14 @@ class Session(ABC):
             finally:
                 info = self.save()
         except BaseException:
-            if not self.found.delivered:  # nothing had begun, so there is nothing to keep
-                empty_folder(self.folder, remove=made)
+            if not self.found.delivered:  # no placement had begun, so there are no records to keep
+                empty_folder(self.folder, remove=created)
             raise
         assert info is not None
         return Outcome(info, self.folder, self.found, self.dataflow)
 
     def info(self, run: str, **more: Any) -> RunInfo:
-        """What ``run.toml`` says of the run of that id."""
+        """Return the content of ``run.toml`` for the run with this id."""
         config, dataflow = self.config, self.dataflow
         below = {sink: dataflow.below(sink) for sink in dataflow.sinks}
         return RunInfo(

@@ -1,4 +1,4 @@
-"""Which options of ``thalweg run`` go with which placement, the strategies they make, and which of them start alike."""
+"""Strategies of a run's placements: the options of ``thalweg run`` for each, and the placements with the same start."""
 
 from __future__ import annotations
 
@@ -37,54 +37,59 @@ MOVING: Mapping[str, type[msgspec.Struct]] = {
 }
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 OURS = ("thalweg-once", "thalweg")
-OF_MOVES = (  # options of a run that go to those alone
+OF_MOVES = (  # options of a run that only strategies with moves have
     "period_s", "k", "gate", "hysteresis", "saving", "displacement_s", "load_s", "moves", "reshapes",
     "stripes",
 )  # fmt: skip
 
 
 def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """For every placement of the run the options its strategy is made with.
+    """Return the options of the strategy of every placement of the run.
 
-    A seed and what local judges hosts by are the run's own. Raises UsageError for an option that goes with no
-    placement of the run.
+    The seed and the cost by which ``local`` judges hosts come from the run. Raises UsageError for an option that fits
+    no placement of the run.
     """
-    given = {name: value for name in OF_MOVES if (value := getattr(config, name)) is not None}
-    if given.get("stripes", "auto") != "auto":
-        given["stripes"] = int(given["stripes"])
-    ours = {**given, "seed": config.seed, "startup_s": config.startup_s}
-    if config.cost in get_args(LocalCost):  # of others, which only a planner knows, local has the paper's instead
-        ours["cost"] = config.cost
+    of_moves = {name: value for name in OF_MOVES if (value := getattr(config, name)) is not None}
+    if of_moves.get("stripes", "auto") != "auto":
+        of_moves["stripes"] = int(of_moves["stripes"])
+    own = {**of_moves, "seed": config.seed, "startup_s": config.startup_s}
+    if config.cost in get_args(LocalCost):  # otherwise local uses the paper's cost
+        own["cost"] = config.cost
     options: dict[str, dict[str, Any]] = {}
     for label in config.placements:
-        taken = MOVING[label].__struct_fields__ if label in MOVING else ()
-        options[label] = {name: value for name, value in ours.items() if name in taken}
+        accepted = MOVING[label].__struct_fields__ if label in MOVING else ()
+        options[label] = {name: value for name, value in own.items() if name in accepted}
         if label in OURS:
-            options[label].pop("seed", None)  # all of them search alike, so that they start alike
-            # links of a testbed do not hinder each other, unless the run says so
+            options[label].pop("seed", None)  # the same search for all, so that all start alike
+            # links of a testbed are independent, unless the run says so
             options[label]["interface"] = planned_interface(config.interface or "independent")
         if label == FIXED:
             options[label]["placement"] = given_plan(config).placement
         if config.measured:
             options[label]["measured"] = True
-    for name in given:
-        if not any(name in one for one in options.values()):
+    for name in of_moves:
+        if not any(name in fields for fields in options.values()):
             takers = [f"--placement {label}" for label, kind in MOVING.items() if name in kind.__struct_fields__]
             raise UsageError(f"{flag(RunConfig, name)} goes with {' or '.join(takers)}, which this run has not")
     return options
 
 
 def make_strategies(config: RunConfig) -> dict[str, Strategy]:
-    """The strategy of every placement of the run; raises UsageError for what is unknown or out of range."""
+    """Return the strategy of every placement of the run. Raise UsageError for unknown names and values out of range."""
     cost_model(config.cost, config.interface or "independent")
-    made = {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
-    if config.measured and not any(isinstance(one.again, MeasuredHintsPlanner) for one in made.values()):
+    strategies = {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
+    if config.measured and not any(
+        isinstance(strategy.again, MeasuredHintsPlanner) for strategy in strategies.values()
+    ):
         raise UsageError("--measured goes with placements that are planned again, as global or thalweg; there is none")
-    return made
+    return strategies
 
 
 def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
-    """The strategy of that name; random moves begin with operators spread over the hosts, which takes no knowledge."""
+    """Return the strategy with this name.
+
+    Random moves begin with operators spread over the hosts, without measurements.
+    """
     options = dict(options)
     measured = options.pop("measured", False)
     strategy = get_strategy(label, **options)
@@ -96,8 +101,10 @@ def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
 
 
 def changes_shapes(config: RunConfig) -> bool:
-    """Whether a placement of the run may give the tree another shape: its planner has an attribute ``reshapes``, or
-    the tree changes at random."""
+    """Return whether a placement of the run may change the tree's shape.
+
+    A planner with an attribute ``reshapes`` may, and so may random changes.
+    """
     return reshapes_at_random(config) or any(
         getattr(strategy.initial, "reshapes", False) for strategy in make_strategies(config).values()
     )
@@ -108,7 +115,7 @@ def reshapes_at_random(config: RunConfig) -> bool:
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A planner that deals the operators out to the hosts in turn. It looks at no link; its cost is nan."""
+    """Planner that deals the operators out to the hosts in turn. It ignores links, and its cost is nan."""
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         free = [node.name for node in task.dataflow.nodes if node.kind == "operator" and node.pinned is None]
@@ -117,9 +124,9 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def cost_model(cost: str, interface: str) -> CostModel:
-    """Return the cost model of that name for hosts with such interfaces; see ``cost_options``.
+    """Return the named cost model for hosts with such interfaces (see ``cost_options``).
 
-    Raise UsageError for an unknown one, and for one that goes by the latencies of a placement file.
+    Raises UsageError for an unknown name, and for a model that needs the latencies of a placement file.
     """
     if needs_latencies(cost):
         known = ", ".join(run_cost_names())
@@ -128,22 +135,28 @@ def cost_model(cost: str, interface: str) -> CostModel:
 
 
 def planned_interface(interface: str) -> Interface:
-    """What planners take a host's interface for; of one that links share none knows, and it hinders nothing."""
+    """Return the model of interfaces for planners.
+
+    No planner knows shared interfaces, so these count as independent.
+    """
     return "single" if interface == "single" else "independent"
 
 
 def cost_options(cost: str, interface: str) -> dict[str, Any]:
-    """What bounds the rate: a host's one interface, or each of its links, over which a node demands while it sends."""
+    """Return the options of a cost model: the rate is bounded by a host's one interface, or by each of its links.
+
+    With independent links, a node demands over a link while it sends.
+    """
     return {"interface": "independent", "node_cycles": False} if (cost, interface) == ("period", "independent") else {}
 
 
 def cost_parameters(config: RunConfig) -> CostParameters:
-    """What planners reckon with besides links."""
+    """Return the costs besides links that planners use."""
     return CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S)
 
 
 def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:
-    """How operators move under each placement, defaults and all; placements that stay are left out."""
+    """Return the parameters of moves by placement, defaults included. Placements without moves are left out."""
     return {
         label: msgspec.to_builtins(strategy.moving)
         for label, strategy in strategies.items()
@@ -152,9 +165,9 @@ def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:
 
 
 def placed_detail(label: str, plan: ProbedPlan, *, shared: bool, truth: bool) -> dict[str, Any]:
-    """A plan and what it rests on, for the records; a ``shared`` one was made, and its links probed, before.
+    """Return a plan and its basis for the records. A ``shared`` plan was made, and its links probed, before.
 
-    ``truth``: planners were told the links as they are.
+    ``truth``: planners knew the true links.
     """
     result = plan.result
     detail = {
@@ -168,18 +181,21 @@ def placed_detail(label: str, plan: ProbedPlan, *, shared: bool, truth: bool) ->
         "rounds": plan.rounds,
         "evaluated": result.evaluated,
         "inputs": {node.name: list(node.inputs) for node in result.dataflow.nodes if node.inputs},
-        "links": {f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps]
-                  for (a, b), each in sorted(plan.view.estimates.items())},
+        "links": {f"{a}>{b}": [estimate.rate_bps, estimate.count, estimate.spread_bps]
+                  for (a, b), estimate in sorted(plan.view.estimates.items())},
     }  # fmt: skip
     return {key: value for key, value in detail.items() if not (isinstance(value, float) and value - value != 0)}
 
 
 def begins_with_one_shot(strategy: Strategy) -> bool:
-    """Whether it begins with what one-shot plans; all such placements of a run share the first such plan."""
+    """Return whether a strategy begins with the plan of one-shot.
+
+    Such placements share the first such plan of a run.
+    """
     return strategy.initial == OneShot()
 
 
 def same_start(strategies: Mapping[str, Strategy]) -> list[str]:
-    """The placements that share one plan; none when there are fewer than two."""
+    """Return the placements that share one plan. Empty if fewer than two do."""
     labels = [label for label, strategy in strategies.items() if begins_with_one_shot(strategy)]
     return labels if len(labels) > 1 else []

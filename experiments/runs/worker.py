@@ -1,6 +1,6 @@
-"""The client's side of a run, in a process of its own inside the client's host of the testbed.
+"""Client's side of a run, as a process of its own on the client's host of the testbed.
 
-What it says to the process that started it stands in ``job``. It ends when its standard input is closed.
+``job`` has the messages between the worker and the launcher. The worker ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
 
-ONE_SHOT = "one-shot"  # stands for all placements that begin with it
+ONE_SHOT = "one-shot"  # key of the plan for all placements that begin with one-shot
 
 
 def main() -> int:
-    """Do the job that standard input describes."""
+    """Execute the job from standard input, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides when a run ends
     lines = iter(sys.stdin.buffer.readline, b"")
     job = msgspec.json.decode(next(lines), type=Job)
@@ -86,21 +86,21 @@ def main() -> int:
 
 
 def _listen(lines: Iterator[bytes], client: Client, goes: queue.SimpleQueue[Go | None]) -> None:
-    """Take in what is said while a placement runs, too."""
+    """Handle the launcher's messages, also while a placement runs."""
     for line in lines:
-        told = msgspec.json.decode(line, type=Told)
-        if isinstance(told, Go):
-            goes.put(told)
-        elif isinstance(told, Ended):
-            client.lost(told.host, told.how)
+        message = msgspec.json.decode(line, type=Told)
+        if isinstance(message, Go):
+            goes.put(message)
+        elif isinstance(message, Ended):
+            client.lost(message.host, message.how)
         else:
-            with contextlib.suppress(HostAbsentError, RunError):  # it has ended again, or the client has closed
-                client.add_host(told.host, told.control)
+            with contextlib.suppress(HostAbsentError, RunError):  # the host has ended again, or the client is closed
+                client.add_host(message.host, message.control)
     goes.put(None)
 
 
 class Plans:
-    """What a run's placements begin with. Those that begin with one-shot share the first plan of it."""
+    """Initial plans of a run's placements. Placements that begin with one-shot share the first such plan."""
 
     def __init__(self, client: Client, job: Job) -> None:
         self.client, self.job = client, job
@@ -112,14 +112,17 @@ class Plans:
             "wanted_hz": job.config.wanted_hz,
             "hops": job.config.hops,
         }
-        self._made: dict[str, tuple[ProbedPlan, str]] = {}  # by placement or ONE_SHOT; for which it was made
+        self._made: dict[str, tuple[ProbedPlan, str]] = {}  # by placement or ONE_SHOT; with its first placement
 
     def strategy(self, label: str) -> Strategy:
-        """The strategy of a placement of the run, or of one-shot, which a collapse asks for."""
+        """Return the strategy of a placement of the run, or of one-shot, which a collapse needs."""
         return make_strategy(label, self.job.options.get(label, {}))
 
     def plan(self, go: Go) -> tuple[ProbedPlan, bool]:
-        """The plan of a placement, made when it is first asked for, and whether that was for another placement."""
+        """Return the plan of a placement, and whether the plan was made for a different placement before.
+
+        The plan is made at the first call.
+        """
         strategy = self.strategy(go.placement)
         kind = ONE_SHOT if begins_with_one_shot(strategy) else go.placement
         if kind not in self._made:
@@ -136,7 +139,7 @@ class Plans:
 
 
 def _plan_ahead(plans: Plans, go: Go) -> None:
-    """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
+    """Plan a placement, and deliver one partition, so that no placement pays for the hosts' first-time costs."""
     result, timeout_s = plans.plan(go)[0].result, plans.job.config.call_timeout_s
     more = {"partitions": 1, "call_timeout_s": timeout_s, **plans.over}
     with plans.client.run(result.dataflow, result.placement, **more) as first:
@@ -146,7 +149,7 @@ def _plan_ahead(plans: Plans, go: Go) -> None:
 
 
 def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
-    """Run one placement, which has been planned, recording what it knew and what came."""
+    """Run one placement that has been planned, and record the plan's estimates and the deliveries."""
     client, config = plans.client, plans.job.config
     begun = time.time()
     label = go.placement
@@ -158,7 +161,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     result = plan.result
     chosen = operators_at(result.dataflow, result.placement)
     say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
-    kept: list[tuple[int, Value]] = []
+    pictures: list[tuple[int, Value]] = []
     more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s, "ahead": config.depth, **plans.over}
     if strategy.adaptation is not None:
         more |= {
@@ -194,12 +197,12 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             recorder.write(RunId(label), "delivered", record)
             say(Said("delivered", label, partition.index))
             if config.pictured(partition.index) and isinstance(partition.value, np.ndarray):
-                kept.append((partition.index, partition.value))
+                pictures.append((partition.index, partition.value))
     recorder.close_run(RunId(label))
     folder = Path(plans.job.pictures) / file_name(label)
-    if kept:
+    if pictures:
         folder.mkdir(parents=True, exist_ok=True)
-    for index, value in kept:
+    for index, value in pictures:
         write_image(np.asarray(value), folder / f"{index:03}.png")
     detail = {} if strategy.moving is None else ended_as(result.dataflow, *run.tree)
     say(Said("done", label, detail=detail))

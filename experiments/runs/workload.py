@@ -1,7 +1,7 @@
-"""What hosts work on in a run: a workload makes a dataflow of a run's options, and a single process its reference.
+"""Workloads of runs: a workload makes a dataflow from a run's options, and a single process computes the reference.
 
-A workload is a module with a ``Workload``, and a line in ``WORKLOADS``; its own options
-stand in ``config.OF_WORKLOADS``. What a sink delivered is compared by one digest over all its partitions.
+A workload is a module with a ``Workload``, and an entry in ``WORKLOADS``. Its own options are in
+``config.OF_WORKLOADS``. Deliveries of a sink are compared by one digest over all partitions.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ WORKLOADS: Mapping[str, type[Workload]] = {"composition": Composition, "plates":
 
 
 def workload_of(config: RunConfig) -> Workload:
-    """The workload that a configuration asks for."""
+    """Return the workload that a configuration names."""
     return WORKLOADS[config.workload](config)
 
 
 def build_dataflow(config: RunConfig) -> Dataflow:
-    """The dataflow of a configuration; UsageError for options that do not do."""
+    """Return the dataflow of a configuration. Raise UsageError for unsuitable options."""
     return workload_of(config).dataflow()
 
 
 def edges(config: RunConfig) -> int:
-    """How many links the dataflow keeps busy at once, at most."""
+    """Return the largest number of links that the dataflow keeps busy at once."""
     return len(build_dataflow(config).nodes) - 1
 
 
 def reference_digests(dataflow: Dataflow, images: int, allow: Collection[str] = (), *, sink: str = "") -> Iterator[str]:
-    """The digests of what a single process makes for a sink."""
+    """Return the digests of a sink's partitions, as a single process makes them."""
     return (digest(value) for value in reference_run(dataflow, images, (*DEFAULT_ALLOW, *allow), sink=sink))
 
 
 def reference_of(dataflow: Dataflow, config: RunConfig, tell: Tell) -> dict[str, str]:
-    """By sink the digest of all that a single process makes of the same sources. Raises RunError where that fails."""
-    found: dict[str, str] = {}
+    """Return the digest of a single process's results by sink. Raise RunError if the user's code fails."""
+    by_sink: dict[str, str] = {}
     total = config.images * len(dataflow.sinks)
     for done, sink in enumerate(dataflow.sinks):
         digests: list[str] = []
         try:
-            for one in reference_digests(dataflow, config.images, config.allow, sink=sink):
-                digests.append(one)
+            for partition in reference_digests(dataflow, config.images, config.allow, sink=sink):
+                digests.append(partition)
                 tell("computing on a single machine", done * config.images + len(digests), total)
         except ThalwegError:
             raise
-        except Exception as error:  # the user's own code
+        except Exception as error:  # an error of the user's code
             why = f"{type(error).__name__} at partition {len(digests)}, on a single machine as well: {error}"
             raise RunError(why) from None
-        found[sink] = sequence_digest(digests)
-    return found
+        by_sink[sink] = sequence_digest(digests)
+    return by_sink

@@ -1,7 +1,7 @@
-"""What hosts and links of the virtual network take, by the model of their interfaces; the same for runs and sweeps.
+"""Costs of hosts and links in the virtual network, by the model of their interfaces, for runs and sweeps.
 
-Source: Ranganathan et al. (1998), section 4, for ``single``; measurements on network namespaces for ``independent``,
-and so for ``shared``.
+Source: Ranganathan et al. (1998), section 4, for ``single``. Measurements on network namespaces for ``independent``,
+and therefore for ``shared``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ receives one hears nothing. Under ``independent`` it holds for the giving up alo
 which a message of a few hundred bytes takes longer than a host may be silent. A testbed sets none below
 ``RATE_FLOOR_BPS`` on the wall; to have such traces it needs that time scale, which makes its limits as long."""
 
-# --- what links of a testbed cost besides a partition's bytes, so that its runs can be told beforehand
+# --- costs of a testbed's links besides a partition's bytes, to predict runs on the testbed
 
 HEADER_BYTES = 52  # of a packet: IPv4, TCP and its time stamps
 PACKET_PAYLOAD_BYTES = 1500 - HEADER_BYTES
@@ -40,63 +40,63 @@ client takes up a partition, and a source the demand that follows."""
 
 
 class Framed(msgspec.Struct, frozen=True):
-    """A link whose rate counts IP bytes, as a testbed's does: what it takes for a message has headers."""
+    """Link whose rate counts IP bytes, as on a testbed: a message also pays for its headers."""
 
     rates: LinkRate
     header_bytes: int = HEADER_BYTES
 
     def rate_at(self, t_s: float) -> float:
-        """Rate in bit/s at ``t_s``, headers and all."""
+        """Return the rate in bit/s at ``t_s``, headers included."""
         return self.rates.rate_at(t_s)
 
     def until_s(self, t_s: float) -> float:
         return self.rates.until_s(t_s)
 
     def bits_between(self, start_s: float, stop_s: float) -> float:
-        """Bits between two times, headers and all."""
+        """Return the bits between two times, headers included."""
         return self.rates.bits_between(start_s, stop_s)
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that a message of ``size_bytes`` takes from ``start_s`` on."""
+        """Return the seconds for a message of ``size_bytes`` that starts at ``start_s``."""
         packets = math.ceil(size_bytes / PACKET_PAYLOAD_BYTES)
         return self.rates.transfer_time_s(size_bytes + packets * self.header_bytes, start_s)
 
 
-STEADY_BPS = 1_000.0  # at least: a link that rests as a run begins is not closed for good
+STEADY_BPS = 1_000.0  # least rate: a link that is down at the start is not closed for good
 
 
 class Steady(msgspec.Struct, frozen=True):
-    """A link that stays as it is at one moment."""
+    """Link with the constant rate of a given moment."""
 
     rate_bps: float
 
     @classmethod
     def of(cls, rates: LinkRate, at_s: float = 0.0) -> Steady:
-        """The link as it is at ``at_s``, but for ``STEADY_BPS``."""
+        """Return the link with its rate at ``at_s``, at least ``STEADY_BPS``."""
         return cls(max(rates.rate_at(at_s), STEADY_BPS))
 
     def later(self, by_s: float) -> Steady:
-        """What it is later on: the same."""
+        """Return the link itself, as a steady link does not change."""
         return self
 
     def rate_at(self, t_s: float) -> float:
         return self.rate_bps
 
     def until_s(self, t_s: float) -> float:
-        """It stays for ever."""
+        """Return infinity: the rate stays for ever."""
         return math.inf
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that ``size_bytes`` take, whenever they start."""
+        """Return the seconds for ``size_bytes`` at any start."""
         return size_bytes * 8 / self.rate_bps
 
     def bits_between(self, start_s: float, stop_s: float) -> float:
-        """Bits the link can carry between two times."""
+        """Return the bits that the link can carry between two times."""
         return (stop_s - start_s) * self.rate_bps
 
 
 def dilation(interface: str, time_scale: float) -> float:
-    """How many times as fast as a wall clock the hosts' clocks are in that model of links."""
+    """Return the speed of the hosts' clocks relative to a wall clock, for a model of interfaces."""
     return max(time_scale, CORE_SCALE) if interface == "single" else time_scale
 
 
@@ -110,13 +110,16 @@ def world_config(
     patience: float | None = None,
     limits: Sequence[str] = (),
 ) -> WorldConfig:
-    """How the world works under that model; ``forecaster`` and ``max_age_s`` are the monitor's, where given.
+    """Return the configuration of the virtual world for a model of interfaces.
 
-    ``patience``, and ``limits`` as ``NAME=VALUE``: the cores' own, where given.
+    ``forecaster``, ``max_age_s``: options of the monitor, if given. ``patience``, and ``limits`` as ``NAME=VALUE``:
+    options of the cores, if given.
     """
     single = interface == "single"
-    given: dict[str, Any] = {"forecaster": forecaster, "max_age_s": max_age_s}
-    monitor = MonitorConfig(probe_train=not single, **{name: one for name, one in given.items() if one is not None})
+    options: dict[str, Any] = {"forecaster": forecaster, "max_age_s": max_age_s}
+    monitor = MonitorConfig(
+        probe_train=not single, **{name: value for name, value in options.items() if value is not None}
+    )
     if patience is None:
         patience = 1.0 if single else max(1.0, CORE_SCALE / time_scale)
     core = CoreConfig(monitor=monitor, patience=patience).limited(limits)
@@ -133,9 +136,9 @@ def carrying(
     begun: bool = True,
     seed: int = 0,
 ) -> Mapping[Link, LinkRate]:
-    """What messages take on these links: in the paper's model their bytes alone, elsewhere their headers too.
+    """Return the links with the costs of messages: bytes alone in the paper's model, else headers too.
 
-    ``timeline``: says their delays and losses; before it has ``begun`` they are as at its start.
+    ``timeline``: delays and losses of the links. Before it has ``begun``, they are as at its start.
     """
     carried: Mapping[Link, LinkRate] = links
     if interface != "single":

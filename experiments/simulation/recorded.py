@@ -1,7 +1,7 @@
-"""``thalweg run --testbed sim``: the placements of a run in virtual time, and the records they leave.
+"""Simulated runs of ``thalweg run --testbed sim``: the placements of a run in virtual time, and their records.
 
-The same workload, links, planners and cores as on a testbed of processes, and the same run folder. What is recorded
-depends on the configuration alone: times on the wall are those of the virtual clock, which starts at 0.
+Workload, links, planners, cores and run folder are the same as on a testbed of processes. The records depend on the
+configuration alone. Wall times are those of the virtual clock, which starts at 0.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ from thalweg.operators import digest, write_image
 
 
 def execute_as_on_testbeds(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
-    """The same as ``execute_virtually``, but that with ``view`` truth planners know it only before the run."""
+    """Run as ``execute_virtually``, but with ``view`` truth, planners know the true links only before the run."""
     return execute_virtually(config, folder, tell, truth_lasts=False)
 
 
 def execute_virtually(config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool = True) -> Outcome:
     """Run every placement of ``config`` in turn and leave ``run.toml`` and ``events.parquet`` in ``folder``.
 
-    ``truth_lasts``: with ``view`` truth planners know the links as they are also while data flows. Raises UsageError
-    and its kin before anything is simulated, RunError when a run cannot go on.
+    ``truth_lasts``: with ``view`` truth, planners know the true links also while data flows. Raises UsageError or a
+    subclass before the simulation, RunError if a run cannot go on.
     """
     return _Session(config, folder, tell, truth_lasts=truth_lasts).execute()
 
@@ -75,7 +75,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Session(Session):
-    """One call of ``execute_virtually``."""
+    """State of one call of ``execute_virtually``."""
 
     def __init__(self, config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool) -> None:
         self.told_truth = truth_lasts and config.view == "truth"  # while data flows
@@ -91,11 +91,11 @@ class _Session(Session):
         self.network = network = build_network(config, hosts, 0)
         if network.timeline.further:
             over = networks_of(network.timeline.networks, network.timeline.agreed_bps.items())
-            said = {"wanted_hz": config.wanted_hz, "hops": config.hops}
-            self.work = msgspec.structs.replace(self.work, networks=over, **said)
+            routing = {"wanted_hz": config.wanted_hz, "hops": config.hops}
+            self.work = msgspec.structs.replace(self.work, networks=over, **routing)
         self.traces: Mapping[Link, BandwidthTrace] = network.traces
         self.links: Mapping[Link, Rates] = self.traces
-        self.timeline: Timeline | None = None  # of links with delays, or what else a scenario file says
+        self.timeline: Timeline | None = None  # of links with delays, or of a scenario file
         described = is_scenario_file(config.scenario)
         if described or config.latency is not None:
             self.timeline = network.timeline
@@ -106,7 +106,7 @@ class _Session(Session):
             config.startup_s,
             time_scale=config.time_scale,
             forecaster=config.forecaster,
-            patience=1.0 if described else None,  # its links are as a testbed sets them, and so is this
+            patience=1.0 if described else None,  # its links are as on a testbed, and so is the patience
             limits=config.limits,
         )
         timeout_s = config.call_timeout_s
@@ -115,22 +115,22 @@ class _Session(Session):
             interfaces_bps=network.timeline.interfaces_bps,
             up_bps=network.timeline.up_bps,
             down_bps=network.timeline.down_bps,
-            control_band=network.timeline.control_band is not False,  # a run on a testbed has it unless a file says no
+            control_band=network.timeline.control_band is not False,  # as on a testbed: on, unless a file says no
             call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
             capacities=network.timeline.capacities,
             validate=config.validate,
             ahead=1 if config.depth == "auto" else config.depth,
         )
         self.work = msgspec.structs.replace(self.work, hints=hints.measured({}, network.timeline.capacities))
-        # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
+        # The time that an operator states is of a real machine. A dilated clock makes it longer.
         factor = config.time_scale if config.pixel_s is None else 1.0
         self.code = (real_code if config.bytes else sized_code)(allow, costs.disk_bytes_per_s, factor)
         for node in dataflow.nodes:
             if node.code is not None:
-                self.code(node)  # what cannot be simulated is refused before anything is
-        what = "" if config.bytes else ", sizes only: nothing is composed"
-        self.found.notes += [f"virtual time, {interface} links{what}", *network.notes]
-        self.log: IO[bytes] | None = None  # rows are written as they come: a run may have any number of images
+                self.code(node)  # refuse code that cannot be simulated before the start
+        suffix = "" if config.bytes else ", sizes only: nothing is composed"
+        self.found.notes += [f"virtual time, {interface} links{suffix}", *network.notes]
+        self.log: IO[bytes] | None = None  # rows are written at once, as a run may have any number of images
         self.digests: list[str] = []
         self.wall_s: dict[str, float] = {}
         self._shared: ProbedPlan | None = None
@@ -149,18 +149,18 @@ class _Session(Session):
             self.wall_s[label] = time.perf_counter() - begun
 
     def _one_shot(self) -> ProbedPlan:
-        """The plan that all placements which begin with one-shot share."""
+        """Return the common plan of placements that begin with one-shot."""
         if self._shared is None:
             self._shared = self._plan(OneShot())
         return self._shared
 
     def _plan(self, planner: Any) -> ProbedPlan:
-        """By the links as they are at 0, where they rest meanwhile as on a testbed: every placement begins there."""
+        """Plan with the links as at time 0, where they rest as on a testbed, because every placement begins there."""
         links = self._carrying({link: Steady.of(trace) for link, trace in self.traces.items()}, begun=False)
         return plan_ahead(self.work, planner, links, self.world, truth=self.config.view == "truth")
 
     def _deep(self, label: str, plan: ProbedPlan) -> WorldConfig:
-        """The world with as many partitions under way as the links of this plan need, where that is asked for."""
+        """Return the world for a plan. With depth ``auto``, its links determine the partitions under way."""
         if self.config.depth != "auto":
             return self.world
         links = self._carrying({link: Steady.of(trace) for link, trace in self.traces.items()}, begun=False)
@@ -169,7 +169,7 @@ class _Session(Session):
         return msgspec.structs.replace(self.world, ahead=depth)
 
     def _carrying(self, links: Mapping[Link, Rates], *, begun: bool = True) -> Mapping[Link, LinkRate]:
-        """What messages take on these links, in a world of their own."""
+        """Return the links with the costs of messages, for a world of their own."""
         return carrying(links, self.interface, self.timeline, begun=begun, seed=self.config.seed)
 
     def _placement(self, label: str, strategy: Strategy) -> None:
@@ -253,12 +253,12 @@ class _Session(Session):
         return on_record
 
     def _record_scenario(self, label: str, world: World) -> None:
-        one = self.collapse
-        assert one is not None
-        if one.at_s > world.now:
-            self.found.notes.append(one.missed(label))
+        collapse = self.collapse
+        assert collapse is not None
+        if collapse.at_s > world.now:
+            self.found.notes.append(collapse.missed(label))
             return
-        self._row(label, one.host, one.at_s, "scenario", one.record())
+        self._row(label, collapse.host, collapse.at_s, "scenario", collapse.record())
 
     def _row(self, label: str, host: str, at_s: float, kind: str, fields: Mapping[str, Any]) -> None:
         if self.log is None:
@@ -270,9 +270,9 @@ class _Session(Session):
         if self.log is None:
             return None
         self.log.close()
-        # The same configuration, planners and traces are the same run, whenever it is made.
-        told = msgspec.json.encode((self.config, self.digests))
-        run_id = f"sim-{self.config.seed}-{hashlib.sha256(told).hexdigest()[:12]}"
+        # A run with the same configuration, planners and traces has the same name.
+        identity = msgspec.json.encode((self.config, self.digests))
+        run_id = f"sim-{self.config.seed}-{hashlib.sha256(identity).hexdigest()[:12]}"
         delays = self.timeline is not None and self.timeline.delays
         info = self.info(run_id, wall_s=self.wall_s, delay_emulated=delays)
         log = Path(self.log.name)

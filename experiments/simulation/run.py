@@ -1,6 +1,6 @@
 """One run in virtual time: planned, installed, adapted and delivered by the same core as on sockets.
 
-What a ``thalweg run --testbed sim`` and a simulation of a sweep have in common.
+``thalweg run --testbed sim`` and the simulations of sweeps use it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from thalweg.operators import Source
 
 Knows = Callable[[e.RequestPlan, float], NetworkView]
 """What a planner is told of the links when it is asked while data flows, at that time (seconds)."""
-PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead link takes as long
+PATIENCE_S = 36_000.0  # limit of probes before a run, in virtual seconds: only a dead link takes longer
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What is run, and what planners are told of it. ``allow``: packages whose code may be named.
+    """Dataflow of a run, and the planners' knowledge of it. ``allow``: packages whose code may be named.
 
     ``networks``, ``wanted_hz``, ``hops``: as for ``client.runs.run``.
     """
@@ -69,14 +69,14 @@ class Work(msgspec.Struct, frozen=True):
     hops: int = HOPS
 
     def task(self, view: NetworkView) -> Task:
-        """What planners are given before a run."""
+        """Return the planning problem before a run."""
         task = Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
         over = {"networks": dict(self.networks), "wanted_hz": self.wanted_hz, "hops": self.hops}
         return task.but(**over) if self.networks else task
 
 
 def exactly(links: Mapping[Link, LinkRate], startup_s: float = 0.0) -> Knows:
-    """The links as they are at that time; ``startup_s``: the start-up cost of a message."""
+    """Return a view of the true links at the time of the question. ``startup_s``: start-up cost of a message."""
 
     def knows(command: e.RequestPlan, now: float) -> NetworkView:
         view = _known(command, {link: rates.rate_at(now) for link, rates in links.items()})
@@ -86,16 +86,16 @@ def exactly(links: Mapping[Link, LinkRate], startup_s: float = 0.0) -> Knows:
 
 
 def _true_latencies(links: Mapping[Link, LinkRate], now: float, startup_s: float) -> dict[Link, Latency]:
-    """What an empty message takes that is sent now, where links have delays."""
+    """Return the true latencies of links with delays, for an empty message sent now."""
     return {
-        link: Latency(startup_s + one.shape_at(now).delay_s, measured_at_s=now)
-        for link, one in links.items()
-        if isinstance(one, ShapedLink)
+        link: Latency(startup_s + shaped.shape_at(now).delay_s, measured_at_s=now)
+        for link, shaped in links.items()
+        if isinstance(shaped, ShapedLink)
     }
 
 
 def foreseen(links: Mapping[Link, Rates], horizon_s: float) -> Knows:
-    """What the links will carry in the next ``horizon_s`` seconds, in the mean."""
+    """Return a view of the mean rates of links in the next ``horizon_s`` seconds."""
 
     def knows(command: e.RequestPlan, now: float) -> NetworkView:
         until_s = now + horizon_s
@@ -105,8 +105,9 @@ def foreseen(links: Mapping[Link, Rates], horizon_s: float) -> Knows:
 
 
 def last_measured(hosts: Collection[str]) -> Knows:
-    """Of every link what was measured last, however long ago, for a planner that looks ahead; of others that all are
-    as slow as the slowest tenth of those.
+    """Return a view of the last measurement of every link, however old, for a planner that looks ahead.
+
+    Links without a measurement count as the slowest tenth of the measured links.
     """
     links = links_between(hosts)
 
@@ -120,7 +121,7 @@ def last_measured(hosts: Collection[str]) -> Knows:
 
 
 def _known(command: e.RequestPlan, rates: Mapping[Link, float]) -> NetworkView:
-    """These rates as a view, without any doubt for a planner that is told of the past."""
+    """Return rates as a view, with zero doubt for a planner that uses past measurements."""
     estimates = {link: LinkEstimate(rate_bps) for link, rate_bps in rates.items()}
     return NetworkView(estimates) if command.past is None else Outlook(estimates, dict.fromkeys(estimates, 0.0))
 
@@ -133,9 +134,9 @@ def plan_ahead(
     *,
     truth: bool = False,
 ) -> ProbedPlan:
-    """Place the dataflow by what hosts measure before it starts, or with ``truth`` by the links as they are then.
+    """Place the dataflow by measurements before the start, or with ``truth`` by the true links at that time.
 
-    Measuring begins at time 0 of ``links`` and takes ``took_s``; what runs afterwards begins no earlier than that.
+    Measurements begin at time 0 of ``links`` and take ``took_s``. The run begins no earlier than at their end.
     """
     planner = over_trees(planner, work.dataflow, work.allow)
     view = NetworkView({})
@@ -155,12 +156,12 @@ def plan_ahead(
             wanted = search.send(answers)
     except StopIteration as done:
         plan: ProbedPlan = done.value
-    check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
+    check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a user's planner may err
     return msgspec.structs.replace(plan, took_s=world.now)
 
 
 def depth_ahead(work: Work, plan: ProbedPlan, links: Mapping[Link, LinkRate], config: WorldConfig) -> int:
-    """How many partitions are to be under way over each edge of what was planned, as ``Client.run`` has it measured."""
+    """Return the number of partitions under way over each edge of a plan, as ``Client.run`` measures it."""
     trees = trees_of(plan.result)
     wanted = links_of(trees)
     world = World(work.hosts, links, _no_code, config)
@@ -168,8 +169,8 @@ def depth_ahead(work: Work, plan: ProbedPlan, links: Mapping[Link, LinkRate], co
     if unknown := wanted - rates.keys():
         rates |= world.probe(unknown, PATIENCE_S)
     view = NetworkView(rates, world.probe(wanted, PATIENCE_S, "latency") if wanted else {})
-    told = [each.hints or hints_of_code(each.dataflow, work.allow) for each in (plan.result, *plan.result.beside)]
-    return max(depth_of(tree, hints, view) for tree, hints in zip(trees, told, strict=True))
+    all_hints = [part.hints or hints_of_code(part.dataflow, work.allow) for part in (plan.result, *plan.result.beside)]
+    return max(depth_of(tree, hints, view) for tree, hints in zip(trees, all_hints, strict=True))
 
 
 def run_ahead(
@@ -182,19 +183,18 @@ def run_ahead(
     label: str = "",
     knows: Knows | None = None,
 ) -> None:
-    """Run a planned placement to its end in ``world``, which has run nothing before.
+    """Run a planned placement to its end in ``world``, which must be new.
 
-    The run's time 0 is when planning was over. ``knows``: what a planner is told while data flows, None: what was
-    measured.
+    Time 0 of the run is the end of planning. ``knows``: view of planners while data flows. None: measurements.
     """
     hints, trees = plan.result.hints or work.hints, trees_of(plan.result)
     trees, above = divided(trees, with_state(work.dataflow, work.allow) if len(trees) > 1 else ())
     dataflow, hints = trees[0].dataflow, hints.of(trees[0].dataflow)
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
-        told = None if knows is None else lambda command: knows(command, world.now)
+        view_of = None if knows is None else lambda command: knows(command, world.now)
         task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
-        search = Replanner(task, work.model, moves, strategy.again, label, told)
+        search = Replanner(task, work.model, moves, strategy.again, label, view_of)
         searches = searches_of(search, trees) if len(trees) > 1 else [search]
         world.answer = lambda command: searches[command.run.stripe or 0].answer(command)
     free = FIXED
@@ -208,8 +208,8 @@ def run_ahead(
         placed = {**plan.result.placement, **{node.name: node.pinned for node in dataflow.nodes if node.pinned}}
         world.ways, _ = first_ways(task, placed, lambda wanted: {})
     known = {
-        link: msgspec.structs.replace(each, measured_at_s=min(0.0, each.measured_at_s - plan.took_s))
-        for link, each in plan.view.estimates.items()
+        link: msgspec.structs.replace(estimate, measured_at_s=min(0.0, estimate.measured_at_s - plan.took_s))
+        for link, estimate in plan.view.estimates.items()
     }
     world.needs = strategy.needs
     if len(trees) > 1:
@@ -220,13 +220,13 @@ def run_ahead(
     world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)
 
 
-MOST_BOUND = 64  # hosts; the bound of more takes longer than the run
+MOST_BOUND = 64  # hosts; with more hosts, the bound takes longer than the run
 
 
 def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: str) -> float | None:
-    """The period that no mixture of trees beats on links of the mean rates that these had until ``until_s``.
+    """Return the period that no mixture of trees beats on links with their mean rates until ``until_s``.
 
-    None where there is nothing to tell, the dataflow is no tree, or there are more than ``MOST_BOUND`` hosts. See
+    The result is None without a finite bound, if the dataflow is no tree, or with more than ``MOST_BOUND`` hosts. See
     ``planning.bound``: with ``single`` interfaces a run that used each link at its best moments could in principle be
     below.
     """
@@ -241,11 +241,11 @@ def _no_code(node: Node) -> NodeCode:
     raise AssertionError(f"{node.name} runs where only links are measured")
 
 
-# --- what runs inside nodes ---------------------------------------------------------------------------
+# --- code of nodes ------------------------------------------------------------------------------------
 
 
 class _Sizes:
-    """Bytes of a source's partitions, asked for once each: a source may have no end."""
+    """Bytes of a source's partitions, asked for once each, because a source may have no end."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -259,7 +259,7 @@ class _Sizes:
 
 
 class _SizedSource(NodeCode):
-    """A source of which only the sizes are known."""
+    """Source of which only sizes are known."""
 
     def __init__(self, sizes: _Sizes, bytes_per_s: float) -> None:
         self.sizes, self.bytes_per_s = sizes, bytes_per_s
@@ -270,7 +270,7 @@ class _SizedSource(NodeCode):
 
 
 class _SizedOperator(NodeCode):
-    """An operator of which only sizes and times are known, as it tells them itself."""
+    """Operator of which only sizes and times are known, from its own hints."""
 
     def __init__(self, hints: SupportsHints, factor: float) -> None:
         self.hints, self.factor = hints, factor
@@ -282,32 +282,31 @@ class _SizedOperator(NodeCode):
 
 
 class _Real(OwnCode):
-    """The node's own code on real values. Its time is what it says of itself, as no measured one is twice the same."""
+    """Code of a node on real values. Its time is the stated one, because measured times differ from run to run."""
 
     def __init__(self, node: Node, allow: Collection[str], disk_bytes_per_s: float, factor: float) -> None:
         super().__init__(node, allow)
         self.disk_bytes_per_s, self.factor = disk_bytes_per_s, factor
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
-        made = super().make(index, inputs)
+        result = super().make(index, inputs)
         seconds = 0.0
         if self.is_source:
-            seconds = made.size_bytes / self.disk_bytes_per_s
+            seconds = result.size_bytes / self.disk_bytes_per_s
         elif isinstance(self.code, SupportsHints):
-            seconds = self.code.compute_s([float(size_of(each)) for each in inputs]) * self.factor
-        return msgspec.structs.replace(made, seconds=seconds)
+            seconds = self.code.compute_s([float(size_of(value)) for value in inputs]) * self.factor
+        return msgspec.structs.replace(result, seconds=seconds)
 
 
 def real_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:
-    """The nodes' own code. ``factor``: virtual seconds for each that an operator says it computes."""
+    """Return the nodes' own code. ``factor``: virtual seconds for each stated second of computing."""
     return lambda node: _Real(node, allow, disk_bytes_per_s, factor)
 
 
 def sized_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:
-    """Sizes and times of the nodes' code, as far as it tells them without running.
+    """Return code that only has the sizes and times that the nodes' code states without running.
 
-    Raises UsageError for a source that cannot tell the sizes of its partitions, or an operator with memory, whose
-    state only real values give.
+    Raises UsageError for a source without partition sizes, and for an operator with state, which only real values give.
     """
 
     def open_node(node: Node) -> NodeCode:
@@ -331,7 +330,7 @@ def _operator(code: Code, allow: Collection[str]) -> SupportsHints:
 
 @lru_cache(maxsize=512)
 def _sizes(use: str, params: bytes, allow: tuple[str, ...]) -> _Sizes:
-    """Bytes of the partitions of a source, which are the same under every placement."""
+    """Return the sizes of a source's partitions, which are the same under every placement."""
     source = load_code(Code(use, msgspec.json.decode(params)), allow)
     if not isinstance(source, Source):
         raise UsageError(f"source {use!r} does not tell the sizes of its partitions (partition_bytes); add --bytes")

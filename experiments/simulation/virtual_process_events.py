@@ -1,4 +1,4 @@
-"""Processes of hosts are killed, started again and drained in virtual time, as on testbeds (``runs.processes``)."""
+"""Crashes, restarts and drains of hosts' processes in virtual time, as on testbeds (``runs.processes``)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from thalweg.emulation.virtual.faulty import FaultyWorld
 from thalweg.emulation.virtual.world import VirtualHost, World
 from thalweg.middleware.protocol import events as e
 
-AT_FIRST_S = 1e-6  # after the run was asked for
+AT_FIRST_S = 1e-6  # after the request for the run
 
 
 class BefallenWorld(FaultyWorld):
-    """A world in which these ``deeds`` are done; the client knows at once, as whoever started the hosts does.
+    """World in which ``deeds`` happen to hosts.
 
-    ``told`` hears of each as it is done.
+    The client learns of losses and joins at once, as if it started the hosts.
+
+    ``told`` is called after each deed.
     """
 
     patience_s = math.inf
@@ -36,7 +38,7 @@ class BefallenWorld(FaultyWorld):
         return World._is_over(self)
 
     def _beyond(self) -> bool:
-        return False  # it takes as long as it takes
+        return False  # the run has no time limit
 
     def _do(self, deed: Deed) -> None:
         if deed.kind == "crash":

@@ -1,7 +1,8 @@
-"""The arm *given tree, same search*: ``thalweg`` without its shapes, so that what these bring can be told.
+"""Arm *given tree, same search*: ``thalweg`` without changes of the tree, to show what these changes bring.
 
-It keeps the tree that it is given and places its operators by all that ``thalweg`` goes by: the norm of what keeps
-resources busy, forecasts, probes for the value of knowing, and a descent from several starts with as many looks.
+The planner keeps the given tree and places its operators by the criteria of ``thalweg``. These are the norm of the busy
+times of resources, forecasts, and probes by the value of knowing. The search is a descent from several starts with as
+many evaluations.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from thalweg.middleware.planning.shapes.search import ENOUGH, NORMAL, UNKNOWN_S
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.messages import PROBE_BYTES
 
-LOOKS_PER_HOST = 60  # as many placements as ``thalweg`` looks at trees: at 9 hosts 60 times 81
+LOOKS_PER_HOST = 60  # as many placements as ``thalweg`` evaluates trees: at 9 hosts 60 times 81
 
 
 class KeepsTree(msgspec.Struct, frozen=True):
-    """Keeps the tree that it is given, and is asked again as ``like`` is."""
+    """Base of planners that keep the given tree, and that plan again as often as ``like``."""
 
     like: Thalweg
     compared: ClassVar[bool] = True
@@ -44,7 +45,7 @@ class KeepsTree(msgspec.Struct, frozen=True):
 
 
 class GivenTree(KeepsTree, frozen=True):
-    """Places the operators of that tree as ``like`` would choose a tree."""
+    """Planner that places the operators of the given tree by the criteria by which ``like`` chooses a tree."""
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         problem, goes_by = Problem(task), self.like.goes_by(model)
@@ -68,31 +69,31 @@ class GivenTree(KeepsTree, frozen=True):
         return msgspec.structs.replace(plan, judged=judged)
 
     def _ask(self, costs: _Norm, view: Outlook, here: Where, where: Where) -> None:
-        """Raise LinksNeeded for links that may well change the choice, as ``like`` does."""
+        """Raise LinksNeeded for links whose measurement may change the choice, as ``like`` does."""
         like, problem, hosts = self.like, costs.problem, costs.problem.hosts
         if like.probes_left(view, hosts) > 0:
             changes = costs.seconds(where) < costs.seconds(here) * (1 - like.gain)
             new = _links(problem, where) - _links(problem, here) if changes else set()
             worth = costs.value_of_knowing(where, view)
             like.request_links(
-                view, hosts, {pair: (each, _probing_s(view, hosts, pair)) for pair, each in worth.items()}, new
+                view, hosts, {pair: (share, _probing_s(view, hosts, pair)) for pair, share in worth.items()}, new
             )
 
 
 def _links(problem: Problem, where: Where) -> set[tuple[int, int]]:
-    """The pairs of hosts that a placement's transfers go between."""
+    """Return the pairs of hosts between which a placement's transfers go."""
     used = zip(where[problem.producer].tolist(), where[problem.consumer].tolist(), strict=True)
     return {(a, b) for a, b in used if a != b}
 
 
 def _probing_s(view: Outlook, hosts: Sequence[str], pair: tuple[int, int]) -> float:
-    """What a probe takes of two hosts."""
+    """Return the seconds of a probe between two hosts, in both directions."""
     rates = [view.rate_bps(hosts[a], hosts[b]) or 0.0 for a, b in (pair, pair[::-1])]
     return sum(8 * PROBE_BYTES / rate if rate else math.inf for rate in rates)
 
 
 class _Norm:
-    """What placements cost: the sum of the powers of what resources are busy for, as of ``shapes.search``."""
+    """Cost of placements: the sum of powers of the busy times of resources, as in ``shapes.search``."""
 
     def __init__(self, problem: Problem, like: Thalweg, goes_by: CostModel) -> None:
         self.problem, self.shape = problem, like.shape
@@ -102,7 +103,10 @@ class _Norm:
         self.free = [node for node in range(len(problem.names)) if problem.movable[node]]
 
     def of(self, where: Where, link: tuple[Where, Where, Nanoseconds] | None = None) -> Nanoseconds:
-        """(rows,) of many placements. ``link``: of every row one whose transfers take so many times as long."""
+        """Return the costs of many placements, (rows,).
+
+        ``link``: for each row, a link and the factor on its transfer times.
+        """
         problem, resources = self.problem, self.resources
         sources, targets = where[:, problem.producer], where[:, problem.consumer]
         edge = np.minimum(problem.edges_ns(sources, targets) / NS_PER_S, UNKNOWN_S)
@@ -115,21 +119,23 @@ class _Norm:
         if self.interface == "single":  # a host's computing and reading delay its transfers
             count = len(problem.hosts)
             loads = loads[:, :count] + loads[:, count : 2 * count] + loads[:, 2 * count :]
-        found: Nanoseconds = power(loads, self.shape).sum(axis=1)
-        return found
+        costs: Nanoseconds = power(loads, self.shape).sum(axis=1)
+        return costs
 
     def seconds(self, where: Where) -> float:
         return arithmetic.power(float(self.of(where[None])[0]), 1 / self.shape)
 
     def moves(self, where: Where) -> Where:
-        """(rows, nodes) the placements that one move leads to, and those that stay."""
+        """Return the placements after one move or none, (rows, nodes)."""
         hosts = len(self.problem.hosts)
-        found = np.repeat(where[None], len(self.free) * hosts, axis=0)
-        found[np.arange(len(found)), np.repeat(self.free, hosts)] = np.tile(np.arange(hosts), len(self.free))
-        return found
+        placements = np.repeat(where[None], len(self.free) * hosts, axis=0)
+        placements[np.arange(len(placements)), np.repeat(self.free, hosts)] = np.tile(np.arange(hosts), len(self.free))
+        return placements
 
     def search(self, starts: Sequence[Where], looks: int, seed: int) -> Where:
-        """The best placement found by so many looks: descents from ``starts``, then from near the best."""
+        """Return the best of ``looks`` or more evaluated placements: descents from ``starts``, then from near the
+        best.
+        """
         chance, hosts, spent = random.Random(seed), len(self.problem.hosts), 0
         best, best_cost = starts[0], math.inf
         waiting = list(starts)
@@ -154,7 +160,7 @@ class _Norm:
         return best
 
     def value_of_knowing(self, where: Where, view: Outlook) -> dict[tuple[int, int], float]:
-        """Of every pair of hosts the part of the cost that measuring its links saves, on average over what it shows."""
+        """Return, by pair of hosts, the expected share of the cost that measuring the pair's links saves."""
         hosts, cost = self.problem.hosts, float(self.of(where[None])[0])
         near = self.moves(where)
         rows, ends = [], []
@@ -173,7 +179,7 @@ class _Norm:
             costs = self.of(near[rows], (source, target, exp(-doubt * deviation)))
             saved += weight * np.maximum(cost - costs, 0.0)
         worth: dict[tuple[int, int], float] = {}
-        for (a, b), each in zip(ends, (saved / (self.shape * cost)).tolist(), strict=True):
+        for (a, b), share in zip(ends, (saved / (self.shape * cost)).tolist(), strict=True):
             pair = max(a, b), min(a, b)
-            worth[pair] = max(worth.get(pair, 0.0), each)
+            worth[pair] = max(worth.get(pair, 0.0), share)
         return worth

@@ -1,4 +1,4 @@
-"""What is swept: the arms in which every configuration is run, and the configurations, as ``sweep.toml`` holds them."""
+"""Content of ``sweep.toml``: the arms of a sweep, and the configurations on which every arm runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from thalweg.middleware.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = 1  # of a sweep's folder; raised when an older reader would misread it
-FIRST_POOL = 1001  # the pools that the generator was calibrated on have small seeds; what is reported has others
+FORMAT = 1  # of a sweep's folder; increased when older versions would misread a new folder
+FIRST_POOL = 1001  # small seeds were used to calibrate the generator, and larger seeds give the reported results
 PLACE = ("pool", "pool_seed", "configuration")
-ABOUT = ("format", "versions")  # does not make it another sweep
+ABOUT = ("format", "versions")  # fields that do not identify a sweep
 
 
 class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of running all configurations: the mean over them of the mean inter-arrival time, and the median of
-    its speed-up over download-all on the same configuration. None where there is nothing to tell from.
+    """Results of an arm over the configurations. A figure without data is None.
+
+    ``mean_interarrival_s``: mean over the configurations of the mean inter-arrival time. ``median_speedup``: median of
+    the speed-up over download-all on the same configuration.
     """
 
     runs: int
@@ -32,11 +34,11 @@ class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Some arms on many configurations.
+    """Grid of arms on many configurations.
 
-    ``figure``: the paper's figure it is for, if any. ``configurations`` is their number in all, spread evenly over
-    ``pools`` draws of the pool named ``pool``, with seeds from ``first_pool``. ``traces``: where measured pools come
-    from. ``parameters``: the other fields of the trial, where they are not its defaults.
+    ``figure``: the paper's figure that the sweep is for, if any. ``configurations``: total number, spread evenly over
+    ``pools`` draws of the pool named ``pool``, with seeds from ``first_pool``. ``traces``: source of measured pools.
+    ``parameters``: further fields of the trial that are not at their defaults.
     """
 
     trial: ClassVar[type[Trial]]
@@ -53,34 +55,34 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     versions: dict[str, str] = {}
 
     def arms(self) -> Sequence[Arm]:
-        """The ways in which every configuration is run."""
+        """Return the arms in which every configuration is run."""
         raise NotImplementedError  # a struct cannot be abstract
 
     def summarize(self, results: pa.Table) -> dict[str, PlacementResult]:
-        """What came of each arm, by its label: how many trials there are, how many failed, and what was measured."""
+        """Return the results of the arms by label: number of trials, number of failures, and figures."""
         arms = self.arms()
-        found: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
-        for one in results.to_pylist():
-            found.setdefault(self.arm_of(one), []).append(one)
-        measured = self.measured(found)
+        by_arm: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
+        for result in results.to_pylist():
+            by_arm.setdefault(self.arm_of(result), []).append(result)
+        measured = self.measured(by_arm)
         return {
-            self.label(arm, found): PlacementResult(
-                runs=len(each), failed=sum(one["failed"] is not None for one in each), **measured.get(arm, {})
+            self.label(arm, by_arm): PlacementResult(
+                runs=len(rows), failed=sum(row["failed"] is not None for row in rows), **measured.get(arm, {})
             )
-            for arm, each in found.items()
+            for arm, rows in by_arm.items()
         }
 
     def arm_of(self, row: Mapping[str, Any]) -> Arm:
-        """The arm that a row of the results is of."""
+        """Return the arm of a row of results."""
         kind = type(self.arms()[0])
         return kind(**{name: row[name] for name in kind.__struct_fields__})
 
     def measured(self, found: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[Any, dict[str, float | None]]:
-        """What else is told of arms, by the fields of ``PlacementResult``, from the rows of each."""
+        """Return further fields of ``PlacementResult`` by arm, from the arm's rows."""
         return {}
 
     def label(self, arm: Any, among: Iterable[Any]) -> str:
-        """An arm's name among others: its fields."""
+        """Return the name of an arm among several arms: the values of the fields."""
         return ", ".join(str(value) for value in msgspec.structs.astuple(arm) if value not in (None, ""))
 
     @property
@@ -89,25 +91,25 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def id(self) -> str:
-        """Of what is swept: the same for the same sweep, anywhere."""
+        """Identifier of the sweep's content, the same on every machine."""
         return f"{self.name}-{hashlib.sha256(msgspec.json.encode(self.settled(), order='sorted')).hexdigest()[:8]}"
 
     def settled(self) -> dict[str, Any]:
-        """What makes it this sweep, flat, with the values that parameters have by default."""
+        """Return the content of the sweep as a flat mapping, with the defaults of parameters."""
         tree: dict[str, Any] = msgspec.to_builtins(self)
         for name in ABOUT:
             del tree[name]
         del tree["parameters"]
         settled: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(tree | self.all_parameters()))
-        return settled  # tuples and lists are alike
+        return settled  # JSON makes tuples and lists equal
 
     def all_parameters(self) -> dict[str, Any]:
-        """Given or not."""
+        """Return the parameters, defaults included."""
         defaults = msgspec.to_builtins(self.trial())
         return {name: self.parameters.get(name, value) for name, value in defaults.items() if name not in self.swept}
 
     def check(self) -> Sweep:
-        """Return self, or raise UsageError naming what is out of range or unknown."""
+        """Return self, or raise UsageError naming a value that is out of range or unknown."""
         if self.configurations < 1 or self.pools < 1:
             raise UsageError(f"--configurations {self.configurations} over --pools {self.pools}: give at least 1 each")
         if self.configurations < self.pools:
@@ -123,11 +125,11 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self
 
     def given(self, arm: Arm) -> dict[str, Any]:
-        """The fields of a trial that are the same on all configurations."""
+        """Return the fields of a trial that are the same on all configurations."""
         return {**msgspec.structs.asdict(arm), **self.parameters}
 
     def trial_of(self, pool_seed: int, configuration: int, arm: Arm) -> Trial:
-        """One configuration run in one way; raises UsageError for a parameter that does not fit."""
+        """Return the trial of one configuration and arm. Raise UsageError for a parameter that does not fit."""
         place = {"pool": self.pool, "pool_seed": pool_seed, "configuration": configuration}
         try:
             return msgspec.convert({**place, **self.given(arm)}, self.trial)
@@ -135,7 +137,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise UsageError(f"an option does not fit: {error}; see thalweg sweep --help") from None
 
     def trials(self) -> list[Trial]:
-        """Every trial of it, once, configuration by configuration: those of one network are planned alike."""
+        """Return every trial once, configuration by configuration, so that trials of one network can share a plan."""
         whole, rest = divmod(self.configurations, self.pools)
         arms = self.arms()
         return [
@@ -147,9 +149,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class PaperSweep(Sweep, frozen=True, kw_only=True):
-    """The sweep of a paper's own trials: ``study`` is the paper's folder, ``listed`` are its arms' fields, one by one.
+    """Sweep of a paper's own trials. ``study``: the paper's folder. ``listed``: fields of the arms.
 
-    A paper says its ``trial`` and ``arm``.
+    A subclass for a paper sets ``trial`` and ``arm``.
     """
 
     arm: ClassVar[type[Arm]]

@@ -1,10 +1,9 @@
-"""A sweep's trials on Spark: small jobs from a few threads, and lost workers.
+"""Jobs of a sweep on Spark: small batches of trials from a few threads, and the handling of lost workers.
 
-Executors share no disk with the process that runs the sweep, so trials go there and results come back with the
-jobs. A job is a batch, a second or two of work, by what runs of its kind took before; as many are in flight as keep
-every core busy while the next are on their way. A batch that does not come back is tried once more and then halved,
-until a trial is alone: one that ends its worker ``ATTEMPTS`` times is recorded as failed. So whatever a trial does, the
-others get their result.
+Executors share no disk with the process that runs the sweep, so trials and results travel with the jobs. A job is a
+batch of one or two seconds of work, estimated from earlier trials of the same kind. Enough batches are in flight to
+keep every core busy. A lost batch is tried once more and then halved down to single trials. A trial that ends its
+worker ``ATTEMPTS`` times is recorded as failed. So the remaining trials get results despite a faulty trial.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 WORKER_ENDED = "the worker ended while simulating it"
-THREADS = 16  # that submit jobs; on a cluster with more cores than half of that a job has several tasks
+THREADS = 16  # threads that submit jobs; with more than THREADS / 2 cores, a job has several tasks
 _WORKER_GONE = re.compile(r"Python worker exited|ExecutorLostFailure|worker.*crashed", re.IGNORECASE)
 ATTEMPTS = 3
 BATCH_S = 1.5  # short beside a sweep, long beside the 20 ms of a Spark job
 BATCH_RUNS = 500
-FIRST_GUESS_S = 0.25  # of a run, before any has come back
-KEPT = 0.7  # of what is known of a kind's seconds, when another of it comes back
+FIRST_GUESS_S = 0.25  # of a trial, before the first result
+KEPT = 0.7  # weight of a kind's former estimate when a trial of the kind comes back
 
 Answer = tuple[Outcome, float]
 """What a trial came to, and the seconds it took."""
@@ -49,20 +48,19 @@ Finished = Callable[[list[tuple[Trial, Outcome]]], None]
 def run_on_spark(
     todo: Sequence[Trial], finished: Finished, *, master: str, function: str | None = None, traces: str | None = None
 ) -> None:
-    """Start Spark, run all of ``todo``, which are of one kind of trial, and call ``finished`` with each batch, in this
-    thread.
+    """Start Spark, run all trials of ``todo``, and call ``finished`` with each batch in this thread.
 
-    ``function``: import path of what runs one, None: the trial's own. Raises UsageError when executors cannot import
-    what they need, RunError when Spark ends.
+    The trials are of a single class. ``function``: import path of the function that runs a trial. None: the function of
+    the trial's class. Raises UsageError if executors cannot import the code, RunError if Spark ends.
     """
     from thalweg.experiments.records import spark
 
     interrupted = signal.getsignal(signal.SIGINT)
     with spark.session(master) as session:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own there
+            signal.signal(signal.SIGINT, interrupted)  # replaces the handler of PySpark
         context = session.sparkContext
-        kind, codes = type(todo[0]), sorted({code for one in todo for code in one.codes})
+        kind, codes = type(todo[0]), sorted({code for trial in todo for code in trial.codes})
         function = function or kind.function
         with equipped(context, master, codes, traces):
             cores = max(1, context.defaultParallelism)
@@ -72,7 +70,7 @@ def run_on_spark(
             slices = math.ceil(2 * cores / in_flight)
 
             def submit(batch: Sequence[Trial]) -> list[Answer]:
-                encoded = [msgspec.json.encode(one) for one in batch]
+                encoded = [msgspec.json.encode(trial) for trial in batch]
                 try:
                     answers = context.parallelize(encoded, min(slices, len(batch))).map(work).collect()
                 except Exception as error:
@@ -94,14 +92,14 @@ def _has_ended(context: SparkContext) -> bool:
 
 
 def _why_lost(error: Exception) -> str:
-    """What is recorded of a trial that was alone in a job that failed."""
+    """Return the failure to record for a trial that was alone in a failed job."""
     text = str(error)
     return WORKER_ENDED if _WORKER_GONE.search(text) else f"Spark could not run it: {last_error(text)}"
 
 
 def check_imports(context: SparkContext, paths: Sequence[str], cores: int) -> None:
     try:
-        found = context.parallelize(range(cores), cores).map(partial(cannot_import, paths)).collect()
+        problems = context.parallelize(range(cores), cores).map(partial(cannot_import, paths)).collect()
     except Exception as error:
         if _has_ended(context):
             raise RunError("Spark ended before the sweep began") from error
@@ -109,7 +107,7 @@ def check_imports(context: SparkContext, paths: Sequence[str], cores: int) -> No
             f"Spark's executors cannot run Thalweg: {last_error(str(error))}; they need the same Python with its"
             " dependencies, which PYSPARK_PYTHON names"
         ) from error
-    for problem in found:
+    for problem in problems:
         if problem is not None:
             raise UsageError(f"Spark's executors cannot import {problem}; install it on all of them")
 
@@ -120,11 +118,11 @@ def check_imports(context: SparkContext, paths: Sequence[str], cores: int) -> No
 @dataclass
 class _Batch:
     trials: list[Trial]
-    lost: int = 0  # how often it did not come back
+    lost: int = 0  # number of losses
 
 
 class Pace:
-    """How long runs take, by what they are of."""
+    """Estimates of the duration of trials, by kind."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[object, ...], float] = {}
@@ -132,7 +130,7 @@ class Pace:
 
     @property
     def mean_s(self) -> float:
-        """Of all kinds."""
+        """Mean duration over the kinds of trials."""
         return self._mean_s
 
     def guess_s(self, trial: Trial) -> float:
@@ -153,11 +151,11 @@ def run_all(
     slices: int = 1,
     lost: Callable[[Exception], str] = str,
 ) -> None:
-    """Have all of ``todo`` run, ``in_flight`` batches at a time, and call ``finished`` here with each batch.
+    """Run all of ``todo``, ``in_flight`` batches at a time, and call ``finished`` in this thread with each batch.
 
-    ``slices``: how many executors work on one batch. ``lost``: what is recorded of a trial that was lost
-    ``ATTEMPTS`` times with such an exception. Raises what ``submit`` raises of ThalwegError, after what has come back
-    by then has been finished.
+    ``slices``: number of executors that work on one batch. ``lost``: failure to record for a trial that was lost
+    ``ATTEMPTS`` times, from the last exception. A ThalwegError of ``submit`` is raised after the batches that are
+    complete by then are finished.
     """
     queue, again, pace = deque(todo), deque[_Batch](), Pace()
     pending: dict[Future[Sequence[Answer]], _Batch] = {}
@@ -180,11 +178,11 @@ def run_all(
                 else:
                     _give_back(batch, error, again, finished, lost)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # interrupted: what is in flight ends with Spark
+        pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, batches in flight end with Spark
 
 
 def _cut(queue: deque[Trial], pace: Pace, in_flight: int, slices: int) -> _Batch:
-    """The next batch: ``BATCH_S`` for each slice, less towards the end so that all cores end together."""
+    """Return the next batch: ``BATCH_S`` per slice, less towards the end, so that the cores end together."""
     seconds = min(BATCH_S * slices, len(queue) * pace.mean_s / in_flight)
     batch = [queue.popleft()]
     seconds -= pace.guess_s(batch[0])
@@ -215,5 +213,5 @@ def _give_back(
         again.append(batch)
     else:
         half = len(trials) // 2
-        for part in (trials[:half], trials[half:]):  # it has been tried twice: halve at the next loss
+        for part in (trials[:half], trials[half:]):  # the batch was lost twice: halve again at the next loss
             again.append(_Batch(part, lost=0 if len(part) == 1 else 1))

@@ -1,17 +1,19 @@
-"""The pools of traces that sweeps draw their network configurations from.
+"""Pools of traces from which sweeps draw their network configurations.
 
-A *configuration* of a pool is a network: the complete graph of a set of hosts, with a trace and a moment at which it
-starts for every pair (``Pool.network``). The paper's traces are of round trips, so a pair of hosts has one bandwidth:
-one trace and one start, drawn together and used in both directions.
+A *configuration* of a pool is a network: the complete graph of a set of hosts, with a trace and a starting moment for
+every pair (``Pool.network``). The paper's traces are of round trips, so a pair of hosts has one bandwidth. Its trace
+and start are drawn together and used in both directions.
 
-``paper``: the generator calibrated to the paper; every pair draws from the whole pool. ``regions``: the same traces,
-but every host draws its place from the hosts of the paper's study, and a pair draws from the class of link that
-joins the two places. Either may be made otherwise, for how much hangs on the generator's values: ``paper:stretch=1.8``
-or ``paper:big_hold_s=120,big_sigma=0.5`` (the fields of ``TraceModel``).
-``real``: the measured traces of one data set. Any other name is that of a data set beside it, or
-a folder of traces. Measured pools are scaled by one constant such that fetching the paper's images from eight servers,
-one after the other, takes as long as the paper's download-all (on networks of their own, which no sweep draws);
-their seed is of the draws only.
+- ``paper``: the generator calibrated to the paper. Every pair draws from the whole pool.
+- ``regions``: the same traces. Every host draws its place from the hosts of the paper's study, and a pair draws from
+  the class of link that joins the two places.
+- Options change the generator of either pool, to test the influence of its values: ``paper:stretch=1.8`` or
+  ``paper:big_hold_s=120,big_sigma=0.5`` (the fields of ``TraceModel``).
+- ``real``: the measured traces of one data set. Any further name is a data set beside it, or a folder of traces.
+
+Measured pools are scaled by one constant. With it, fetching the paper's images from eight servers, one after the other,
+takes as long as the paper's download-all. The networks for this scaling are not used by any sweep. The seed of a
+measured pool only concerns the draws.
 
 Source: Ranganathan et al. (1998), section 4.
 """
@@ -41,7 +43,7 @@ NOON_S = DAY_S / 2
 REAL_DATA_SET = "puffer_max60"  # end-to-end rates of the Internet; the largest data set sampled often enough
 PAPER_SERVERS, PAPER_IMAGES, PAPER_IMAGE_BYTES = 8, 180, 131_072  # section 4
 PAPER_DOWNLOAD_ALL_S = 101.2  # mean inter-arrival time; section 5
-CALIBRATION_NETWORKS, FIRST_CALIBRATION = 40, 1 << 40  # the configurations that a measured pool is scaled on
+CALIBRATION_NETWORKS, FIRST_CALIBRATION = 40, 1 << 40  # configurations used to scale a measured pool
 INDEX = "bandwidth_index.csv"
 GENERATED = ("paper", "regions")  # pools that need no traces
 REAL = "real"
@@ -60,9 +62,10 @@ STUDY_HOSTS: Mapping[str, str] = {
 
 
 def link_class(one: str, other: str) -> str:
-    """The generator's class of link between two of STUDY_HOSTS: ``brazil`` with an end there, ``atlantic`` or ``us``.
+    """Return the generator's class of a link between two of STUDY_HOSTS: ``brazil``, ``atlantic`` or ``us``.
 
-    Links within Europe are taken to be like those within the USA: the model has no class for them.
+    A link with an end in Brazil is ``brazil``. Links within Europe count as links within the USA, because the model has
+    no class for them.
     """
     continents = STUDY_HOSTS[one], STUDY_HOSTS[other]
     if "brazil" in continents:
@@ -71,49 +74,52 @@ def link_class(one: str, other: str) -> str:
 
 
 def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
-    """The pool of that name; its traces are made or read once a process.
+    """Return the named pool. Its traces are made or read once per process.
 
-    ``traces``: the folder with the measured data sets, ``bandwidth`` or the one that holds it; None takes that of
-    THALWEG_TRACES. A name that is a data set there is that data set, whatever the working directory holds. Raises
-    UsageError for a name that is none, TraceError for traces that cannot be read.
+    ``traces``: the folder with the measured data sets, ``bandwidth`` or the folder that holds it. None: the folder of
+    THALWEG_TRACES. A data set there comes before a folder of the same name in the working directory. Raises UsageError
+    for an unknown name, TraceError for unreadable traces.
     """
     check_number("pool seed", seed)
     kind, _, options = name.partition(":")
     if kind in GENERATED:
-        made, noons = _generated(seed, _model(name, options)), (None,) * DEFAULT_TRACES
+        drawn, noons = _generated(seed, _model(name, options)), (None,) * DEFAULT_TRACES
         if kind == "paper":
-            return Pool(name, seed, made, noons)
+            return Pool(name, seed, drawn, noons)
         classes: dict[str, list[int]] = {}
-        for number, trace in enumerate(made):
+        for number, trace in enumerate(drawn):
             classes.setdefault(trace.name.rpartition("_")[2], []).append(number)
-        return Pool(name, seed, made, noons, tuple(STUDY_HOSTS), lambda one, other: classes[link_class(one, other)])
+        return Pool(name, seed, drawn, noons, tuple(STUDY_HOSTS), lambda one, other: classes[link_class(one, other)])
     return Pool(name, seed, *_measured(_folder(name, traces or os.environ.get(ENVIRONMENT_VARIABLE))))
 
 
-# A sweep is worked off pool by pool: two are at hand, of about 20 MB each once all their sums are made.
+# A sweep runs pool by pool. Two pools are kept, of about 20 MB each with all sums.
 @lru_cache(maxsize=2)
 def _generated(seed: int, model: TraceModel) -> tuple[BandwidthTrace, ...]:
     return tuple(generate_pool(model, DEFAULT_TRACES, seed, DAY_S))
 
 
 def _model(name: str, options: str) -> TraceModel:
-    """How the pool of that name is made; UsageError for what is no number, or no field of the model."""
-    given: dict[str, float] = {}
+    """Return the generator's model for a pool name.
+
+    Raise UsageError for an unknown field or a value that is no number.
+    """
+    values: dict[str, float] = {}
     for option in filter(None, options.split(",")):
         field, _, value = option.partition("=")
-        known = [one for one in TraceModel.__struct_fields__ if one != "classes"]
+        known = [candidate for candidate in TraceModel.__struct_fields__ if candidate != "classes"]
         if field not in known:
             raise UsageError(f"pool {name!r}: {field!r} is nothing that traces are made by; {nearest(field, known)}")
         try:
-            given[field] = float(value)
+            values[field] = float(value)
         except ValueError:
             raise UsageError(f"pool {name!r}: {field} is {value!r}; give a number, as in paper:stretch=1.8") from None
-    return msgspec.structs.replace(TraceModel(), **given).check()
+    return msgspec.structs.replace(TraceModel(), **values).check()
 
 
 @lru_cache(maxsize=2)
 def _measured(folder: str) -> tuple[tuple[BandwidthTrace, ...], tuple[float | None, ...]]:
-    """The folder's traces, scaled together, and the first noon of each."""
+    """Return the folder's traces, scaled together, and the first noon of each."""
     starts = _start_times(folder)
     files = pool_files(folder)
     measured = [read_trace(path, name=name) for name, path in files.items()]
@@ -141,7 +147,10 @@ def _first_noon_s(start_unix_s: float | None, duration_s: float) -> float | None
 
 
 def _start_times(folder: str) -> dict[tuple[str, str], float]:
-    """Unix times at which series began, by data set and series, of the index beside the data sets; {} without one."""
+    """Return the Unix start times of series by data set and series, from the index beside the data sets.
+
+    The result is empty without an index.
+    """
     index = next((p for up in (Path(folder), *Path(folder).parents[:2]) if (p := up / INDEX).is_file()), None)
     if index is None:
         return {}
@@ -170,7 +179,7 @@ def _unix_s(text: str, at: str) -> float:
 
 
 def _folder(name: str, traces: str | None) -> str:
-    """The absolute path of a measured pool's traces."""
+    """Return the absolute path of a measured pool's traces."""
     real = name == REAL
     data_set = REAL_DATA_SET if real else name
     root = None if traces is None else Path(os.path.abspath(traces))

@@ -1,7 +1,7 @@
-"""The results of a sweep: Parquet files with one row a trial, each written whole or not at all.
+"""Results of a sweep: Parquet files with one row a trial, each written whole or not at all.
 
-A row is all of a trial and of what it came to, and the trial's key. No key is there twice: rows of failed
-simulations are taken out before they are run again.
+A row has the trial's key, the fields of the trial, and the fields of the outcome. No key appears twice: rows of failed
+simulations are removed before a new run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from thalweg.middleware.errors import RunError, UsageError, one_line
 from thalweg.middleware.files.writing import whole
 from thalweg.middleware.platform.files import check_regular
 
-SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's
+SWEEP_TOML = "sweep.toml"  # marks the folder of a sweep
 RESULTS = "results"
 DAMAGED = ".damaged"
-UNREADABLE = (pa.ArrowException, OSError, ValueError)  # what reading damaged Parquet raises, also of text in its footer
+UNREADABLE = (pa.ArrowException, OSError, ValueError)  # raised for damaged Parquet, also for text in its footer
 _PART = re.compile(r"part-(\d+)\.parquet")
 _ARROW: dict[type, pa.DataType] = {
     inspect.StrType: pa.string(),
@@ -38,7 +38,7 @@ _ARROW: dict[type, pa.DataType] = {
 
 
 def neither(folder: Path) -> str:
-    """Return what is wrong with a folder that holds neither a run nor a sweep."""
+    """Return the problem with a folder that holds neither a run nor a sweep."""
     if not folder.exists():
         return f"{folder} does not exist; name folders that `run` or `sweep` wrote"
     if (folder / "logs").is_dir():
@@ -48,7 +48,7 @@ def neither(folder: Path) -> str:
 
 @cache
 def schema(trial: type[Trial]) -> pa.Schema:
-    """Of every part: ``key``, the fields of the trial, the fields of its outcome, in their order."""
+    """Return the schema of every part: ``key``, the fields of the trial, the fields of its outcome, in order."""
     fields = [pa.field("key", pa.string(), nullable=False)]
     for kind in (trial, trial.outcome):
         described = inspect.type_info(kind)
@@ -60,9 +60,9 @@ def schema(trial: type[Trial]) -> pa.Schema:
 def _field(name: str, described: inspect.Type) -> pa.Field:
     nullable = False
     if isinstance(described, inspect.UnionType):
-        (described,) = (one for one in described.types if not isinstance(one, inspect.NoneType))
+        (described,) = (member for member in described.types if not isinstance(member, inspect.NoneType))
         nullable = True
-    if isinstance(described, inspect.LiteralType):  # all of ours are of strings
+    if isinstance(described, inspect.LiteralType):  # literals of trials are strings
         return pa.field(name, pa.string(), nullable=nullable)
     if isinstance(described, inspect.VarTupleType):
         return pa.field(name, pa.list_(_ARROW[type(described.item_type)]), nullable=nullable)
@@ -70,15 +70,14 @@ def _field(name: str, described: inspect.Type) -> pa.Field:
 
 
 def row(trial: Trial, outcome: Outcome) -> dict[str, Any]:
-    """What a part holds of one trial."""
+    """Return the row of one trial in a part."""
     return {"key": trial.key, **msgspec.structs.asdict(trial), **msgspec.structs.asdict(outcome)}
 
 
 class Results:
-    """The parts of one sweep's folder, for the process that writes them.
+    """Parts of one sweep's folder, for the process that writes them.
 
-    ``open`` first; then ``finished`` are the keys of what needs not be run again, and ``notes`` says what was put in
-    order.
+    Call ``open`` first. Then ``finished`` has the keys of finished trials, and ``notes`` the repairs.
     """
 
     def __init__(self, folder: Path, trial: type[Trial]) -> None:
@@ -88,16 +87,16 @@ class Results:
         self._next = 0
 
     def open(self) -> None:
-        """Read what is there. Remove what a killed writer left, set damaged parts aside, take out failed rows.
+        """Read the parts. Remove files of killed writers, set damaged parts aside, and remove failed rows.
 
-        Raises UsageError for parts that another version wrote, RunError when the folder cannot be written.
+        Raises UsageError for parts of a different version, RunError if the folder cannot be written.
         """
         try:
             self.folder.mkdir(exist_ok=True)
             for path in sorted(self.folder.iterdir()):
                 if path.name.startswith(".part-"):
                     path.unlink()
-                elif (match := _PART.match(path.name)) is not None:  # also those set aside: no name is used twice
+                elif (match := _PART.match(path.name)) is not None:  # also parts set aside, as no name is used twice
                     self._next = max(self._next, int(match[1]) + 1)
             for path in _parts(self.folder):
                 self._take_in(path)
@@ -122,7 +121,7 @@ class Results:
             self._put(path, table.filter(pa.array(keep)))
 
     def write(self, rows: Iterable[dict[str, Any]]) -> Path:
-        """One more part; it is on the disk when this returns. RunError when it cannot be written."""
+        """Write a further part, and return its path when it is on the disk. Raise RunError if writing fails."""
         path = self.folder / f"part-{self._next:05d}.parquet"
         self._put(path, pa.Table.from_pylist(list(rows), schema=self.schema))
         self._next += 1
@@ -134,14 +133,15 @@ class Results:
 
 
 def read_results(folder: Path, trial: type[Trial]) -> pa.Table:
-    """All rows there are of a sweep of such trials in ``folder``. Raises UsageError for a damaged part,
-    and how it is mended.
+    """Return the rows of a sweep with this class of trial in ``folder``.
+
+    Raises UsageError for a damaged part, with the way to mend it.
     """
     tables = []
     for path in _parts(folder / RESULTS):
         try:
             tables.append(_read(path, schema(trial)))
-        except FileNotFoundError:  # a sweep that goes on meanwhile takes failed rows out
+        except FileNotFoundError:  # a running sweep removes failed rows meanwhile
             continue
         except UNREADABLE as error:
             reason = one_line(error)[:120]
@@ -163,11 +163,11 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     file = pq.ParquetFile(path, page_checksum_verification=True)
     with file:
         if not file.schema_arrow.equals(wanted):
-            ours = dict(zip(wanted.names, wanted.types, strict=True))
-            theirs = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
-            other = next((name for name in ours | theirs if ours.get(name) != theirs.get(name)), "their order")
+            expected = dict(zip(wanted.names, wanted.types, strict=True))
+            types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
+            column = next((name for name in expected | types if expected.get(name) != types.get(name)), "their order")
             raise UsageError(
-                f"{path} has other columns than this version writes (the first is {other}); choose another --out, or"
+                f"{path} has other columns than this version writes (the first is {column}); choose another --out, or"
                 " use the version that wrote it"
             )
     batches, size = [], 0

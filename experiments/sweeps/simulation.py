@@ -1,4 +1,4 @@
-"""One simulated run: what it is of, and what came out of it."""
+"""Simulated run of a sweep: configuration and results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 PLANS_KEPT = 8
-SHARED = (  # fields of a simulation that a run's configuration has by the same names
+SHARED = (  # fields of a simulation with the same name in a run's configuration
     "interface", "servers", "images", "tree", "cost", "period_s", "k", "gate", "hysteresis", "startup_s",
     "disk_bytes_per_s", "pixel_s", "image_bytes", "image_deviation", "allow", "view", "forecaster",
     "latency",
@@ -58,15 +58,15 @@ SHARED = (  # fields of a simulation that a run's configuration has by the same 
 
 
 class Simulation(Trial, frozen=True, kw_only=True):
-    """A network configuration, a placement and its parameters: everything that the result depends on.
+    """Network configuration, placement and parameters: everything that the result of a simulation depends on.
 
-    ``pool``: where the links' traces come from (see ``pools``), ``pool_seed`` which draw of it, and ``configuration``
-    the number of the network drawn from it: trace and window of every link, and the images' sizes. ``interface``:
-    ``single``, a host sends or receives one message at a time (the paper's), or ``independent``, links do not hinder
-    each other. ``view``: what planners know of links, which is measured, or the truth, also while data flows.
-    ``latency``: of which matrix links have their delays. ``variant``: a name of ``variants.VARIANTS``, which says what
-    is otherwise than these fields have it. Options of placements that move operators are None where they were not
-    given. Defaults are those of Ranganathan et al. (1998), section 4. Seconds, bytes, bits per second.
+    ``pool``: source of the links' traces (see ``pools``). ``pool_seed``: seed of the draw of the pool.
+    ``configuration``: number of the network drawn from it, with trace and window of every link, and the images' sizes.
+    ``interface``: with ``single``, a host sends or receives one message at a time (as in the paper); with
+    ``independent``, links do not affect each other. ``view``: planners know measured links, or the true links, also
+    while data flows. ``latency``: matrix of the links' delays. ``variant``: name in ``variants.VARIANTS``, whose values
+    replace these fields. Options of placements that move operators are None if they were not given. Defaults are those
+    of Ranganathan et al. (1998), section 4. Units are seconds, bytes and bits per second.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -96,27 +96,27 @@ class Simulation(Trial, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Simulations of a kind take about as long as each other."""
+        """Key of simulations that take about equally long."""
         return self.placement, self.variant, self.servers, self.images, self.tree, self.period_s
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """A researcher's own planner."""
+        """Import path of a researcher's own planner, if the placement is one."""
         return (self.placement,) if ":" in self.placement else ()
 
     @property
     def says(self) -> str:
-        """The placement."""
+        """Name of the placement."""
         return self.placement
 
 
 class Simulated(Outcome, frozen=True, kw_only=True):
-    """What one simulation came to. Seconds are virtual; None where nothing was delivered to tell from.
+    """Results of one simulation. Seconds are virtual. A figure without deliveries is None.
 
-    ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``simulation.run.bound_s``.
-    ``predicted_s``: the cost of what it began with, as its planner told it. ``planning_s``: of the processor, for all
-    ``plans`` while data flowed. ``probing_s``: how long links were measured before it; the run begins where that ended,
-    and its seconds count from there. ``wall_s``: how long simulating took.
+    ``failed``: why partitions are missing, None if all were delivered. ``bound_period_s``: see
+    ``simulation.run.bound_s``. ``predicted_s``: cost of the initial placement, as predicted by its planner.
+    ``planning_s``: processor time of all ``plans`` while data flowed. ``probing_s``: duration of measurements before
+    the run. The run begins at their end, and its seconds count from there. ``wall_s``: duration of the simulation.
     """
 
     delivered: int = 0
@@ -145,9 +145,9 @@ Simulation.outcome = Simulated
 
 
 def simulate(config: Simulation) -> Simulated:
-    """Run it in virtual time: the same result wherever and how often it is called.
+    """Run a simulation in virtual time. The result is the same in every process and at every call.
 
-    Raises UsageError for what cannot be run; what goes wrong in the run itself is its result.
+    Raises UsageError if the simulation cannot be run. Errors during the run are part of the result.
     """
     begun = time.perf_counter()
     setting = prepare(config)
@@ -161,7 +161,7 @@ def simulate(config: Simulation) -> Simulated:
     delays = _delays(setting)
     before = carrying(network, config.interface, delays, seed=config.configuration)
     plan = _plan(setting, strategy, before, config)
-    network = {link: rates.later(plan.took_s) for link, rates in network.items()}  # what was measured is past
+    network = {link: rates.later(plan.took_s) for link, rates in network.items()}  # the measurements are over
     links = carrying(network, config.interface, delays, seed=config.configuration)
     arrivals = array("d")
     counts = {"next": 0, "duplicate": 0, "out_of_order": 0}
@@ -205,7 +205,7 @@ def simulate(config: Simulation) -> Simulated:
 
 
 def _delays(setting: Setting) -> Timeline | None:
-    """The delays of links, where a latency matrix says them."""
+    """Return the delays of links, if there is a latency matrix."""
     config = setting.config
     if config.latency is None:
         return None
@@ -216,18 +216,18 @@ def _delays(setting: Setting) -> Timeline | None:
 def _knows(
     setting: Setting, strategy: Strategy, network: Mapping[Link, Rates], links: Mapping[Link, LinkRate]
 ) -> Knows | None:
-    """What planners are told while data flows; None: what was measured."""
-    told = "measured" if setting.variant is None else setting.variant.told
+    """Return the view that planners get while data flows. None: measurements."""
+    knowledge = "measured" if setting.variant is None else setting.variant.told
     moves = strategy.adaptation
-    if told == "last":
+    if knowledge == "last":
         return last_measured(setting.work.hosts)
-    if told == "ahead" and isinstance(moves, GlobalMoves):
+    if knowledge == "ahead" and isinstance(moves, GlobalMoves):
         return foreseen(network, moves.horizon_s or moves.period_s)
     return exactly(links, setting.config.startup_s) if setting.config.view == "truth" else None
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What a simulation needs besides its links. ``config``: the simulation, as its variant has it."""
+    """Inputs of a simulation besides its links. ``config`` has the values of its variant."""
 
     config: Simulation
     variant: Variant | None
@@ -237,7 +237,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def prepare(config: Simulation) -> Setting:
-    """What ``config`` describes; raises UsageError for what cannot be run."""
+    """Return the setting that ``config`` describes. Raise UsageError if it cannot be run."""
     variant = None
     if config.variant:
         variant = VARIANTS.get(config.variant)
@@ -263,11 +263,11 @@ def prepare(config: Simulation) -> Setting:
     return Setting(config, variant, work, strategies, world)
 
 
-_plans: OrderedDict[tuple[str, str], ProbedPlan] = OrderedDict()  # the latest, as placements of one network share them
+_plans: OrderedDict[tuple[str, str], ProbedPlan] = OrderedDict()  # the latest; placements of a network share plans
 
 
 def _plan(setting: Setting, strategy: Strategy, links: Mapping[Link, LinkRate], config: Simulation) -> ProbedPlan:
-    """What a placement begins with; what a process has planned for another placement of the same network is kept."""
+    """Return the initial plan of a placement. Recent plans for the same network and planner are reused."""
     of_network = msgspec.structs.replace(config, placement="", period_s=None, k=None, gate=None, hysteresis=None)
     if setting.variant is None or not setting.variant.steady:
         of_network = msgspec.structs.replace(of_network, variant="")
@@ -276,7 +276,7 @@ def _plan(setting: Setting, strategy: Strategy, links: Mapping[Link, LinkRate], 
     plan = _plans.get(key)
     if plan is None:
         plan = plan_ahead(setting.work, initial, links, setting.world, truth=config.view == "truth")
-        if type(initial).__module__.startswith("thalweg."):  # and tells in its repr all that it is
+        if type(initial).__module__.startswith("thalweg."):  # the repr of such a planner has all of its parameters
             _plans[key] = plan
             if len(_plans) > PLANS_KEPT:
                 _plans.popitem(last=False)

@@ -19,17 +19,17 @@ from thalweg.experiments.sweeps.trial import Trial
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError, nearest
 
-MOVES = ("gate", "hysteresis")  # parameters that go only to placements which take them
-WITH_PERIOD = ("local", "global", "thalweg")  # a researcher's own placement keeps what it was given
+MOVES = ("gate", "hysteresis")  # parameters only of placements that have them
+WITH_PERIOD = ("local", "global", "thalweg")  # a researcher's own placement keeps its parameters
 WITH_K = ("local",)
-AS_IS = "as it is"  # how a generated pool is made
+AS_IS = "as it is"  # default option of a generated pool
 
 
 class Arm(AnyArm, frozen=True, order=True):
-    """One way to run a configuration. ``period_s`` and ``k`` are None where they do not apply or were not given.
+    """Way to run a configuration. ``period_s`` and ``k`` are None if not applicable or not given.
 
-    ``variant``: a name of ``variants.VARIANTS``, of that placement with one thing changed. ``made``: what the traces of
-    a generated pool are made by, ``stretch=1.8``; of a simulation it is part of the pool's name.
+    ``variant``: name in ``variants.VARIANTS``, of the placement with one change. ``made``: option of a generated pool's
+    traces, such as ``stretch=1.8``. In a simulation the option is part of the pool's name.
     """
 
     placement: str
@@ -42,21 +42,21 @@ class Arm(AnyArm, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """The placement, or what a variant is."""
+        """The placement, or the description of the variant."""
         return VARIANTS[self.variant].says if self.variant else self.placement
 
     @property
     def rank(self) -> int:
-        """Variants stand behind what they are variants of, in their order."""
+        """Sort key that puts variants after their placements, in the order of ``VARIANTS``."""
         return list(VARIANTS).index(self.variant) if self.variant in VARIANTS else -1
 
 
 class Simulations(Sweep, frozen=True, kw_only=True):
-    """Placements on many networks.
+    """Sweep of placements on many networks.
 
-    ``periods_s`` and ``ks`` go to the placements that take them; empty: each placement's own default.
-    ``own_periods_s``: of ``thalweg`` alone, besides the others. ``variants``: of placements, besides those.
-    ``made``: how the generated pool is made, each in turn.
+    ``periods_s`` and ``ks`` apply to placements with such a parameter. Empty: the placement's default.
+    ``own_periods_s``: further periods of ``thalweg`` alone. ``variants``: variants besides the placements. ``made``:
+    options of the generated pool, each in turn.
     """
 
     trial: ClassVar[type[Trial]] = Simulation
@@ -73,40 +73,40 @@ class Simulations(Sweep, frozen=True, kw_only=True):
     images: int = 180
 
     def with_more(self, *placements: str) -> Simulations:
-        """The same with other placements beside these."""
+        """Return a copy with further placements."""
         return msgspec.structs.replace(self, placements=tuple(dict.fromkeys((*self.placements, *placements))))
 
     def arms(self) -> list[Arm]:
-        """Each combination once; periods and ks only for placements that take them (others: their defaults)."""
-        found: dict[Arm, None] = {}
-        for made, servers, tree in itertools.product(self.made, self.servers, self.trees):
+        """Return every combination once, with periods and ks only for placements with such a parameter."""
+        arms: dict[Arm, None] = {}
+        for pool_option, servers, tree in itertools.product(self.made, self.servers, self.trees):
             for placement in self.placements:
                 periods_s = (self.periods_s or (None,)) if placement in WITH_PERIOD else (None,)
                 if placement == "thalweg":
                     periods_s = (*self.own_periods_s, *periods_s)
                 ks = (self.ks or (None,)) if placement in WITH_K else (None,)
                 for period_s, k in itertools.product(periods_s, ks):
-                    found[Arm(placement, servers, tree, period_s, k, made=made)] = None
+                    arms[Arm(placement, servers, tree, period_s, k, made=pool_option)] = None
             for name in self.variants:
-                found[Arm(VARIANTS[name].placement, servers, tree, variant=name, made=made)] = None
-        return list(found)
+                arms[Arm(VARIANTS[name].placement, servers, tree, variant=name, made=pool_option)] = None
+        return list(arms)
 
     def given(self, arm: AnyArm) -> dict[str, Any]:
-        """The fields of a simulation that are the same on all configurations."""
+        """Return the fields of a simulation that are the same on all configurations."""
         moves = MOVING[arm.series].__struct_fields__ if arm.series in MOVING else ()
-        taken = {name: value for name, value in self.parameters.items() if name not in MOVES or name in moves}
+        parameters = {name: value for name, value in self.parameters.items() if name not in MOVES or name in moves}
         fields = msgspec.structs.asdict(arm)
-        made = fields.pop("made")
-        pool = self.pool if made == AS_IS else f"{self.pool}{',' if ':' in self.pool else ':'}{made}"
-        return {"images": self.images, "pool": pool, **fields, **taken}
+        pool_option = fields.pop("made")
+        pool = self.pool if pool_option == AS_IS else f"{self.pool}{',' if ':' in self.pool else ':'}{pool_option}"
+        return {"images": self.images, "pool": pool, **fields, **parameters}
 
     def arm_of(self, row: Mapping[str, Any]) -> Arm:
-        made = row["pool"].removeprefix(self.pool)[1:]  # what stands between
+        pool_option = row["pool"].removeprefix(self.pool)[1:]  # after the separator
         fields: dict[str, Any] = {name: row.get(name) for name in Arm.__struct_fields__}
-        return Arm(**fields | {"made": made or AS_IS})
+        return Arm(**fields | {"made": pool_option or AS_IS})
 
     def check(self) -> Simulations:
-        """Return self, or raise UsageError naming what is out of range, unknown or not to be imported."""
+        """Return self, or raise UsageError naming a value out of range, an unknown value or a failed import."""
         for name in ("placements", "servers", "trees"):
             if not getattr(self, name):
                 raise UsageError(f"the sweep has no {name}; give at least one")
@@ -117,36 +117,36 @@ class Simulations(Sweep, frozen=True, kw_only=True):
             if variant not in VARIANTS:
                 raise UsageError(f"unknown variant {variant!r}; {nearest(variant, list(VARIANTS))}")
         for arm in self.arms():
-            one = self.trial_of(self.first_pool, 0, arm)
-            assert isinstance(one, Simulation)
-            prepare(one)  # planners named by import path are imported
+            trial = self.trial_of(self.first_pool, 0, arm)
+            assert isinstance(trial, Simulation)
+            prepare(trial)  # imports planners that are named by import path
         if self.made != (AS_IS,) and self.pool.partition(":")[0] not in GENERATED:
             raise UsageError(
                 f"pool {self.pool!r} is not generated, so that it is not made otherwise; choose paper or regions"
             )
-        if self.pool not in GENERATED:  # or made otherwise
+        if self.pool not in GENERATED:  # also a generated pool with options
             open_pool(self.pool, self.first_pool, self.traces)
         return self
 
     def measured(self, found: Mapping[Arm, Sequence[Mapping[str, Any]]]) -> dict[Arm, dict[str, float | None]]:
-        """Mean inter-arrival times, and speed-ups over download-all on the same network."""
+        """Return mean inter-arrival times, and speed-ups over download-all on the same network, by arm."""
         times: dict[Arm, dict[tuple[Any, ...], float]] = {}
         for arm, rows in found.items():
-            good = [one for one in rows if one["failed"] is None and one["mean_interarrival_s"]]
-            networks = ((one["pool"], one["pool_seed"], one["configuration"], arm.servers, arm.tree) for one in good)
-            times[arm] = dict(zip(networks, (one["mean_interarrival_s"] for one in good), strict=True))
+            good = [row for row in rows if row["failed"] is None and row["mean_interarrival_s"]]
+            networks = ((row["pool"], row["pool_seed"], row["configuration"], arm.servers, arm.tree) for row in good)
+            times[arm] = dict(zip(networks, (row["mean_interarrival_s"] for row in good), strict=True))
         base = {network: at_s for arm in times if arm.placement == BASELINE for network, at_s in times[arm].items()}
-        told: dict[Arm, dict[str, float | None]] = {}
+        figures: dict[Arm, dict[str, float | None]] = {}
         for arm, own in times.items():
             speedups = [base[network] / at_s for network, at_s in own.items() if network in base]
-            told[arm] = {
+            figures[arm] = {
                 "mean_interarrival_s": statistics.fmean(own.values()) if own else None,
                 "median_speedup": statistics.median(speedups) if speedups else None,
             }
-        return told
+        return figures
 
     def label(self, arm: Arm, among: Iterable[Arm]) -> str:
-        """The placement, and what tells it from others of the same placement: ``global, 16 servers``."""
+        """Return the placement and its differences from arms of the same placement: ``global, 16 servers``."""
         of_same = [other for other in among if (other.placement, other.variant) == (arm.placement, arm.variant)]
         own = {"period_s": "its own period", "k": "its own k"}
         varied = [
@@ -158,7 +158,7 @@ class Simulations(Sweep, frozen=True, kw_only=True):
 
 
 def minutes(period_s: float) -> str:
-    """10 min, or 45 s below a minute."""
+    """Return a time as ``10 min``, or as ``45 s`` below a minute."""
     return f"{period_s / 60:.3g} min" if period_s >= 60 else f"{period_s:.3g} s"
 
 

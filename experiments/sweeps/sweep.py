@@ -1,9 +1,9 @@
-"""Sweeps: many trials on Spark, of some arms on many configurations, that can be stopped and resumed.
+"""Sweeps: many trials on Spark, of several arms on many configurations, that can be stopped and resumed.
 
-A sweep's folder holds ``sweep.toml``, the whole grid and the versions it was begun with, and ``results/*.parquet``, one
-row a trial (see ``results``). Spark's executors run trials and know nothing of the folder; the process that
-runs the sweep writes each batch as it comes back. Ended at any moment, by whatever, it loses what is in flight; the
-same sweep on the same folder goes on with the rest, and runs what failed again.
+A sweep's folder holds ``sweep.toml``, with the whole grid and the versions of the start, and ``results/*.parquet``, one
+row a trial (see ``results``). Spark's executors run trials without access to the folder. The process that runs the
+sweep writes each batch when it comes back. If the process ends for any reason, only trials in flight are lost. The same
+sweep on the same folder runs the remaining and the failed trials.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ S = TypeVar("S", bound=Sweep)
 
 
 def load_sweep(folder: Path, kind: type[S]) -> S:
-    """Read a folder's ``sweep.toml``. Raises UsageError when it has none, or it is damaged or of a newer format."""
+    """Return a folder's ``sweep.toml``. Raise UsageError if it is missing, damaged or of a newer format."""
     path = folder / SWEEP_TOML
     try:
         return msgspec.convert(read_toml(path, "sweep", FORMAT), kind)
@@ -44,26 +44,26 @@ def load_sweep(folder: Path, kind: type[S]) -> S:
 
 
 def study_of(folder: Path) -> str | None:
-    """The paper whose trials are swept in a folder; None: simulations."""
+    """Return the paper whose trials a folder's sweep has. None: the trials are simulations."""
     if not (folder / SWEEP_TOML).exists():
         return None
-    found = read_toml(folder / SWEEP_TOML, "sweep", FORMAT).get("study")
-    return found if isinstance(found, str) else None
+    study = read_toml(folder / SWEEP_TOML, "sweep", FORMAT).get("study")
+    return study if isinstance(study, str) else None
 
 
 def load_results(folder: Path, kind: type[Sweep]) -> pa.Table:
-    """All results there are of the sweep in ``folder``, one row a trial; raises UsageError for damaged ones."""
+    """Return all results of the sweep in ``folder``, one row a trial. Raise UsageError for damaged results."""
     load_sweep(folder, kind)
     return read_results(folder, kind.trial)
 
 
 def _same(folder: Path, there: Sweep, here: Sweep) -> None:
-    """Raise UsageError, with the first difference, when the folder's sweep is another."""
-    theirs, ours = there.settled(), here.settled()
-    for name in theirs | ours:
-        if theirs.get(name) != ours.get(name):
+    """Raise UsageError, with the first difference, if the folder has a different sweep."""
+    old, new = there.settled(), here.settled()
+    for name in old | new:
+        if old.get(name) != new.get(name):
             raise UsageError(
-                f"{folder} is of another sweep: its {name} is {_say(theirs.get(name))}, not {_say(ours.get(name))};"
+                f"{folder} is of another sweep: its {name} is {_say(old.get(name))}, not {_say(new.get(name))};"
                 f" choose another --out, or remove {folder}"
             )
 
@@ -75,7 +75,7 @@ def _say(value: Any) -> str:
 
 
 def _check_folder(folder: Path, sweep: Sweep) -> None:
-    """Raise UsageError for a folder that cannot be one of this sweep, and leave the folder as it is."""
+    """Raise UsageError if the folder cannot hold this sweep. The folder is not changed."""
     try:
         if (folder / SWEEP_TOML).exists():
             _same(folder, load_sweep(folder, type(sweep)), sweep)
@@ -87,7 +87,7 @@ def _check_folder(folder: Path, sweep: Sweep) -> None:
 
 @contextmanager
 def _opened(folder: Path, sweep: Sweep, notes: list[str]) -> Iterator[Results]:
-    """The folder of this sweep, made if it is not there, for this process alone."""
+    """Make or open the folder of a sweep, lock it against other processes, and yield its results."""
     _check_folder(folder, sweep)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,9 +102,9 @@ def _opened(folder: Path, sweep: Sweep, notes: list[str]) -> Iterator[Results]:
                 f"another sweep writes to {folder} just now; wait for it, or choose another --out"
             ) from None
         if (folder / SWEEP_TOML).exists():
-            there = load_sweep(folder, type(sweep))
-            _same(folder, there, sweep)
-            if (began := there.versions.get("thalweg")) != (now := sweep.versions.get("thalweg")):
+            existing = load_sweep(folder, type(sweep))
+            _same(folder, existing, sweep)
+            if (began := existing.versions.get("thalweg")) != (now := sweep.versions.get("thalweg")):
                 notes.append(f"{folder} was begun with thalweg {began} and goes on with {now}")
         else:
             _save(folder, sweep)
@@ -126,8 +126,9 @@ def _save(folder: Path, sweep: Sweep) -> None:
 
 
 class SweepOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep came to. ``done`` of its ``runs`` have a result, ``skipped`` of them from before; ``reasons``:
-    how many failed for each, which begins with the placement, the most frequent first.
+    """Result of a sweep: ``done`` of ``runs`` trials have a result, ``skipped`` of these from before.
+
+    ``reasons``: number of failures by reason, the most frequent first. A reason begins with the placement.
     """
 
     sweep: str
@@ -144,11 +145,11 @@ class SweepOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def run_sweep(
     sweep: Sweep, folder: Path, *, master: str = "local[*]", tell: Tell = lambda *_: None, function: str | None = None
 ) -> SweepOutcome:
-    """Run what is not finished of ``sweep`` in ``folder``, on Spark.
+    """Run the unfinished trials of ``sweep`` in ``folder`` on Spark.
 
-    ``function``: import path of what takes a trial and gives its outcome, on the executors; None: the trial's own.
-    Raises UsageError before anything is run for a sweep that cannot be run or a folder of something else, RunError when
-    results cannot be written or Spark ends; what has come back by then is kept.
+    ``function``: import path of the function that runs a trial on the executors. None: the function of the trial's
+    class. Raises UsageError before the first trial if the sweep cannot be run or the folder has different content.
+    Raises RunError if results cannot be written or Spark ends; finished results are kept.
     """
     from thalweg.experiments.records.spark import check_master, require_spark
     from thalweg.experiments.sweeps.jobs import run_on_spark
@@ -162,14 +163,14 @@ def run_sweep(
     require_spark()
     with _opened(folder, sweep, notes) as results:
         notes += results.notes
-        todo = [one for one in trials if one.key not in results.finished]
+        todo = [trial for trial in trials if trial.key not in results.finished]
         skipped = done = len(trials) - len(todo)
         reasons: Counter[str] = Counter()
 
         def finished(batch: list[tuple[Trial, Outcome]]) -> None:
             nonlocal done
-            results.write(row(*one) for one in batch)
-            failures = [f"{one.says}: {made.failed}" for one, made in batch if made.failed is not None]
+            results.write(row(*pair) for pair in batch)
+            failures = [f"{trial.says}: {outcome.failed}" for trial, outcome in batch if outcome.failed is not None]
             reasons.update(failures)
             done += len(batch) - len(failures)
             tell("simulating", done + reasons.total(), len(trials))
@@ -179,8 +180,8 @@ def run_sweep(
             try:
                 run_on_spark(todo, finished, master=master, function=function, traces=sweep.traces)
             except RunError as error:
-                kept = f"{done + reasons.total()} of {len(trials)} results are kept in {folder}"
-                raise RunError(f"{error}; {kept}, and the same command resumes") from error
+                progress = f"{done + reasons.total()} of {len(trials)} results are kept in {folder}"
+                raise RunError(f"{error}; {progress}, and the same command resumes") from error
     return SweepOutcome(
         sweep=sweep.id,
         folder=folder,

@@ -1,6 +1,6 @@
-"""A trial: what is run once for a sweep, what comes of it, and what an executor does for it.
+"""Trials of sweeps: the unit that is run once, its outcome, and the functions of an executor.
 
-Executors import this module and what a trial runs, nothing that writes Parquet or draws.
+Executors import this module and the code of a trial, but nothing that writes Parquet or draws.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from thalweg.experiments.command import clipped
 from thalweg.middleware.errors import ThalwegError, one_line
 from thalweg.middleware.platform.python import append_folders
 
-REASON_CHARS = 300  # of a failure; planners may raise with whole tables in their text
+REASON_CHARS = 300  # of a failure, because errors of planners may contain whole tables
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trial came to, in columns; ``failed``: why it did not, None when it did."""
+    """Result of a trial, as columns. ``failed``: reason of a failure, None after success."""
 
     failed: str | None = None
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that an outcome depends on; the same trial has the same outcome wherever it is run.
+    """Everything that an outcome depends on. The same trial has the same outcome on every machine.
 
-    ``pool`` and ``pool_seed``: which draw the trial is of; pools of one name are alike, and figures are means over
-    them. ``configuration``: its number in that draw; arms are compared on the same one. ``outcome`` and ``function``:
-    what it comes to, and the import path of what takes the trial and gives that.
+    ``pool`` and ``pool_seed``: draw of the trial. Pools of one name are alike, and figures are means over pools.
+    ``configuration``: number in the draw. Arms are compared on the same configuration. ``outcome``: class of the
+    result. ``function``: import path of the function from trial to outcome.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -44,30 +44,30 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def key(self) -> str:
-        """What results are recognised by: 32 hex digits over all fields."""
+        """Identifier of the trial in results: 32 hex digits over all fields."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:32]
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Trials of a kind take about as long as each other."""
+        """Key of trials that take about equally long."""
         return ()
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Import paths of a user's own code that it needs."""
+        """Import paths of a user's own code that the trial needs."""
         return ()
 
     @property
     def says(self) -> str:
-        """What its failure is told with."""
+        """Name of the trial in messages about failures."""
         return type(self).__name__.lower()
 
 
 class Arm(msgspec.Struct, frozen=True, order=True):
-    """One way to run every configuration; its fields are fields of the trial.
+    """One way to run every configuration. Its fields are fields of the trial.
 
-    The first field is what is compared (a placement, a heuristic): the *series*. The others are *factors*; one is None
-    where it does not apply or was not given.
+    The first field is compared (a placement, a heuristic): the *series*. The remaining fields are *factors*. A factor
+    is None if it does not apply or was not given.
     """
 
     @property
@@ -76,19 +76,19 @@ class Arm(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """The series as readers know it."""
+        """Name of the series for readers."""
         return self.series
 
     @property
     def rank(self) -> int:
-        """Arms are listed by it first."""
+        """First sort key in lists of arms."""
         return 0
 
 
 def run_encoded(function: str, trial: type[Trial], encoded: bytes) -> tuple[bytes, float]:
-    """Run one trial (JSON) with the function at an import path: its outcome (JSON), and seconds taken.
+    """Run one trial (JSON) with the function at an import path. Return its outcome (JSON), and the seconds taken.
 
-    What the function raises is the outcome: ``failed`` says type and text in one line.
+    If the function raises an exception, the outcome has the type and text in ``failed``, in one line.
     """
     begun = time.perf_counter()
     try:
@@ -103,7 +103,7 @@ def run_encoded(function: str, trial: type[Trial], encoded: bytes) -> tuple[byte
 
 
 def cannot_import(paths: Sequence[str], _: int = 0) -> str | None:
-    """Import each ``module:attribute``; what went wrong with the first that fails, or None."""
+    """Import each ``module:attribute``. Return the problem with the first that fails, or None."""
     for path in paths:
         try:
             find(path)
@@ -114,14 +114,14 @@ def cannot_import(paths: Sequence[str], _: int = 0) -> str | None:
 
 @cache
 def find(path: str) -> Callable[[Trial], Any]:
-    """What stands at ``module:attribute``."""
-    append_folders()  # executors have no entry of ours
+    """Return the object at ``module:attribute``."""
+    append_folders()  # executors start without an entry point of ours
     module, _, attribute = path.partition(":")
-    found: Callable[[Trial], Any] = getattr(import_module(module), attribute)
-    return found
+    function: Callable[[Trial], Any] = getattr(import_module(module), attribute)
+    return function
 
 
 def said(error: BaseException) -> str:
-    """``Type: text``, in one line and not too long; the text alone where it is written for people."""
+    """Return an error as ``Type: text`` in one line of limited length. A ThalwegError is its text alone."""
     text = one_line(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {one_line(error)}"
     return clipped(text, REASON_CHARS)

@@ -1,6 +1,6 @@
-"""Placements with one thing changed, for the ablation: what each part of ``thalweg`` brings.
+"""Variants of placements for the ablation, which measures the contribution of every part of ``thalweg``.
 
-A variant is a placement and what differs from it; sweeps run it by its name (``Simulation.variant``).
+A variant is a placement with a single difference. Sweeps run variants by name (``Simulation.variant``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Told = Literal["measured", "last", "ahead"]
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the ablation.
+    """Row of the ablation.
 
-    - ``says``: what it is, for readers
-    - ``fields``: of the Simulation that are others; ``options``: of the planner ``thalweg``
-    - ``planner``: what plans instead, made from that one
-    - ``told``: what planners go by while data flows: what was ``measured`` (or the truth, as ``view`` says), only what
-      was measured ``last`` of each link, or what links will carry in the horizon ``ahead``
-    - ``steady``: links stay as they are when the run begins
+    - ``says``: description for readers
+    - ``fields``: changed fields of the Simulation. ``options``: changed options of the planner ``thalweg``
+    - ``planner``: class of a planner that wraps ``thalweg``
+    - ``told``: knowledge of planners while data flows. ``measured``: measurements (or the truth, by ``view``).
+      ``last``: only the last measurement of each link. ``ahead``: future rates of links within the horizon
+    - ``steady``: links stay as at the start of the run
     """
 
     says: str
@@ -47,18 +47,18 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     steady: bool = False
 
     def strategy(self, given: Strategy) -> Strategy:
-        """The strategy of the placement, changed."""
+        """Return the placement's strategy with the variant's changes."""
         planner = given.initial
         if not (self.options or self.planner):
             return given
         assert isinstance(planner, Thalweg)
         planner = msgspec.structs.replace(planner, **self.options)
-        made = planner if self.planner is None else self.planner(planner)
-        return Strategy(made, made.adaptation, made)
+        replacement = planner if self.planner is None else self.planner(planner)
+        return Strategy(replacement, replacement.adaptation, replacement)
 
 
 class FixedTree(KeepsTree, frozen=True):
-    """Keeps the tree that it is given and moves its operators, for the shortest period."""
+    """Planner that moves the operators of the given tree for the shortest period."""
 
     def model(self, given: CostModel) -> CostModel:
         return self.like.goes_by(given)
@@ -69,16 +69,16 @@ class FixedTree(KeepsTree, frozen=True):
 
 
 class FixedTreeByPath(FixedTree, frozen=True):
-    """The same for the shortest critical path."""
+    """Planner that moves the operators of the given tree for the shortest critical path."""
 
     def model(self, given: CostModel) -> CostModel:
         return CriticalPath()
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """Goes by estimates until they time out, and has links measured anew as before a run.
+    """Planner that uses estimates until a time-out, and then has links measured again as before a run.
 
-    It compares what it finds with the present tree, as ``like`` does by forecasts.
+    The plan is compared with the present tree, as ``like`` does by forecasts.
     """
 
     compared: ClassVar[bool] = True
@@ -88,20 +88,20 @@ class TimedOut(msgspec.Struct, frozen=True):
 
     @property
     def adaptation(self) -> GlobalMoves | None:
-        found = self.like.adaptation
-        return None if found is None else msgspec.structs.replace(found, horizon_s=None)
+        adaptation = self.like.adaptation
+        return None if adaptation is None else msgspec.structs.replace(adaptation, horizon_s=None)
 
     def plan(self, task: Task, model: CostModel) -> Plan:
-        found = self.like.plan(task, model)
+        plan = self.like.plan(task, model)
         if task.current is None:
-            return found
+            return plan
         present_s = evaluate(self.like.goes_by(model), Problem(task), task.current)
-        return msgspec.structs.replace(found, judged=(present_s, found.cost_s))
+        return msgspec.structs.replace(plan, judged=(present_s, plan.cost_s))
 
 
 def _every(period_s: float) -> Variant:
-    said = f"{period_s / 60:g} min" if period_s >= 60 else f"{period_s:g} s"
-    return Variant(says=f"planned every {said}", fields={"period_s": period_s})
+    interval = f"{period_s / 60:g} min" if period_s >= 60 else f"{period_s:g} s"
+    return Variant(says=f"planned every {interval}", fields={"period_s": period_s})
 
 
 def _forecaster(name: str) -> Variant:
@@ -109,7 +109,10 @@ def _forecaster(name: str) -> Variant:
 
 
 def _aged(period_s: float) -> Variant:
-    """The paper varied T_thres, for how long estimates live, to find how often to place; 40 s go with 10 minutes."""
+    """Return a variant that replans every ``period_s`` with estimates that live a fifteenth of that time.
+
+    The paper varied T_thres, the lifetime of estimates, to find how often to place. 40 s go with 10 minutes.
+    """
     fields = {"period_s": period_s, "max_age_s": period_s / 15}
     says = f"global, every {period_s / 60:g} min, estimates live {period_s / 15:g} s"
     return Variant(says=says, placement="global", fields=fields)
@@ -118,11 +121,11 @@ def _aged(period_s: float) -> Variant:
 def _stripes(name: str) -> Variant:
     interface, number, *known = name.split("-")
     chosen = number == "auto"
-    told = {"": "", "ahead": ", exact: links in the next 5 min", "steady": ", exact, links stay as they begin"}
+    suffixes = {"": "", "ahead": ", exact: links in the next 5 min", "steady": ", exact, links stay as they begin"}
     how = known[0] if known else ""
     trees = "as many trees as repay" if chosen else "1 tree" if number == "1" else f"{number} trees"
     return Variant(
-        says=f"{interface}, {trees}{told[how]}",
+        says=f"{interface}, {trees}{suffixes[how]}",
         fields={"interface": interface} | ({"view": "truth"} if how else {}),
         options={"stripes": "auto" if chosen else int(number), "interface": interface},
         told="ahead" if how == "ahead" else "measured",
@@ -130,7 +133,7 @@ def _stripes(name: str) -> Variant:
     )
 
 
-TREES = ("1", "2", "4", "8", "auto")  # at once, for a stream
+TREES = ("1", "2", "4", "8", "auto")  # number of trees of a stream
 STRIPES = (
     *(f"{interface}-{number}" for interface in ("single", "independent") for number in TREES),
     *(f"{interface}-auto-{known}" for interface in ("single", "independent") for known in ("ahead", "steady")),
