@@ -1,11 +1,11 @@
-"""``bench attack``: hosts that carry an honest run are attacked by another process, in every way that is known.
+"""Benchmark ``bench attack``: another process attacks hosts that carry an honest run, in every known manner.
 
-Each attack has a cluster of its own, over TCP. Without keys the attacker is what no closed network would let in: it
-dials every host, takes names of its choice, and that of a host of the run which has no node. With keys it has those of
-that host, and tries the other names with them. Honest runs, of a client each, go on meanwhile, and every partition of
-them is compared with what a single process computes. Only where a host of the run lies about it (``betrayed``) may the
-first run end. Hosts, clients and the attacker share one machine, perhaps with other programs. So the bound on gaps is
-one without the time for which a thread waited for a processor (``contention``).
+Each attack has a cluster of its own, over TCP. Without keys the attacker does what no closed network would permit. It
+connects to every host under names of its choice, and under the name of a host of the run without nodes. With keys it
+has the keys of that host, and tries the other names too. Meanwhile honest runs with separate clients continue. Each
+partition of a run is compared with the result of a single process. Only an attack by a host of the run (``betrayed``)
+may end the first run. Hosts, clients and the attacker share one machine, perhaps with other programs. So the bound on
+gaps excludes the time for which a thread waited for a processor (``contention``).
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from thalweg.middleware.shell.values import frames_of
 
 SITES, SIZE_BYTES = 2, 16_384
 MEMBER = f"h{SITES + 1}"
-MOST_GAP_S, MOST_BYTES = 1.0, 150_000_000  # the gap without waits for a processor
-ATTACK_S = 600.0  # what takes longer is broken
-SAID = 40  # partitions, before it
-LAST_S = 10.0  # the run may take for a partition after the attack, and on any machine meanwhile
+MOST_GAP_S, MOST_BYTES = 1.0, 150_000_000  # the gap excludes waits for a processor
+ATTACK_S = 600.0  # an attack that takes longer is broken
+SAID = 40  # partitions before the attack
+LAST_S = 10.0  # for a partition after the attack, and on any machine during it
 
 
 def bench_attack(options: AttackOptions, progress: Progress = silent) -> dict[str, Any]:
-    """The object that ``thalweg bench attack --json`` prints: what each attack came to, and whether the bounds hold.
+    """Return the object that ``thalweg bench attack --json`` prints, with the figures of each attack.
 
-    Raises UsageError for an unknown attack, CapabilityError where no ``Guard`` watches connections.
+    ``holds``: whether the bounds hold. Raise UsageError for an unknown attack, and CapabilityError on a system where no
+    ``Guard`` watches connections.
     """
     check_linux("the bounds of a host that is attacked need", "use a Linux machine")
     chosen = options.only or NAMES
@@ -76,35 +77,35 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
         runs = _begin_runs(cluster, options, stack)
         pids = (*cluster.pids.values(), os.getpid())
         honest = [Honest(run, pids) for _, run in runs]
-        for each in honest:
-            each.see(SAID)
+        for run in honest:
+            run.see(SAID)
         orders = _orders(name, *runs[0], options, cluster.certificate(MEMBER, "host"))
         for pid in cluster.pids.values():
-            Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")  # the peak begins anew
-        done, took_s = _run_attacker(orders, honest)
+            Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")  # resets the peak
+        attacker, took_s = _run_attacker(orders, honest)
         ended = cluster.poll()
         peaks = [_peak_bytes(pid) for host, pid in cluster.pids.items() if host not in ended]
-    if done.returncode:
-        raise RunError(f"the attacker failed: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    if attacker.returncode:
+        raise RunError(f"the attacker failed: {attacker.stderr.decode(errors='replace').strip()[-300:]}")
     peak_bytes = max(peaks, default=0)
     row = {
         "attack": name,
-        "frames": int(done.stdout),
+        "frames": int(attacker.stdout),
         "seconds": round(took_s, 2),
         "hosts_ended": len(ended),
-        "gap_s": round(max(each.gap_s for each in honest), 3),
-        "net_gap_s": round(max(each.net_gap_s for each in honest), 3),
+        "gap_s": round(max(run.gap_s for run in honest), 3),
+        "net_gap_s": round(max(run.net_gap_s for run in honest), 3),
         "peak_bytes": peak_bytes,
-        "partitions": sum(each.partitions for each in honest),
-        "wrong": sum(each.wrong for each in honest),
-        "failed": next((each.failed for each in honest if each.failed), ""),
+        "partitions": sum(run.partitions for run in honest),
+        "wrong": sum(run.wrong for run in honest),
+        "failed": next((run.failed for run in honest if run.failed), ""),
     }
-    unharmed = all(each.unharmed for each in honest[name == BETRAYED :])
+    unharmed = all(run.unharmed for run in honest[name == BETRAYED :])
     return {**row, "holds": peak_bytes < MOST_BYTES and not ended and unharmed}
 
 
 def _begin_runs(cluster: LocalCluster, options: AttackOptions, stack: contextlib.ExitStack) -> list[tuple[Client, Run]]:
-    """Begin the honest runs, and return each with its client."""
+    """Begin the honest runs. Return pairs of a client and a run."""
     names = [f"client{number or ''}" for number in range(options.runs)]
     clients = [stack.enter_context(Client(cluster, name=name, allow=ALLOW)) for name in names]
     flows = [bench_dataflow(SITES, SIZE_BYTES, client.name) for client in clients]
@@ -113,7 +114,7 @@ def _begin_runs(cluster: LocalCluster, options: AttackOptions, stack: contextlib
 
 
 def _run_attacker(orders: Orders, honest: Iterable[Honest]) -> tuple[subprocess.CompletedProcess[bytes], float]:
-    """Return the attacker's process, which has ended, and how long it took. Meanwhile the honest runs go on."""
+    """Run the attacker to its end while the honest runs continue. Return the ended process, and its seconds."""
     with contextlib.ExitStack() as reading:
         for run in honest:
             reading.enter_context(run)
@@ -129,27 +130,27 @@ def _run_attacker(orders: Orders, honest: Iterable[Honest]) -> tuple[subprocess.
 
 
 def _orders(name: str, client: Client, run: Run, options: AttackOptions, keys: Path | None) -> Orders:
-    """What the attacker knows: where hosts are, and what an honest client and an honest source have said."""
+    """Return the attacker's orders: hosts' addresses, and recorded messages of an honest client and source."""
     run_id = RunId(run.id)
     install, flow = client.shell.core.runs[run_id].install, run.dataflow
     (source, *_), (operator, *_), top = flow.sources, flow.operators, flow.by_name[flow.sinks[0]].inputs[0]
     values = FixedSource(0, SIZE_BYTES)
-    said: list[m.Control] = [install, m.Ping(run_id), m.Hello()]
-    said += [m.Demand(run_id, top, flow.sinks[0], index, version=1) for index in range(SAID)]
-    recorded: list[tuple[bytes, ...]] = [(frames.encode(message),) for message in said]
+    messages: list[m.Control] = [install, m.Ping(run_id), m.Hello()]
+    messages += [m.Demand(run_id, top, flow.sinks[0], index, version=1) for index in range(SAID)]
+    recorded: list[tuple[bytes, ...]] = [(frames.encode(message),) for message in messages]
     for index in range(SAID):
         chunk = m.Chunk(index, SIZE_BYTES, 0, m.Partition(run_id, source, operator, index), "|u1", (SIZE_BYTES,))
         recorded.append((frames.encode(chunk), values.produce(index).tobytes()))
-    held = set(run.placement.values()) - {client.name}
-    hosts = tuple(peer for peer in install.peers if peer.name in held)
-    heard, keyed = tuple(recorded), "" if keys is None else str(keys)
-    return Orders(name, hosts, run_id, MEMBER, recorded[0][0], heard, options.frames, options.seed, keyed)
+    carriers = set(run.placement.values()) - {client.name}
+    hosts = tuple(peer for peer in install.peers if peer.name in carriers)
+    known, keyed = tuple(recorded), "" if keys is None else str(keys)
+    return Orders(name, hosts, run_id, MEMBER, recorded[0][0], known, options.frames, options.seed, keyed)
 
 
 class Honest:
-    """The run that goes on meanwhile: within its context a thread of its own reads it.
+    """Honest run during an attack. Within the context, a separate thread reads the partitions.
 
-    ``pids``: the processes of its hosts and of its client.
+    ``pids``: processes of the run's hosts and of its client.
     """
 
     def __init__(self, run: Run, pids: Collection[int]) -> None:
@@ -163,11 +164,11 @@ class Honest:
         self.failed = ""
 
     def see(self, partitions: int) -> None:
-        """Read so many."""
+        """Read ``partitions`` partitions, and compare each with the expected value."""
         for _ in range(partitions):
             delivered = next(self._run)
             self.partitions += 1
-            body = frames_of(delivered.value)[2]  # a forged one may be of any kind
+            body = frames_of(delivered.value)[2]  # a forged value may be of any kind
             self.wrong += body != self._right[delivered.index % VARIANTS]
 
     def _read(self) -> None:
@@ -191,7 +192,7 @@ class Honest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Once the attack is over it must go on."""
+        """Wait for one more partition after the attack. Without a partition in ``LAST_S``, the run has failed."""
         self._over.set()
         self._thread.join(LAST_S)
         if self._thread.is_alive():

@@ -1,11 +1,11 @@
-"""How long it takes to map one task by neighbours' messages, over dedicated links, the public network, and both.
+"""Benchmark of mapping one task by neighbours' messages, over dedicated links, the public network, and both.
 
-A platform is that of Asaduzzaman and Maheswaran's simulation, with nothing running: so uplinks are free, and maps go to
-the most hosts. Seconds are the processor's, for all hosts together, and for the reservation.
+The platform is that of Asaduzzaman and Maheswaran's simulation, with nothing running. So uplinks are free, and maps go
+to the most hosts. Seconds are the processor time of all hosts together, reservation included.
 
-And how long it takes, while data flows, to choose the networks of the edges of a placed tree, per edge: of as many
-hosts, each link of which there is in both networks; and where every two of 9 and of 32 hosts have a rented link, and
-others may pass on what goes between them, over up to eight links.
+A second part times the choice of networks for the edges of a placed tree while data flows, per edge. One tree has as
+many hosts, and both networks have its links. In other trees, each pair of 9 and of 32 hosts has a rented link, and
+hosts may relay an edge over up to eight links.
 """
 
 from __future__ import annotations
@@ -47,21 +47,25 @@ WAYS: Mapping[str, Rules] = {
 
 
 def bench_bimodal(options: BimodalOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Medians and 95th percentiles over tasks, in seconds; maps sent, hops of the maps that were reserved."""
+    """Return medians and 95th percentiles over tasks, in seconds.
+
+    Mappings also have the number of maps sent, and the hops of reserved maps.
+    """
     rows = []
     for name, rules in WAYS.items():
         for networks in KINDS:
             progress(f"{name}, {networks}")
             rows.append({"way": name, "networks": networks, **_mapped(options, rules, networks)})
     progress("live choice")
-    found = {"bench": "bimodal", "hosts": options.hosts, "links": options.links, "mappings": rows}
+    answer = {"bench": "bimodal", "hosts": options.hosts, "links": options.links, "mappings": rows}
     meshes = [_chosen(options, size - 1, hops) for size in MESHES for hops in (1, HOPS, MAX_HOPS)]
-    return {**found, "choices": [_chosen(options, options.hosts, 1, mesh=False), *meshes]}
+    return {**answer, "choices": [_chosen(options, options.hosts, 1, mesh=False), *meshes]}
 
 
 def _chosen(options: BimodalOptions, servers: int, hops: int, *, mesh: bool = True) -> dict[str, Any]:
-    """Trees of that many sources, their operators and the client anywhere, links of both networks drawn at random:
-    those between all hosts, or those that the tree takes.
+    """Return figures of the choice of networks in trees of ``servers`` sources, with operators and the client anywhere.
+
+    Rates of links in both networks are drawn at random. ``mesh``: all hosts have links, and not only the tree's edges.
     """
     names = [f"h{number + 1}" for number in range(servers)]
     took, edges = [], 0
@@ -88,14 +92,14 @@ def _chosen(options: BimodalOptions, servers: int, hops: int, *, mesh: bool = Tr
 
 
 def _mapped(options: BimodalOptions, rules: Rules, networks: Networks) -> dict[str, Any]:
-    """Each task on a platform of its own, without others."""
+    """Return figures of mapping each task on a platform of its own, without other tasks."""
     took, sent, virtual, hops = [], [], [], []
     for number in range(options.rounds):
         world = platform((SEED, number), options.hosts, options.links, networks)
         exchange = Exchange(world, rules)
-        one = task(number, np.random.default_rng((SEED, number)), options.hosts)
+        job = task(number, np.random.default_rng((SEED, number)), options.hosts)
         begun = time.process_time()
-        exchange.begin(one)
+        exchange.begin(job)
         while notes := exchange.run(FOREVER_S):
             for _, note in notes:
                 if note.state == "mapped":

@@ -1,4 +1,4 @@
-"""``thalweg bench``: the performance figures, each side by side with what a user would otherwise write."""
+"""Commands of ``thalweg bench``: performance figures, side by side with what a user would otherwise write."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def failover(options: FailoverOptions, as_json: JsonOption = False) -> None:
     columns = "operators", "partitions/s", "with failover", "ratio", "ms of processors", "with failover", "ratio"
     table = new_table(*columns, title=title)
     state = f"with {options.state_kib} KiB each"
-    told = {"state": "a byte changes", "delta": "a byte changes, which is told", "whole": "all changes"}
-    for name, what in (("plain", "without state"), *((name, f"{state}: {each}") for name, each in told.items())):
+    changes = {"state": "a byte changes", "delta": "a byte changes, which is told", "whole": "all changes"}
+    for name, kind in (("plain", "without state"), *((name, f"{state}: {text}") for name, text in changes.items())):
         row = answer[name]
         rates = f"{row['per_s']:.0f}", f"{row['lasting_per_s']:.0f}", f"{row['ratio']:.3f}"
-        table.add_row(what, *rates, f"{row['cpu_ms']:.2f}", f"{row['lasting_cpu_ms']:.2f}", f"{row['cpu_ratio']:.3f}")
+        table.add_row(kind, *rates, f"{row['cpu_ms']:.2f}", f"{row['lasting_cpu_ms']:.2f}", f"{row['cpu_ratio']:.3f}")
     output().print(table)
 
 
@@ -133,8 +133,8 @@ def link(options: LinkOptions, as_json: JsonOption = False) -> None:
     table = new_table(*columns, title=f"One hop, {options.transport}")
     for row in answer["sizes"]:
         rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
-        taken = f"{row['cpu_ms']['thalweg']:.2f}", f"{row['cpu_ratio']:.2f}"
-        table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates, *taken)
+        processor = f"{row['cpu_ms']['thalweg']:.2f}", f"{row['cpu_ratio']:.2f}"
+        table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates, *processor)
     output().print(table)
 
 
@@ -244,8 +244,8 @@ def cost_space(options: CostSpaceOptions, as_json: JsonOption = False) -> None:
     from benchmarks.cost_space import bench_cost_space
 
     answer = _measure(as_json, bench_cost_space, options)
-    said = f"topology {answer['topology_s']:.2f} s, coordinates {answer['coordinates_s']:.2f} s"
-    table = new_table("placement", "operators", "median ms", "longest ms", title=f"{answer['hosts']} hosts: {said}")
+    before = f"topology {answer['topology_s']:.2f} s, coordinates {answer['coordinates_s']:.2f} s"
+    table = new_table("placement", "operators", "median ms", "longest ms", title=f"{answer['hosts']} hosts: {before}")
     for row in answer["queries"]:
         took = [f"{row[key] * 1e3:.2f}" for key in ("median_s", "longest_s")]
         table.add_row(row["placement"], str(row["operators"]), *took)
@@ -350,8 +350,8 @@ def move(options: MoveOptions, as_json: JsonOption = False) -> None:
         keys = ("p50_s", "p95_s", "p99_s", "max_s", "bound_s")
         times = ["-" if row[key] is None else f"{row[key] * 1e3:.1f}" for key in keys]
         within = "-" if row["within"] is None else f"{row['within']:.0%}"
-        what = (row["testbed"], f"{row['size_bytes'] // 1024} KiB", row["protocol"], str(row["moved"]))
-        table.add_row(*what, *times, within, f"{row['trip_s'] * 1e3:.2f}")
+        subject = (row["testbed"], f"{row['size_bytes'] // 1024} KiB", row["protocol"], str(row["moved"]))
+        table.add_row(*subject, *times, within, f"{row['trip_s'] * 1e3:.2f}")
     output().print(table)
     if answer["reason"] is not None:
         output().print(f"no shaped links here: {answer['reason']}")
@@ -434,7 +434,10 @@ def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
 def _measure(
     as_json: bool, bench: Callable[[Any, Callable[[str], None]], dict[str, Any]], options: msgspec.Struct
 ) -> dict[str, Any]:
-    """What it measures, with the present step on a terminal; as JSON that is all there is to say."""
+    """Run a benchmark, show its present step on a terminal, and return its figures.
+
+    With ``as_json``, print the figures as JSON and exit.
+    """
     with spinner("starting") as tell:
         answer = bench(options, tell)
     if as_json:

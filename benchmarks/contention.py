@@ -1,9 +1,9 @@
-"""The share of a pause that a busy machine has caused: threads that were ready to run waited for a processor.
+"""Share of a pause that a busy machine has caused: threads that were ready to run waited for a processor.
 
-A pause counts without the longest of these waits. It counts for at least the processor time that the busiest process
-used in it, so work that an attacker causes is never taken for the machine's. A process that does nothing waits for no
-processor, so its pause counts whole. The figures are those of Linux's scheduler (``/proc/PID/task/TID/schedstat``);
-where the kernel keeps none, all pauses count whole.
+A pause counts without the longest wait of a thread, but at least for the processor time of the busiest process in it.
+So work that an attacker causes is never blamed on the machine. An idle process waits for no processor, so its pause
+counts whole. The figures are those of Linux's scheduler (``/proc/PID/task/TID/schedstat``). If the kernel keeps no
+figures, pauses count whole.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import NamedTuple
 
 EVERY_S = 0.02  # between two samples; one takes about a millisecond
 
-Thread = tuple[int, str]  # its process, and its own number
+Thread = tuple[int, str]  # numbers of its process and of itself
 
 
 class Times(NamedTuple):
-    """How long a thread has run so far, and how long it has waited for a processor, in seconds."""
+    """Time for which a thread has run, and has waited for a processor, in seconds."""
 
     ran_s: float
     waited_s: float
 
 
 class Sample(NamedTuple):
-    """The threads of some processes at one moment."""
+    """Times of the threads of several processes at one moment."""
 
     at_s: float
     threads: Mapping[Thread, Times]
 
 
 def sample(pids: Collection[int]) -> Sample:
-    """Look at the threads of these processes. Processes and threads that have ended are left out."""
+    """Return the present times of the processes' threads. Processes and threads that have ended are left out."""
     at_s, threads = time.monotonic(), dict[Thread, Times]()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ def net_pause_s(before: Sample, after: Sample) -> float:
 
 
 class Pauses:
-    """The longest pause between two calls of ``go_on``, by the clock and as ``net_pause_s`` has it."""
+    """Longest pause between two calls of ``go_on``, by the clock and by ``net_pause_s``."""
 
     def __init__(self, pids: Collection[int]) -> None:
         self._pids = pids
@@ -66,7 +66,7 @@ class Pauses:
         self.longest_s = self.longest_net_s = 0.0
 
     def go_on(self) -> None:
-        """A pause is over. A sample is taken where that is due, which is not part of a pause."""
+        """Note the end of a pause, and take a sample if one is due. The time of a sample is not part of a pause."""
         now, before = time.monotonic(), self._sample
         pause_s = now - self._last_s
         self.longest_s = max(self.longest_s, pause_s)

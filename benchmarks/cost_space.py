@@ -1,6 +1,6 @@
-"""How long the cost space takes: a topology of 1,550 routers with its routes, coordinates, and placing single queries.
+"""Benchmark of the cost space: a topology of 1,550 routers with its routes, coordinates, and placing single queries.
 
-Seconds are the processor's, of this process, on one core.
+Seconds are the processor time of this process, on one core.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ TIMED = {"relaxation": PLACEMENTS, "optimal": PLACEMENTS, "estimates-only": OURS
 
 
 def bench_cost_space(options: CostSpaceOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Medians, and the longest of the queries, in seconds."""
-    made, rows = [], []
+    """Return medians, and the longest time of the queries, in seconds."""
+    topologies, rows = [], []
     for seed in range(options.rounds):
         progress(f"topology {seed + 1} of {options.rounds}")
         topology, topology_s = _timed(transit_stub, options.preset, seed)
         plain, plain_s = _timed(_coordinates, topology.latency_s, False)
         high, _ = _timed(_coordinates, topology.latency_s, True)
-        made.append((Space(topology, plain, high, Mapper(plain.places)), topology_s, plain_s))
+        topologies.append((Space(topology, plain, high, Mapper(plain.places)), topology_s, plain_s))
     for operators in TAKES:
         for name, where in TIMED.items():
             progress(f"{name}, {operators} operators")
             took = []
             for number in range(options.queries):
-                at = made[number % len(made)][0]
+                at = topologies[number % len(topologies)][0]
                 random = np.random.default_rng(number)
                 query = draw_query(len(at.plain), operators, random)
                 trial = Placing(placement=name, operators=operators)
@@ -54,10 +54,10 @@ def bench_cost_space(options: CostSpaceOptions, progress: Progress = silent) -> 
             rows.append({"placement": name, "operators": operators, "median_s": median(took), "longest_s": max(took)})
     return {
         "bench": "cost-space",
-        "hosts": len(made[0][0].plain),
+        "hosts": len(topologies[0][0].plain),
         "preset": options.preset,
-        "topology_s": median(each[1] for each in made),
-        "coordinates_s": median(each[2] for each in made),
+        "topology_s": median(row[1] for row in topologies),
+        "coordinates_s": median(row[2] for row in topologies),
         "queries": rows,
     }
 
@@ -68,5 +68,5 @@ def _coordinates(latency_s: Floats, heights: bool) -> Coordinates:
 
 def _timed(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> tuple[T, float]:
     begun = time.process_time()
-    found = work(*given, **named)
-    return found, time.process_time() - begun
+    result = work(*given, **named)
+    return result, time.process_time() - begun

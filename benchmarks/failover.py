@@ -1,6 +1,7 @@
-"""``bench failover``: what replicas cost a tree on loopback, beside the same tree without.
+"""Benchmark ``bench failover``: the cost of replicas for a tree on loopback, beside the same tree without replicas.
 
-Its operators have no state, or one of which each partition changes a byte, which they tell or not, or all bytes.
+Operators have no state, or a state in which each partition changes one byte or every byte. If it is one byte, operators
+report the change (``delta``) or not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SOURCES = 8
 
 
 class LastingTree(ThalwegTree):
-    """The tree, as a run that outlives its hosts."""
+    """Tree as a run with failover."""
 
     def __init__(self, client: Client, dataflow: Dataflow, placement: Mapping[str, str], failover: Failover) -> None:
         super().__init__(client, dataflow, placement)
@@ -46,11 +47,11 @@ class LastingTree(ThalwegTree):
 
 
 def bench_failover(options: FailoverOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Compare the sides; the object that ``thalweg bench failover --json`` prints.
+    """Compare the sides. Return the object that ``thalweg bench failover --json`` prints.
 
-    Each operator is on the host of its first input; with state each has ``state_kib``. Rates are medians over the
-    rounds, ``cpu_ms`` processor time for a partition, of all processes; ratios are the medians of each round's. Raises
-    UsageError for numbers that cannot be, RunError when two sides of one tree deliver different bytes.
+    An operator is on the host of its first input, and may have a state of ``state_kib``. Rates are medians over the
+    rounds, and ratios are medians of the rounds' ratios. ``cpu_ms``: processor time of all processes for a partition.
+    Raise UsageError for impossible numbers, and RunError if two sides of a tree deliver different bytes.
     """
     size_bytes, plan = options.size_kib * 1024, Plan(options.partitions, options.warm_up)
     if min(size_bytes, options.state_kib, options.every, options.rounds, options.partitions, options.warm_up) < 1:
@@ -73,7 +74,7 @@ def bench_failover(options: FailoverOptions, progress: Progress = silent) -> dic
         played = alternate(sides, dict.fromkeys(sides, plan), options.rounds, progress)
     answer: dict[str, Any] = {"bench": "failover"}
     for name in flows:
-        if len({one.digest for side in (name, f"{name}_lasting") for one in played[side]}) > 1:
+        if len({result.digest for side in (name, f"{name}_lasting") for result in played[side]}) > 1:
             raise RunError(f"the tree {name!r} delivered other bytes as a run that outlives its hosts")
         lasting, ends = played[f"{name}_lasting"], played[name]
         answer[name] = {

@@ -1,7 +1,7 @@
-"""Fills links with bulk: on each host one process, from which one flow of TCP goes to every other one.
+"""Filler of links with bulk: a process on every host sends one flow of TCP to every other host.
 
-Run on a host as ``python -P -m benchmarks.fill OWN OTHER…`` (addresses). It prints a line when it
-listens, begins to send when it reads one, and prints another when every flow to it has brought something.
+Run on a host as ``python -P -m benchmarks.fill OWN OTHER…`` (addresses). The process prints a line when the server
+listens, and begins to send when it reads a line. It prints a second line when every incoming flow has brought data.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from thalweg.middleware.errors import RunError
 from thalweg.middleware.platform.python import module_command
 
 MODULE = "benchmarks.fill"
-PORT = 47_809  # any: the namespaces are ours
+PORT = 47_809  # any free port: the namespaces are our own
 PIECE_BYTES = 1 << 16
 
 
 def fill(bed: Testbed, hosts: Sequence[str]) -> None:
-    """Fill every link between these hosts, until the testbed is taken down; returns once all are in use."""
+    """Fill every link between the hosts until the testbed is taken down. Return when every link is in use."""
     filling = {}
     for host in hosts:
-        others = [bed.hosts[other] for other in hosts if other != host]
-        argv = module_command(MODULE, bed.hosts[host], *others, python=bed.python)
+        targets = [bed.hosts[other] for other in hosts if other != host]
+        argv = module_command(MODULE, bed.hosts[host], *targets, python=bed.python)
         filling[host] = bed.run(host, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     for host, process in filling.items():
         _heard(host, process)
@@ -47,7 +47,7 @@ def _heard(host: str, process: TestbedProcess) -> None:
 
 
 def _send(target: str) -> None:
-    with suppress(ConnectionError), socket.socket() as flow:  # the other may end first
+    with suppress(ConnectionError), socket.socket() as flow:  # the target may end first
         with suppress(OSError):  # cubic fills a queue; BBR, which some systems use by default, keeps it short
             flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
         flow.connect((target, PORT))

@@ -1,4 +1,4 @@
-"""``bench graph``: a graph with fan-out and two sinks on loopback, beside a tree of as many nodes."""
+"""Benchmark ``bench graph``: a graph with fan-out and two sinks on loopback, beside a tree of as many nodes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import RunError, UsageError
 
-NODES = 15  # of each, sinks aside
-TREE_SOURCES, GRAPH_SOURCES, SOME_SOURCES = 8, 5, 4  # the last: those of what sink ``some`` gets
+NODES = 15  # nodes of each dataflow, without sinks
+TREE_SOURCES, GRAPH_SOURCES, SOME_SOURCES = 8, 5, 4  # the last: sources below sink ``some``
 
 
 def bench_graph_dataflow(size_bytes: int) -> Dataflow:
-    """Maxima of five sources: up to three consumers of an output, on one host and on several; two sinks."""
+    """Return a graph of maxima of five sources, with two sinks.
+
+    An output has up to three consumers, on one host and on several.
+    """
     graph, code = Dataflow(), Code(f"{WORKLOAD}:Maximum")
     s = [
         graph.source(Code(f"{WORKLOAD}:FixedSource", {"site": i, "size_bytes": size_bytes}), at=f"h{i + 1}")
@@ -43,7 +46,10 @@ def bench_graph_dataflow(size_bytes: int) -> Dataflow:
 
 
 class ThalwegGraph(ThalwegTree):
-    """Its rounds are those of sink ``all``; what sink ``some`` gets is checked when the next begins, off the clock."""
+    """Side of the graph, whose rounds are those of sink ``all``.
+
+    The partitions of sink ``some`` are checked before the next round begins, off the clock.
+    """
 
     some: Sequence[Any] = ()
 
@@ -58,17 +64,17 @@ class ThalwegGraph(ThalwegTree):
                     some.append(delivered.value)
 
     def check(self) -> None:
-        """RunError when sink ``some`` got other bytes than a single process computes."""
+        """Raise RunError if sink ``some`` got other bytes than a single process computes."""
         if self.some and digest_of(self.some) != expected_digest(SOME_SOURCES, self.some[0].size, len(self.some)):
             raise RunError("sink 'some' of the graph was given other bytes than a single process computes")
 
 
 def bench_graph(options: GraphOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Compare both; the object that ``thalweg bench graph --json`` prints.
+    """Compare graph and tree. Return the object that ``thalweg bench graph --json`` prints.
 
-    Each operator is on the host of its first input. Rates are medians over the rounds, ``ratio`` the median of each
-    round's: nodes that are done with a partition, in a second. Raises UsageError for numbers that cannot be,
-    RunError when a sink's digest is wrong.
+    Each operator is on the host of its first input. Rates count nodes that finish a partition, in a second. Rates are
+    medians over the rounds, and ``ratio`` is the median of the rounds' ratios. Raise UsageError for impossible numbers,
+    and RunError if a sink's digest is wrong.
     """
     size_bytes, plan = options.size_kib * 1024, Plan(options.partitions, options.warm_up)
     if min(size_bytes, options.rounds, options.partitions, options.warm_up) < 1:

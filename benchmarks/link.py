@@ -1,4 +1,4 @@
-"""``bench link``: one hop on loopback, a source in another process, against a bare DEALER and ROUTER."""
+"""Benchmark ``bench link``: one hop on loopback, from a source in another process, beside a bare DEALER and ROUTER."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from thalweg.middleware.errors import UsageError
 
 
 def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Compare one hop for each partition size; the object that ``thalweg bench link --json`` prints.
+    """Compare one hop for each partition size. Return the object that ``thalweg bench link --json`` prints.
 
-    Rates are medians over the rounds, ``ratio`` the median of each round's ratio, ``cpu_ms`` processor time for a
-    partition, of both processes. Raises UsageError for numbers below
-    1, RunError when a side's digest is wrong.
+    Rates are medians over the rounds. ``ratio`` is the median of the rounds' ratios. ``cpu_ms`` is the processor time
+    of both processes for a partition. Raise UsageError for numbers below 1, and RunError if a side's digest is wrong.
     """
     rounds, sizes_bytes = options.rounds, [kib * 1024 for kib in options.sizes_kib]
     if rounds < 1 or not sizes_bytes or min(sizes_bytes) < 1:

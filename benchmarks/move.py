@@ -1,16 +1,16 @@
-"""``bench move``: for how long an operator pauses when it moves, against what its state and the network allow.
+"""Benchmark ``bench move``: the pause of an operator that moves, beside the bound of its state and the network.
 
-The bound is ``BOUND_SHARE`` times what the link takes for the state's bytes, and ``BOUND_TRIPS`` round trips. A round
-trip is what an empty control message there and back takes (Ping and Pong), the median of those sent to all hosts in
-turn while the operator moves. The link's rate is what it is shaped to; on loopback, what a bare DEALER and ROUTER
-carry.
+The bound is ``BOUND_SHARE`` times the time of the state's bytes on the link, plus ``BOUND_TRIPS`` round trips. A round
+trip is the time of an empty control message there and back (Ping and Pong). It is the median of messages to all hosts
+in turn while the operator moves. The link's rate is its shaped rate, or on loopback the rate of a bare DEALER and
+ROUTER.
 
-With ``loaded`` every link is besides full of one flow of TCP, once with the band for what is urgent and once
-on a testbed of so many hosts that links have none.
+With ``loaded``, every link is also full of one flow of TCP. This is done once with the band for urgent messages. It is
+done again on a testbed without the band, as on testbeds with very many hosts.
 
 An ordinary application (this module, in a process on the client's host) moves the operator round the hosts by
-``Run.move``, at barriers. In another run, under ``HOMING``, it moves the operator away from the host of its sources,
-and the operator's host sends it back at the end of an epoch. The pauses are those of the hosts' records.
+``Run.move``, at barriers. In another run, under ``HOMING``, it moves the operator away from the host of its sources.
+The operator's host then sends the operator back at the end of an epoch. The pauses are those in the hosts' records.
 """
 
 from __future__ import annotations
@@ -65,24 +65,24 @@ BOUND_SHARE, BOUND_TRIPS = 1.2, 4
 HOSTS = ("h1", "h2", "h3", "h4")
 HOME, *AWAY = HOSTS
 OPERATOR = "operator"
-SITES: dict[str, tuple[str, str]] = {"barrier": ("h1", "h2"), "epoch": (HOME, HOME)}  # where the sources are
-# So long a start-up is saved by every input that does not cross the network that home is best, whatever links carry.
+SITES: dict[str, tuple[str, str]] = {"barrier": ("h1", "h2"), "epoch": (HOME, HOME)}  # hosts of the sources
+# An input on the same host saves this long start-up, so home is best, whatever links carry.
 HOMING = LocalMoves(period_s=0.02, cost="serialised-critical-path", startup_s=1.0)
 PARTITION_BYTES = 16 * 1024
-RAW_BYTES = 1024 * 1024  # of a message of the bare link
-LAP = len(HOSTS)  # moves before those that are timed
+RAW_BYTES = 1024 * 1024  # size of a message on the bare link
+LAP = len(HOSTS)  # moves before the timed moves
 REST = 5  # partitions between two moves
 PING_EVERY_S = 0.005
 FULL, NO_BAND = "netns, full", "netns, full, no band"
 PLAIN, LOADED = ("loopback", "netns"), ("netns", FULL, NO_BAND)
-MOVE_S, MOVE_SHARE = 30.0, 4.0  # a move that takes as much longer than its state takes on the link never will
+MOVE_S, MOVE_SHARE = 30.0, 4.0  # a longer move has failed: seconds, plus a multiple of the state's time on the link
 
 
 # --- the application ----------------------------------------------------------------------------------
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the application is to do: ``moves`` by every protocol, for every size of the state."""
+    """Work of the application: ``moves`` by every protocol, for every size of the state."""
 
     addresses: dict[str, str]
     listen: str
@@ -92,7 +92,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pings:
-    """Round trips to all hosts in turn, in a thread, for as long as the context is open."""
+    """Round trips to all hosts in turn, measured in a thread while the context is open."""
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self.trips_s: list[float] = []
@@ -107,7 +107,7 @@ class Pings:
             for host, address in self._addresses.items():
                 socket = sockets[host] = context.socket(zmq.DEALER)
                 socket.setsockopt(zmq.ROUTING_ID, f"ping/{secrets.token_hex(4)}".encode())
-                socket.setsockopt(zmq.TOS, URGENT)  # as control messages are
+                socket.setsockopt(zmq.TOS, URGENT)  # like control messages
                 socket.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
                 socket.connect(address)
                 _trip_s(host, socket)  # opens the connection
@@ -138,7 +138,7 @@ def _trip_s(host: str, socket: zmq.Socket[bytes]) -> float:
 
 
 def move_dataflow(sites: Sequence[str], state_bytes: int) -> Dataflow:
-    """A source on each of ``sites``, and one operator with a state of that size."""
+    """Return a dataflow of a source on each of ``sites``, and one operator with a state of ``state_bytes``."""
     codes = [Code(f"{WORKLOAD}:FixedSource", {"site": i, "size_bytes": PARTITION_BYTES}) for i in range(len(sites))]
     sources = [Node(f"source{i}", "source", (), code, sites[i]) for i, code in enumerate(codes)]
     ballast = Code(f"{WORKLOAD}:Ballast", {"state_bytes": state_bytes})
@@ -147,7 +147,7 @@ def move_dataflow(sites: Sequence[str], state_bytes: int) -> Dataflow:
 
 
 class Mover:
-    """One run whose operator goes from host to host at barriers, or away, and back at the end of an epoch."""
+    """Run whose operator moves round the hosts at barriers, or moves away and returns at the end of an epoch."""
 
     def __init__(self, client: Client, protocol: str, state_bytes: int, rate_bps: float) -> None:
         self._patience_s = MOVE_S + MOVE_SHARE * state_bytes * 8 / rate_bps
@@ -163,14 +163,17 @@ class Mover:
         self._sources = [FixedSource(i, PARTITION_BYTES) for i in range(len(sites))]
 
     def take(self, partitions: int) -> None:
-        """Take so many partitions; RunError for one that is not what a single process computes."""
+        """Take so many partitions.
+
+        Raise RunError if a partition differs from the result of a single process.
+        """
         for delivered in itertools.islice(self.run, partitions):
             inputs = [source.produce(delivered.index) for source in self._sources]
             if not np.array_equal(delivered.value, self._ballast.combine(inputs, delivered.index)):
                 raise RunError(f"partition {delivered.index} is not what a single process computes")
 
     def moves(self) -> Iterator[None]:
-        """Every step is a move by the protocol that is timed."""
+        """Yield after each move by the protocol that is timed."""
         self.take(REST)
         for target in itertools.cycle((*AWAY, HOME) if self._homing is None else AWAY):
             self.run.move({OPERATOR: target})
@@ -193,7 +196,7 @@ def _label(protocol: str, state_bytes: int) -> str:
 
 
 def work(job: Job) -> Iterator[Said]:
-    """Do the job; yields what to say."""
+    """Do the job, and yield the application's reports."""
     with Client(job.addresses, name=CLIENT, listen=job.listen, allow=ALLOW, insecure=True) as client:
         yield Said("ready")
         for size_bytes in job.sizes_bytes:
@@ -214,8 +217,8 @@ def main() -> int:
     """Do the job that standard input describes."""
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
     try:
-        for said in work(job):
-            say(said)
+        for report in work(job):
+            say(report)
     except ThalwegError as error:
         say(Said("failed", message=str(error)))
         return 1
@@ -228,9 +231,9 @@ def main() -> int:
 def run_on(
     bed: Testbed, sizes_bytes: Sequence[int], moves: int, rate_bps: float, records: Path, progress: Progress
 ) -> dict[int, list[float]]:
-    """Have operators move on a testbed that is up; the round trips by size of the state, in seconds.
+    """Move operators on a testbed that is up. Return the round trips by size of the state, in seconds.
 
-    The hosts' event log is in ``records`` when this returns. Raises RunError for what the application could not do.
+    On return, the hosts' event log is in ``records``. Raise RunError for an error of the application.
     """
     trips_s: dict[int, list[float]] = {}
     with contextlib.ExitStack() as stack:
@@ -238,43 +241,46 @@ def run_on(
         room = max(CoreConfig().max_state_bytes, *sizes_bytes)
         addresses = processes.start_hosts(HOSTS, records, allow=ALLOW, limits=[f"max_state_bytes={room}"])
         job = Job(addresses, processes.listen(CLIENT), tuple(sizes_bytes), moves, rate_bps)
-        words = processes.start_worker(__name__, job)
+        reports = processes.start_worker(__name__, job)
         while len(trips_s) < len(sizes_bytes):
-            said = next(words)
-            if said.event == "step":
-                progress(f"{bed.backend}: {said.message}")
-            elif said.event == "measured":
-                trips_s[said.detail["size_bytes"]] = said.detail["trips_s"]
+            report = next(reports)
+            if report.event == "step":
+                progress(f"{bed.backend}: {report.message}")
+            elif report.event == "measured":
+                trips_s[report.detail["size_bytes"]] = report.detail["trips_s"]
             else:
-                fail(said)
+                fail(report)
         processes.end()
     write_events(records, "bench move", sorted(records.glob("*.jsonl")))
     return trips_s
 
 
 def raw_rate_bps(progress: Progress) -> float:
-    """What a bare DEALER and ROUTER carry between two processes of this machine, bit/s."""
+    """Return the rate of a bare DEALER and ROUTER between two processes of this machine, in bit/s."""
     progress("loopback: the bare link")
     plan = Plan(200, 20)
     with raw_link(RAW_BYTES, "ipc") as raw:
         rounds = [play(raw, plan.total - plan.warm_up, plan.warm_up) for _ in range(3)]
-    return statistics.median(each.per_s for each in rounds) * RAW_BYTES * 8
+    return statistics.median(result.per_s for result in rounds) * RAW_BYTES * 8
 
 
 def bound_s(size_bytes: int, rate_bps: float, trip_s: float) -> float:
-    """The longest that an operator with so much state may pause, seconds."""
+    """Return the longest permitted pause of an operator with a state of ``size_bytes``, in seconds."""
     return BOUND_SHARE * size_bytes * 8 / rate_bps + BOUND_TRIPS * trip_s
 
 
 def by_protocol(relocated: Sequence[Row], size_bytes: int) -> dict[str, list[Row]]:
-    """The moves of one size: those that opened connections, and the others by protocol, in their order."""
+    """Return the moves of one size in their order, by protocol.
+
+    Moves that opened connections are under ``first``.
+    """
     kinds: dict[str, list[Row]] = {"first": []}
     for protocol in PROTOCOLS:
         label = _label(protocol, size_bytes)
-        mine = (row for row in relocated if row.placement == label and row.detail.protocol == protocol)
-        rows = sorted(mine, key=lambda row: row.t_s)
+        matching = (row for row in relocated if row.placement == label and row.detail.protocol == protocol)
+        rows = sorted(matching, key=lambda row: row.t_s)
         kinds[protocol] = rows[LAP:]
-        if protocol == "barrier":  # what comes home at the end of an epoch has its connections
+        if protocol == "barrier":  # an operator that returns at the end of an epoch finds open connections
             kinds["first"] = rows[:LAP]
     return kinds
 
@@ -282,7 +288,10 @@ def by_protocol(relocated: Sequence[Row], size_bytes: int) -> dict[str, list[Row
 def summary(
     relocated: Sequence[Row], arrived: Sequence[Row], trips_s: Sequence[float], size_bytes: int, rate_bps: float
 ) -> dict[str, Any]:
-    """The figures of one protocol and size; null where nothing moved. ``restored`` is from the state's coming in on."""
+    """Return the figures of one protocol and size. Figures of pauses are null if no operator moved.
+
+    ``restored`` begins with the arrival of the state.
+    """
     trip_s = statistics.median(trips_s)
     limit_s = bound_s(size_bytes, rate_bps, trip_s)
     figures = move_figures(defaultdict(list, relocated=relocated, arrived=arrived), 1.0)
@@ -306,7 +315,7 @@ def summary(
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """The nearest rank: the least of ``values`` that ``share`` of them do not exceed."""
+    """Return the nearest rank: the least of ``values`` that at least ``share`` of the values do not exceed."""
     return float(np.quantile(values, share, method="inverted_cdf")) if values else None
 
 
@@ -321,10 +330,10 @@ def _check(sizes_bytes: Sequence[int], moves: int, rate_bps: float) -> None:
 
 
 def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Time moves; the object that ``thalweg bench move --json`` prints.
+    """Time moves. Return the object that ``thalweg bench move --json`` prints.
 
-    Where the machine has no namespaces there are the figures of loopback only, and ``reason`` says why.
-    Raises UsageError for figures out of their range, RunError when an operator does not move or its output is wrong.
+    On a machine without namespaces, there are the figures of loopback only, and ``reason`` says why. Raise UsageError
+    for figures out of their range. Raise RunError if an operator does not move or its output is wrong.
     """
     sizes_bytes, moves, rate_bps = [kib * 1024 for kib in options.sizes_kib], options.moves, parse_rate(options.rate)
     _check(sizes_bytes, moves, rate_bps)
@@ -352,10 +361,10 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
             relocated = list(read_log(Path(folder), "relocated"))
             arrived = list(read_log(Path(folder), "arrived"))
         for size_bytes in sizes_bytes:
-            for protocol, each in by_protocol(relocated, size_bytes).items():
-                labels = {row.placement for row in each}
-                there = [row for row in arrived if row.placement in labels]
-                row = summary(each, there, trips_s[size_bytes], size_bytes, rate)
+            for protocol, moved in by_protocol(relocated, size_bytes).items():
+                labels = {row.placement for row in moved}
+                arrivals = [row for row in arrived if row.placement in labels]
+                row = summary(moved, arrivals, trips_s[size_bytes], size_bytes, rate)
                 rows.append({"testbed": name, "rate_bps": rate, "protocol": protocol, **row})
     return answer | {"rows": rows}
 

@@ -1,7 +1,7 @@
-"""How long optimal placements take: Tag-and-Count's by every metric, all sizes of Figure 9, random graphs, a heuristic.
+"""Benchmark of optimal placements: Tag-and-Count's by every metric, all sizes of Figure 9, random graphs, a heuristic.
 
-Seconds are the processor's, of this process, on one core. Bounds are goals for such a core: CPLEX took up to 0.42 s for
-the experiment of Cardellini et al. (2016).
+Seconds are the processor time of this process, on one core. Bounds are goals for such a core. CPLEX took up to 0.42 s
+for the experiment of Cardellini et al. (2016).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZES = (  # of Figure 9: operators, hosts, capacity
 
 
 class Row(NamedTuple):
-    """A problem, what of it is solved, how it is drawn, and the seconds that it may take."""
+    """Row of the table: a problem, its objective, the function that draws it, and its goal in seconds."""
 
     problem: str
     objective: str
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
-    """All of them."""
+    """Yield the rows of the table."""
     for metric in (*METRICS, "mixed"):
         yield Row("experiment", metric, tag_and_count, 0.1)
     for name, layers in (("fat", fat), ("sequential", sequential)):
@@ -60,9 +60,9 @@ def rows() -> Iterator[Row]:
 
 
 def bench_odp(options: OdpOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Medians, and the longest of the rounds, in seconds; how many were proven."""
+    """Return medians, the longest round in seconds, and the number of proven optima, for every row."""
     effort = OdpLimits(time_limit_s=options.time_limit_s, structure=not options.program)
-    found = []
+    figures = []
     for problem, objective, draw, bound_s in rows():
         if options.only and not problem.startswith(options.only):
             continue
@@ -74,22 +74,22 @@ def bench_odp(options: OdpOptions, progress: Progress = silent) -> dict[str, Any
             goal = normalised(instance, MIXED, effort) if objective == "mixed" else Goal(instance, _only(objective))
             solved.append(solve(goal, effort))
             took.append(time.process_time() - begun)
-        found.append(
+        figures.append(
             {
                 "problem": problem,
                 "objective": objective,
-                "way": "/".join(sorted({one.way for one in solved})),
+                "way": "/".join(sorted({solution.way for solution in solved})),
                 "median_s": median(took),
                 "longest_s": max(took),
-                "proven": sum(one.proven for one in solved),
-                "gap": max(one.gap for one in solved),
+                "proven": sum(solution.proven for solution in solved),
+                "gap": max(solution.gap for solution in solved),
                 "bound_s": bound_s,
             }
         )
     if not options.only or "local search".startswith(options.only):
         progress("local search")
-        found.append(_local_search(options.rounds))
-    return {"bench": "odp", "rounds": options.rounds, "rows": found}
+        figures.append(_local_search(options.rounds))
+    return {"bench": "odp", "rounds": options.rounds, "rows": figures}
 
 
 def _only(name: str) -> Objective:
@@ -98,7 +98,7 @@ def _only(name: str) -> Objective:
 
 
 def _local_search(rounds: int) -> dict[str, Any]:
-    """On graphs of 50 operators and 100 hosts."""
+    """Return the row of the local search, on graphs of 50 operators and 100 hosts."""
     took = []
     for seed in range(rounds):
         goal = Goal(drawn(np.random.default_rng(seed), (50, 50), (100, 100)), only("usage"))

@@ -1,4 +1,4 @@
-"""What every benchmark can be asked for, and by default is; sizes of a list make a row each."""
+"""Options of every benchmark, with their defaults. Each size in a list makes a row of the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thalweg.emulation.links import units
 from thalweg.experiments.command import Option
 from thalweg.experiments.names import free_placement_names, tree_names
 
-PROBLEMS = ("experiment", "fat", "sequential", "random", "local search")  # of `bench odp`, by how they begin
+PROBLEMS = ("experiment", "fat", "sequential", "random", "local search")  # prefixes of the problems of `bench odp`
 
 
 def attack_names() -> dict[str, str]:
@@ -34,7 +34,10 @@ Servers = Annotated[Sizes, Option("Servers of a network.", least=1)]
 
 
 class TreeOptions(msgspec.Struct, frozen=True):
-    """Of ``bench tree``. ``partitions`` are timed after ``warm_up`` others (of Ray a quarter, of Dask an eighth)."""
+    """Options of ``bench tree``.
+
+    ``partitions`` are timed after ``warm_up`` others, for Ray a quarter and for Dask an eighth.
+    """
 
     sources: Annotated[int, Option("Leaves of the complete binary tree.", least=2)] = 8
     size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
@@ -46,7 +49,7 @@ class TreeOptions(msgspec.Struct, frozen=True):
 
 
 class GraphOptions(msgspec.Struct, frozen=True):
-    """Of ``bench graph``. ``partitions`` are timed after ``warm_up`` others."""
+    """Options of ``bench graph``. ``partitions`` are timed after ``warm_up`` others."""
 
     size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
     partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
@@ -56,7 +59,7 @@ class GraphOptions(msgspec.Struct, frozen=True):
 
 
 class FailoverOptions(msgspec.Struct, frozen=True):
-    """Of ``bench failover``. ``partitions`` are timed after ``warm_up`` others."""
+    """Options of ``bench failover``. ``partitions`` are timed after ``warm_up`` others."""
 
     size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
     state_kib: Annotated[int, Option("State of an operator in KiB.", flag="--state", metavar="KIB", least=1)] = 1024
@@ -69,7 +72,7 @@ class FailoverOptions(msgspec.Struct, frozen=True):
 
 
 class LinkOptions(msgspec.Struct, frozen=True):
-    """Of ``bench link``. ``round_bytes``: about how much is moved in a round of a side."""
+    """Options of ``bench link``. ``round_bytes``: approximate bytes of a side in one round."""
 
     sizes_kib: Annotated[Sizes, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = (
         128,
@@ -83,7 +86,7 @@ class LinkOptions(msgspec.Struct, frozen=True):
 
 
 class RecordsOptions(msgspec.Struct, frozen=True):
-    """Of ``bench records``."""
+    """Options of ``bench records``."""
 
     rows: Annotated[int, Option("Rows of a batch.", least=1)] = 8192
     batches: Annotated[int, Option("Batches of a round; a sixteenth for row by row.", least=1)] = 1024
@@ -93,7 +96,7 @@ class RecordsOptions(msgspec.Struct, frozen=True):
 
 
 class TestbedOptions(msgspec.Struct, frozen=True):
-    """Of ``bench testbed``."""
+    """Options of ``bench testbed``."""
 
     __test__ = False
 
@@ -103,7 +106,7 @@ class TestbedOptions(msgspec.Struct, frozen=True):
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
-    """Of ``bench plan``."""
+    """Options of ``bench plan``."""
 
     servers: Servers = (4, 8, 16, 32)
     problems: Annotated[int, Option("Number of random networks.", least=1)] = 20
@@ -111,7 +114,7 @@ class PlanOptions(msgspec.Struct, frozen=True):
 
 
 class CostSpaceOptions(msgspec.Struct, frozen=True):
-    """Of ``bench cost-space``."""
+    """Options of ``bench cost-space``."""
 
     preset: Annotated[Literal["paper", "gt-itm"], Option("Method that draws topologies.")] = "paper"
     queries: Annotated[int, Option("Queries for each placement, of one operator and of three.", least=1)] = 30
@@ -119,7 +122,7 @@ class CostSpaceOptions(msgspec.Struct, frozen=True):
 
 
 class OdpOptions(msgspec.Struct, frozen=True):
-    """Of ``bench odp``."""
+    """Options of ``bench odp``."""
 
     only: Annotated[str, Option("Solve only these problems.", names=problem_names, shown="all")] = ""
     program: Annotated[bool, Option("Solve by the program alone (HiGHS), not by the structure of problems.")] = False
@@ -131,7 +134,7 @@ class OdpOptions(msgspec.Struct, frozen=True):
 
 
 class ProvisionOptions(msgspec.Struct, frozen=True):
-    """Of ``bench provision``."""
+    """Options of ``bench provision``."""
 
     largest: Annotated[int, Option("Largest number of nodes of a tree whose optimum is found.", least=0)] = 80
     rounds: Annotated[int, Option("Problems of each kind. Figures are medians.", least=1)] = 10
@@ -141,7 +144,7 @@ class ProvisionOptions(msgspec.Struct, frozen=True):
 
 
 class BimodalOptions(msgspec.Struct, frozen=True):
-    """Of ``bench bimodal``."""
+    """Options of ``bench bimodal``."""
 
     hosts: Annotated[int, Option("Hosts of a platform.", least=2)] = 100
     links: Annotated[int, Option("Number of dedicated links.", least=1)] = 99
@@ -149,8 +152,10 @@ class BimodalOptions(msgspec.Struct, frozen=True):
 
 
 class MoveOptions(msgspec.Struct, frozen=True):
-    """Of ``bench move``. Before its moves the operator goes to every host once, which opens the connections; these
-    have figures of their own, whose protocol is ``first``.
+    """Options of ``bench move``.
+
+    Before the timed moves, the operator goes to every host once, which opens the connections. These moves have figures
+    of their own, under the protocol ``first``.
     """
 
     sizes_kib: Annotated[Sizes, Option("State in KiB.", flag="--size", metavar="KIB", least=0)] = (0, 16, 256, 4096)
@@ -162,7 +167,7 @@ class MoveOptions(msgspec.Struct, frozen=True):
 
 
 class SimOptions(msgspec.Struct, frozen=True):
-    """Of ``bench sim``. Memory is that of runs with the first number of servers, under one-shot."""
+    """Options of ``bench sim``. Memory is measured with the first number of servers, under one-shot."""
 
     servers: Servers = (8, 32)
     images: Annotated[int, Option("Images of a run.", least=2)] = 180
@@ -179,7 +184,10 @@ class SimOptions(msgspec.Struct, frozen=True):
 
 
 class AttackOptions(msgspec.Struct, frozen=True):
-    """Of ``bench attack``. Attacks that are not of random, mutated or replayed frames have a length of their own."""
+    """Options of ``bench attack``.
+
+    ``frames`` is the length of attacks by random, mutated or replayed frames. Other attacks have a fixed length.
+    """
 
     frames: Annotated[int, Option("Frames of each attack by random, mutated and replayed frames.", least=1)] = 333_334
     seed: Annotated[int, Option("Seed of the attacker.", least=0)] = 0

@@ -1,4 +1,4 @@
-"""The same tree on Dask distributed: one worker process a node, every task tied to its node's worker."""
+"""Tree of the benchmark on Dask distributed: every node has a worker process, and its tasks run there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.middleware.dataflow import Dataflow
 
 
 def installed() -> bool:
-    """Whether Dask distributed is."""
+    """Return whether Dask distributed is installed."""
     return importlib.util.find_spec("distributed") is not None
 
 
@@ -33,7 +33,10 @@ def _combine(*inputs: Bytes) -> Bytes:
 
 
 class Tree:
-    """``in_flight`` partitions are under way at once; one a level of the tree keeps every node busy."""
+    """Side of the benchmark with ``in_flight`` partitions under way at once.
+
+    A partition for each level of the tree keeps every node busy.
+    """
 
     def __init__(self, dataflow: Dataflow, size_bytes: int) -> None:
         import distributed
@@ -56,17 +59,17 @@ class Tree:
             raise
 
     def _submit(self, index: int) -> Any:
-        made: dict[str, Any] = {}
+        futures: dict[str, Any] = {}
         for name in self._dataflow.upward:
             node = self._dataflow.by_name[name]
             if node.kind == "sink":
-                return made[node.inputs[0]]
+                return futures[node.inputs[0]]
             place = {"workers": [self._workers[name]], "pure": False}
             if node.kind == "source":
                 site = self._dataflow.sources.index(name)
-                made[name] = self._client.submit(_produce, site, self._size_bytes, index, **place)
+                futures[name] = self._client.submit(_produce, site, self._size_bytes, index, **place)
             else:
-                made[name] = self._client.submit(_combine, *(made[producer] for producer in node.inputs), **place)
+                futures[name] = self._client.submit(_combine, *(futures[producer] for producer in node.inputs), **place)
         raise AssertionError("a validated dataflow has a sink")
 
     def stream(self, partitions: int) -> Iterator[Any]:

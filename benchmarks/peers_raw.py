@@ -1,10 +1,11 @@
-"""The hand-written comparison: processes that know nothing but pyzmq and numpy.
+"""Processes of the hand-written comparison, with pyzmq and numpy only.
 
-Started as ``python -P -m benchmarks.peers_raw node|hop JSON``. A process prints its endpoint, reads
-its children's endpoints (one line of JSON) from standard input, and ends when standard input is closed.
+A process is started as ``python -P -m benchmarks.peers_raw node|hop JSON``. The process prints its endpoint, reads its
+children's endpoints (one line of JSON) from standard input, and ends when standard input is closed.
 
-*node*: one node of a REQ/REP tree. It asks all its children at once, combines what comes, holds the result until it is
-asked for, sends it, and asks its children again. *hop*: a DEALER that sends a partition for each credit it gets.
+*node*: one node of a REQ/REP tree. The node asks all children at once, combines the answers, and holds the result until
+a request comes. Then the node sends the result and asks the children again. *hop*: a DEALER with a partition for each
+credit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Keys = tuple[str, str] | None
 
 
 def secure(socket: Any, keys: Keys, *, server: bool) -> None:
-    """Encrypt what a socket says, with the one key pair (public, secret) that all have."""
+    """Encrypt a socket's messages with the one key pair (public, secret) of all processes."""
     if keys is not None:
         socket.curve_publickey, socket.curve_secretkey = (key.encode() for key in keys)
         if server:
@@ -34,7 +35,7 @@ def secure(socket: Any, keys: Keys, *, server: bool) -> None:
 
 
 def node(site: int | None, size_bytes: int, listen: str, keys: Keys) -> None:
-    """Run one node for ever, which listens there; ``site`` is that of a source, None for an operator."""
+    """Run one node for ever, listening at ``listen``. ``site``: site of a source, None for an operator."""
     context = zmq.Context()
     replies = context.socket(zmq.REP)
     secure(replies, keys, server=True)
@@ -56,18 +57,18 @@ def node(site: int | None, size_bytes: int, listen: str, keys: Keys) -> None:
             frames = [socket.recv(copy=False) for socket in requests]
             value = maximum([np.frombuffer(frame.buffer, np.uint8) for frame in frames])
         replies.recv()
-        replies.send(value)  # as a copy: at 128 KB the faster way, as a hand-written tree would find out
+        replies.send(value)  # as a copy: the faster way at 128 KB
         index += 1
 
 
 def hop(size_bytes: int, zero_copy: bool, keys: Keys) -> None:
-    """Send a partition for each credit message that arrives, for ever."""
+    """Send a partition for every credit message, for ever."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     (endpoint,) = _meet("")
     secure(dealer, keys, server=False)
     dealer.connect(endpoint)
-    dealer.send(b"")  # tells the other side where credits go
+    dealer.send(b"")  # its identity is the address for credits
     source = FixedSource(0, size_bytes)
     index = 0
     while True:
@@ -78,7 +79,7 @@ def hop(size_bytes: int, zero_copy: bool, keys: Keys) -> None:
 
 
 def _meet(endpoint: str) -> list[str]:
-    """Tell the parent the own endpoint, and take those to connect to."""
+    """Print the process's endpoint for the parent. Return the endpoints to connect to."""
     print(json.dumps({"endpoint": endpoint}), flush=True)
     children: list[str] = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The same tree on Ray actors: one actor a node, the object store between them, a few partitions under way."""
+"""Tree of the benchmark on Ray actors, one for each node, with the object store between actors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thalweg.middleware.dataflow import Dataflow
 
 
 def installed() -> bool:
-    """Whether Ray is."""
+    """Return whether Ray is installed."""
     return importlib.util.find_spec("ray") is not None
 
 
@@ -31,7 +31,10 @@ class _Operator:
 
 
 class Tree:
-    """``in_flight`` partitions are under way at once; one a level of the tree keeps every node busy."""
+    """Side of the benchmark with ``in_flight`` partitions under way at once.
+
+    A partition for each level of the tree keeps every node busy.
+    """
 
     def __init__(self, dataflow: Dataflow, size_bytes: int) -> None:
         import ray
@@ -48,13 +51,13 @@ class Tree:
         self._actors |= {name: operator.options(num_cpus=0).remote() for name in dataflow.operators}
 
     def _submit(self, index: int) -> Any:
-        made: dict[str, Any] = {}
+        futures: dict[str, Any] = {}
         for name in self._dataflow.upward:
             node = self._dataflow.by_name[name]
             if node.kind == "sink":
-                return made[node.inputs[0]]
-            inputs = [index] if node.kind == "source" else [made[producer] for producer in node.inputs]
-            made[name] = self._actors[name].run.remote(*inputs)
+                return futures[node.inputs[0]]
+            inputs = [index] if node.kind == "source" else [futures[producer] for producer in node.inputs]
+            futures[name] = self._actors[name].run.remote(*inputs)
         raise AssertionError("a validated dataflow has a sink")
 
     def stream(self, partitions: int) -> Iterator[Any]:

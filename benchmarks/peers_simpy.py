@@ -1,11 +1,11 @@
-"""The virtual WAN's model written with SimPy: a process a node and a message, a resource a disk and a processor.
+"""Model of the virtual WAN in SimPy: a process for each node and message, a resource for each disk and processor.
 
-What it has in common with the virtual shell: links and their start-up cost, sizes, seconds of disks and processors,
-one message at a time on a host's interface (control first, older before younger), the demand-driven tree. What it lacks
-is everything else: there is no protocol but demands, operators stay, nothing is measured, checked, repeated or lost.
+Model and virtual shell share links and their start-up cost, sizes, seconds of disks and processors, and the
+demand-driven tree. In both, a host's interface carries one message at a time (control first, older before younger). The
+model has no protocol but demands. Operators stay, and nothing is measured, checked, repeated or lost.
 
-A message needs two hosts at once, and takes neither before it can have both. SimPy's resources hold one while waiting
-for the other, which is another model; so interfaces are events of our own, the rest is SimPy's.
+A message needs two hosts at once, and takes neither before both are free. SimPy's resources would hold one host while
+they wait for the other, which is another model. So interfaces are events of our own, and the rest is SimPy's.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from thalweg.emulation.virtual.world import CodeBook
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link
 
-DEMAND_BYTES = 128  # a demand of our own has 100 to 300, with the news that it carries
+DEMAND_BYTES = 128  # a demand of Thalweg has 100 to 300, piggybacked messages included
 Process = Generator[Any, Any, None]
 
 
 def installed() -> bool:
-    """Whether SimPy is."""
+    """Return whether SimPy is installed."""
     return importlib.util.find_spec("simpy") is not None
 
 
 def version() -> str:
-    """That of the installed SimPy."""
+    """Return the version of the installed SimPy."""
     return importlib.metadata.version("simpy")
 
 
 class _Interfaces:
-    """The hosts' interfaces: a host sends or receives one message at a time."""
+    """Interfaces of the hosts. A host sends or receives one message at a time."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -46,7 +46,7 @@ class _Interfaces:
         self._number = 0
 
     def take(self, source: str, target: str, rank: int) -> Any:
-        """An event: both hosts are the caller's."""
+        """Return an event that succeeds when the caller has both hosts."""
         event = self._env.event()
         if source in self._busy or target in self._busy:
             self._number += 1
@@ -57,17 +57,17 @@ class _Interfaces:
         return event
 
     def give_back(self, source: str, target: str) -> None:
-        """Both hosts take up what else waits for them."""
+        """Free both hosts, and start the messages that wait for them."""
         busy = self._busy
         free = {source, target}
         busy -= free
         position = 0
         while free and position < len(self._waiting):
-            _, _, one, other, event = self._waiting[position]
-            if (one in free or other in free) and one not in busy and other not in busy:
+            _, _, sender, receiver, event = self._waiting[position]
+            if (sender in free or receiver in free) and sender not in busy and receiver not in busy:
                 del self._waiting[position]
-                busy |= {one, other}
-                free -= {one, other}
+                busy |= {sender, receiver}
+                free -= {sender, receiver}
                 event.succeed()
             else:
                 position += 1
@@ -81,10 +81,10 @@ def arrivals(
     code: CodeBook,
     startup_s: float,
 ) -> list[float]:
-    """The virtual seconds at which the sink gets each partition.
+    """Return the virtual seconds at which the sink gets each partition.
 
-    ``placement``: of every node, the pinned ones too. ``code``: sizes and seconds of what nodes make, as in the virtual
-    shell.
+    ``placement``: host of every node, with pinned nodes. ``code``: sizes and seconds of the nodes' outputs, as in the
+    virtual shell.
     """
     simpy: Any = importlib.import_module("simpy")
     env = simpy.Environment()
@@ -94,7 +94,7 @@ def arrivals(
     demands, outputs = ({node.name: simpy.Store(env) for node in dataflow.nodes} for _ in range(2))
 
     def make(name: str, inputs: tuple[str, ...], consumer: str, code: Any) -> Process:
-        """A source or an operator: gather, make, hold until demanded, dispatch."""
+        """Run a source or an operator: gather inputs, make the output, hold it until demanded, dispatch it."""
         host = placement[name]
         device = (processors if inputs else disks)[host]
         yield demands[name].get()
@@ -104,16 +104,16 @@ def arrivals(
             values = []
             for producer in inputs:
                 values.append((yield outputs[producer].get()))
-            made = code.make(index, tuple(values))
+            output = code.make(index, tuple(values))
             with device.request() as turn:
                 yield turn
-                yield env.timeout(made.seconds)
+                yield env.timeout(output.seconds)
             if index:
                 yield demands[name].get()
-            send(host, placement[consumer], made.size_bytes, BULK, outputs[name], made.value)
+            send(host, placement[consumer], output.size_bytes, BULK, outputs[name], output.value)
 
     def take(name: str, producer: str) -> Process:
-        """The sink."""
+        """Run the sink."""
         for _ in range(partitions):
             demand(name, producer)
             yield outputs[producer].get()
@@ -132,7 +132,7 @@ def arrivals(
         yield interfaces.take(*link, rank)
         yield env.timeout(startup_s + links[link].transfer_time_s(size_bytes, env.now + startup_s))
         into.put(item)
-        yield env.timeout(0)  # what the arrival gives rise to waits with the rest
+        yield env.timeout(0)  # messages that the arrival causes wait with the rest
         interfaces.give_back(*link)
 
     for node in dataflow.nodes:

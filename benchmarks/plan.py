@@ -1,12 +1,12 @@
-"""How long a plan takes when all links are known: by cost model and number of servers, from both starting points.
+"""Benchmark of the time of a plan when all links are known, by cost model and number of servers, from two starts.
 
-A planner runs beside the flow, on the client: what it takes is what the flow may lose at worst. Planned are random
-networks with log-normal rates, for images of 128 KB as in the paper, with all links known, so that one call makes the
-whole plan.
+A planner runs beside the flow, on the client. Its time is the most that the flow may lose. The problems are random
+networks with log-normal rates, and images of 128 KB as in the paper. All links are known, so one call makes the whole
+plan.
 
-``thalweg`` is timed by itself: as it plans once, and as it looks again while data flows, from its own tree and all
-that a run keeps of its links: reading how links vary, forecasts, the search for the best tree, and what probes are
-worth.
+``thalweg`` is timed separately, for a plan before a run and for a replanning while data flows. A replanning begins with
+the planner's own tree and all that a run keeps of its links. It reads how links vary, makes forecasts, searches the
+best tree, and weighs the benefit of probes.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ MODELS: Mapping[str, CostModel] = {
 }
 STARTS = {"one-shot": OneShot(), "global": OneShot(start="current")}
 OURS = ("once", "a look while data flows")
-CORRELATION_S = 600.0  # of the links' rates, in what a run has measured of them
+CORRELATION_S = 600.0  # of the links' rates in a run's samples
 _CODE = Code("unused")  # the operators are only planned for, never run
-_LARGEST = Answers(max, lambda _: 0.9, reorderable=True)  # a result as large as the largest input
+_LARGEST = Answers(max, lambda _: 0.9, reorderable=True)  # outputs are as large as the largest input
 
 
 def bench_plan(options: PlanOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Median and 95th percentile of the seconds that plans of random networks take, one call each.
+    """Return the median and 95th percentile of the seconds of a plan, over random networks with one call each.
 
-    Raises UsageError for fewer than one server or problem, or an unknown tree.
+    Raise UsageError for fewer than one server or problem, or an unknown tree.
     """
     servers, problems, tree = options.servers, options.problems, options.tree
     if not servers or min(servers) < 1 or problems < 1:
@@ -69,28 +69,28 @@ def bench_plan(options: PlanOptions, progress: Progress = silent) -> dict[str, A
         raise UsageError(f"unknown tree {tree!r}; known are {', '.join(TREES)}")
     rows = []
     for count in dict.fromkeys(servers):
-        given = [_Problem(seed, count, tree) for seed in range(problems)]
-        for which in OURS:
-            progress(f"{count} servers, thalweg, {which}")
-            looks = (one.look_once if which == OURS[0] else one.look_again() for one in (given[0], *given))
-            row = {"servers": count, "model": "period", "planner": f"thalweg, {which}", **_timed(looks)}
+        cases = [_Problem(seed, count, tree) for seed in range(problems)]
+        for kind in OURS:
+            progress(f"{count} servers, thalweg, {kind}")
+            looks = (case.look_once if kind == OURS[0] else case.look_again() for case in (cases[0], *cases))
+            row = {"servers": count, "model": "period", "planner": f"thalweg, {kind}", **_timed(looks)}
             rows.append(row | {"median_moves": None})
         for name, model in MODELS.items():
             for start, planner in STARTS.items():
                 progress(f"{count} servers, {name}, {start}")
-                plans = (partial(one.plan, planner, model) for one in (given[0], *given))
+                plans = (partial(case.plan, planner, model) for case in (cases[0], *cases))
                 rows.append({"servers": count, "model": name, "planner": start, **_timed(plans)})
     return {"bench": "plan", "tree": tree, "problems": problems, "plans": rows}
 
 
 def _timed(calls: Iterable[Callable[[], Plan | None]]) -> dict[str, float | None]:
-    """Figures of all calls but the first, which warms up what is made on first use."""
+    """Return figures of the calls after the first, which fills caches."""
     took_s, moves = [], []
     for call in calls:
         begun = time.perf_counter()
-        made = call()
+        plan = call()
         took_s.append(time.perf_counter() - begun)
-        moves.append(0 if made is None else len(made.steps))
+        moves.append(0 if plan is None else len(plan.steps))
     return {
         "median_s": float(np.median(took_s[1:])),
         "p95_s": float(np.percentile(took_s[1:], 95)),
@@ -99,7 +99,7 @@ def _timed(calls: Iterable[Callable[[], Plan | None]]) -> dict[str, float | None
 
 
 class _Problem:
-    """A random network with all links known, and operators anywhere on it."""
+    """Random network with all links known, and operators on random hosts."""
 
     def __init__(self, seed: int, servers: int, tree: str) -> None:
         rng = random.Random(seed)
@@ -113,17 +113,19 @@ class _Problem:
         self.current: Placement = {node.name: node.pinned or rng.choice(self.hosts) for node in self.dataflow.nodes}
 
     def plan(self, planner: OneShot, model: CostModel) -> Plan:
-        """Make the plan, from where operators are."""
+        """Make the plan, from the present placement."""
         return planner.plan(Task((self.dataflow,), self.hosts, self.view, self.hints, current=self.current), model)
 
     def look_once(self) -> Plan:
-        """What ``thalweg`` plans before a run."""
+        """Return the plan of ``thalweg`` before a run."""
         return self._thalweg(self.dataflow, self.view, None)
 
     def look_again(self) -> Callable[[], Plan | None]:
-        """A look of ``thalweg`` at its own tree, with all that a run keeps of every link; its result is None where
-        links are to be probed first."""
-        found, now_s = self.look_once(), 3600.0
+        """Return a function that replans ``thalweg``'s own tree, with the samples that a run keeps of every link.
+
+        The function returns None if links must be probed first.
+        """
+        earlier, now_s = self.look_once(), 3600.0
         samples = {}
         for link, estimate in self.view.estimates.items():
             at_s, value, of_link = 0.0, 0.0, []
@@ -138,7 +140,7 @@ class _Problem:
         def look() -> Plan | None:
             past = PlanningHistory(samples, 2 * now_s, variability=read_variability(samples, before))
             try:
-                return self._thalweg(found.dataflow, look_ahead(past, self.hosts, HORIZON_S), found.placement)
+                return self._thalweg(earlier.dataflow, look_ahead(past, self.hosts, HORIZON_S), earlier.placement)
             except LinksNeeded:
                 return None
 

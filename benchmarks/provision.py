@@ -1,7 +1,7 @@
-"""How long it takes to find machines to rent: every heuristic, annealing, and what proves the optimum.
+"""Benchmark of the search for machines to rent: every heuristic, annealing, and the proof of the optimum.
 
-Problems are those of Benoit et al. (2008), as section 7.2 draws them; of those of the rows ``best`` only the ones that
-the cover bound does not settle count. Seconds are the processor's, of this process, on one core.
+Problems are those of Benoit et al. (2008), drawn as in section 7.2. The rows ``best`` have only the problems that the
+cover bound does not settle. Seconds are the processor time of this process, on one core.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ SEVERAL = {
     60: (1.6, 2.0),
     80: (1.6, 15.0),
 }  # N: α at which several machines are needed, goal in s
-TRIES = 20  # problems that are drawn at most for one that counts
+TRIES = 20  # most problems that are drawn for each counted problem
 
 
 def bench_provision(options: ProvisionOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Medians, and the longest of the rounds, in seconds; how many answers were proven."""
-    found = []
+    """Return medians, the longest round in seconds, and the number of proven optima, for every row."""
+    table = []
     for name in HEURISTICS:
         progress(name)
-        found.append(_timed(name, LARGE, options.rounds, 0.02, partial(rented, heuristic=name)))
+        table.append(_timed(name, LARGE, options.rounds, 0.02, partial(rented, heuristic=name)))
     progress("annealing")
-    found.append(_timed("annealing", MIDDLE, options.rounds, 3.0, lambda instance: anneal(parts_of(instance))))
+    table.append(_timed("annealing", MIDDLE, options.rounds, 3.0, lambda instance: anneal(parts_of(instance))))
     for nodes, (alpha, goal_s) in SEVERAL.items():
         if nodes > options.largest:
             break
@@ -51,8 +51,8 @@ def bench_provision(options: ProvisionOptions, progress: Progress = silent) -> d
         drawing, effort = Drawing(nodes=nodes, alpha=alpha), ProvisioningLimits(time_limit_s=options.time_limit_s)
         solved = list(_open(drawing, options.rounds, effort))
         times = [took_s for took_s, _ in solved]
-        found.append(_row("best", drawing, times, goal_s) | {"proven": sum(proven for _, proven in solved)})
-    return {"bench": "provision", "rounds": options.rounds, "rows": found}
+        table.append(_row("best", drawing, times, goal_s) | {"proven": sum(proven for _, proven in solved)})
+    return {"bench": "provision", "rounds": options.rounds, "rows": table}
 
 
 def _timed(
@@ -62,14 +62,14 @@ def _timed(
     for seed in range(rounds):
         instance = drawn(drawing, np.random.default_rng(seed))
         begun = time.process_time()
-        with suppress(PlannerError):  # that there is no answer takes as long to find
+        with suppress(PlannerError):  # finding no answer takes as long
             solve(instance)
         times.append(time.process_time() - begun)
     return _row(way, drawing, times, goal_s) | {"proven": None}
 
 
 def _open(drawing: Drawing, rounds: int, effort: ProvisioningLimits) -> Iterator[tuple[float, bool]]:
-    """Seconds, and whether the optimum was proven, of so many problems that are not settled by the bound."""
+    """Yield the seconds, and whether the optimum was proven, for ``rounds`` problems that the bound does not settle."""
     left = rounds
     for seed in range(rounds * TRIES):
         solved = one(drawn(drawing, np.random.default_rng(seed)), effort)

@@ -1,4 +1,4 @@
-"""The hand-written sides of comparisons: processes of ``peers_raw`` on loopback, and a bare socket here."""
+"""Hand-written sides of comparisons: processes of ``peers_raw`` on loopback, and a bare socket here."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from thalweg.middleware.platform.python import module_command
 from thalweg.middleware.shell.endpoints import SocketFolder
 
 PEERS = "benchmarks.peers_raw"
-ANSWER_S = 30.0  # whoever is silent for so long is broken
-CREDITS = 2  # the next partition is under way while one is taken
-ZERO_COPY_BYTES = 1024 * 1024  # measured: below it a copy is cheaper than pyzmq's keeping track of a buffer
+ANSWER_S = 30.0  # a process that is silent for longer is broken
+CREDITS = 2  # the next partition is under way while one is consumed
+ZERO_COPY_BYTES = 1024 * 1024  # measured: a smaller copy is cheaper than pyzmq's tracking of a buffer
 
 
 class RawTree:
-    """A tree by hand: REQ and REP sockets, a process a node."""
+    """Hand-written tree: REQ and REP sockets, with a process for each node."""
 
     def __init__(self, sink: zmq.Socket[bytes]) -> None:
         self._sink = sink
@@ -44,7 +44,7 @@ class RawTree:
 
 @contextlib.contextmanager
 def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[RawTree]:
-    """The tree of ``dataflow``, up and waiting."""
+    """Start the tree of ``dataflow``. Yield the tree when every process listens."""
     nodes = [name for name in dataflow.upward if name != dataflow.sinks[0]]
     sites = {name: site for site, name in enumerate(dataflow.sources)}
     with SocketFolder() as folder, _socket(zmq.REQ) as sink, contextlib.ExitStack() as stack:
@@ -63,7 +63,7 @@ def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[Ra
 
 
 class RawLink:
-    """A DEALER in another process that sends a partition for every credit, and a ROUTER here that gives them."""
+    """Link from a DEALER in a process that sends a partition for every credit, to a ROUTER here."""
 
     def __init__(self, router: zmq.Socket[bytes]) -> None:
         self._router = router
@@ -86,7 +86,7 @@ class RawLink:
 
 @contextlib.contextmanager
 def raw_link(size_bytes: int, transport: str) -> Iterator[RawLink]:
-    """A link for partitions of that size, up and waiting."""
+    """Start a link for partitions of ``size_bytes``. Yield the link when it is up."""
     keys = _keys(transport)
     spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES, "keys": keys}
     with SocketFolder() as folder, _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
@@ -122,7 +122,7 @@ def _socket(kind: int) -> Iterator[zmq.Socket[bytes]]:
 def _peers(
     role: str, specs: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[dict[str, str], Callable[[str, list[str]], None]]]:
-    """A process for every spec: their endpoints, and what tells one of them whom to connect to."""
+    """Start a process for every spec. Yield the endpoints, and a function that tells a process its children."""
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thalweg-")))
         processes = Processes(stack.enter_context(open_testbed("loopback", list(specs))), stack, logs)
@@ -130,7 +130,7 @@ def _peers(
             name: processes.start(name, name, module_command(PEERS, role, json.dumps(spec)))
             for name, spec in specs.items()
         }
-        endpoints = {name: said["endpoint"] for name, said in processes.ready().items()}
+        endpoints = {name: answer["endpoint"] for name, answer in processes.ready().items()}
 
         def tell(name: str, children: list[str]) -> None:
             inputs[name].write(json.dumps(children).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""``bench records``: source, filter and windowed count on loopback, beside Bytewax on the same query."""
+"""Benchmark ``bench records``: source, filter and windowed count on loopback, beside Bytewax on the same query."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from thalweg.operators.windows import Window
 
 ALLOW = ("benchmarks",)
 KEYS, VARIANTS = 16, 8
-WINDOW_S = 8  # batches: each is of one second
+WINDOW_S = 8  # batches of one second each
 WHERE = [">", "value", 0.5]
 COUNT: dict[str, Any] = {"window_s": WINDOW_S, "by": "key", "aggregates": {"n": "count"}}
-ROWS_SHARE = 16  # of the batches, for what works row by row
+ROWS_SHARE = 16  # share of the batches for a side that works row by row
 Counts = dict[tuple[int, int], int]  # by window and key
 
 
 class Batches(Source[Any]):
-    """Record batches of ``rows``, all of batch i at second i; keys and values go round."""
+    """Source of record batches of ``rows`` rows, with second i in all rows of batch i. Keys and values repeat."""
 
     def __init__(self, rows: int) -> None:
         random = np.random.default_rng(1)
@@ -62,7 +62,10 @@ def counted(tables: Iterator[Any]) -> Counts:
 
 
 def on_thalweg(client: Client, rows: int, batches: int) -> tuple[Counts, float]:
-    """What it counts, and for how many seconds, from the first batch at the sink to the last."""
+    """Run the query.
+
+    Return its counts, and the seconds from the first batch at the sink to the last, scaled to all batches.
+    """
     begun, came = 0.0, []
     with client.run(query(rows), {"filter": "h2", "count": "h3"}, partitions=batches, nothing=True) as run:
         for delivered in run:
@@ -72,7 +75,7 @@ def on_thalweg(client: Client, rows: int, batches: int) -> tuple[Counts, float]:
 
 
 def on_bytewax_batches(rows: int, batches: int) -> tuple[Counts, float]:
-    """Bytewax moves the same batches, and the same pyarrow code filters and counts them."""
+    """Run the query in Bytewax with the same batches, filtered and counted by the same pyarrow code."""
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow as Flow
     from bytewax.testing import TestingSink, TestingSource, run_main
@@ -96,7 +99,7 @@ def on_bytewax_batches(rows: int, batches: int) -> tuple[Counts, float]:
 
 
 def on_bytewax_rows(rows: int, batches: int) -> tuple[Counts, float]:
-    """Bytewax as its documentation has it: an item a row, its own filter and its own windows."""
+    """Run the query as in Bytewax's documentation: an item for each row, Bytewax's own filter and windows."""
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow as Flow
     from bytewax.operators.windowing import EventClock, TumblingWindower, count_window
@@ -117,8 +120,8 @@ def on_bytewax_rows(rows: int, batches: int) -> tuple[Counts, float]:
     stream = op.filter("filter", stream, lambda item: item[2] > 0.5)
     clock = EventClock(lambda item: item[0], wait_for_system_duration=timedelta(0))
     windows = TumblingWindower(length=timedelta(seconds=WINDOW_S), align_to=zero)
-    found = count_window("count", stream, clock, windows, lambda item: item[1])
-    op.output("out", found.down, TestingSink(came))
+    counts = count_window("count", stream, clock, windows, lambda item: item[1])
+    op.output("out", counts.down, TestingSink(came))
     begun = time.perf_counter()
     run_main(flow)
     took_s = time.perf_counter() - begun
@@ -126,10 +129,10 @@ def on_bytewax_rows(rows: int, batches: int) -> tuple[Counts, float]:
 
 
 def bench_records(options: RecordsOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Compare the sides; the object that ``thalweg bench records --json`` prints. Rates are medians over the rounds.
+    """Compare the sides. Return the object that ``thalweg bench records --json`` prints.
 
-    Bytewax's are null where it is not installed. Raises UsageError for too few batches, RunError when a side counts
-    otherwise than a loop over all batches does.
+    Rates are medians over the rounds. Bytewax's rates are null without Bytewax. Raise UsageError for too few batches,
+    and RunError if a side's counts differ from those of a loop over all batches.
     """
     rows, batches = options.rows, options.batches
     if batches < 2 * WINDOW_S * ROWS_SHARE:
@@ -150,7 +153,7 @@ def bench_records(options: RecordsOptions, progress: Progress = silent) -> dict[
                 _check(name, counts, rows, played)
                 if number:
                     seconds.setdefault(name, []).append(took_s / (played * rows))
-    rates = {name: round(1 / statistics.median(each)) for name, each in seconds.items()}
+    rates = {name: round(1 / statistics.median(times)) for name, times in seconds.items()}
     return {
         "bench": "records",
         "thalweg_rows_per_s": rates["thalweg"],
@@ -164,10 +167,10 @@ def bench_records(options: RecordsOptions, progress: Progress = silent) -> dict[
 
 
 def _check(side: str, counts: Counts, rows: int, batches: int) -> None:
-    """All windows that are complete, against a loop over the batches."""
+    """Compare the counts of all complete windows with a loop over the batches. Raise RunError if they differ."""
     columns = [(keys.to_numpy(), values.to_numpy()) for keys, values in Batches(rows).columns]
-    each = [np.bincount(keys[values > 0.5], minlength=KEYS) for keys, values in columns]
+    counts_of = [np.bincount(keys[values > 0.5], minlength=KEYS) for keys, values in columns]
     for start in range(0, batches - WINDOW_S + 1, WINDOW_S):
-        expected = sum(each[index % VARIANTS] for index in range(start, start + WINDOW_S))
+        expected = sum(counts_of[index % VARIANTS] for index in range(start, start + WINDOW_S))
         if [counts.get((start, key), 0) for key in range(KEYS)] != np.asarray(expected).tolist():
             raise RunError(f"the side {side!r} counted otherwise than a loop over all batches")

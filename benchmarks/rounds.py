@@ -1,8 +1,8 @@
-"""Alternating rounds: sides of a comparison take turns in one run, so that what else the machine does hits all.
+"""Alternating rounds: the sides of a comparison take turns in one run, so other work of the machine affects every side.
 
-Every side is started before the first round and warmed up in each of its rounds; only what follows is timed. The
-processor time that it takes is that of this process and all that it has started, of which those of other sides wait:
-where a machine has much else to do, it tells more than a rate.
+Every side is started before the first round and warmed up in each of its rounds. Only the partitions after the warm-up
+are timed. Processor time is that of this process and of every process that it has started. The other sides' processes
+are idle then. On a busy machine, processor time is more reliable than a rate.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ Progress = Callable[[str], None]
 
 
 def silent(step: str) -> None:
-    """No progress shown."""
+    """Show no progress."""
 
 
 class Side(Protocol):
-    """One contender, up and waiting."""
+    """Contender in a comparison, ready for its rounds."""
 
     def stream(self, partitions: int) -> Iterable[Any]:
-        """The next ``partitions`` partitions' values (uint8, any buffer), as the sink gets them."""
+        """Yield the values of the next ``partitions`` partitions (uint8, any buffer), as the sink gets the values."""
         ...
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round of one side: partitions per second after the warm-up, the digest of all its partitions, and
-    milliseconds of processors for a timed one.
+    """One round of one side: timed partitions per second, the digest of all partitions, and the processor time.
+
+    ``cpu_ms``: milliseconds of processors for each timed partition.
     """
 
     per_s: float
@@ -46,15 +47,17 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def processor_s() -> float:
-    """What this process has taken of processors so far, with those that it has started and that go on, in seconds."""
+    """Return the processor time so far of this process and of its living descendants, in seconds."""
     pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
     return sum(map(processes.processor_s, pids))
 
 
 def play(side: Side, partitions: int, warm_up: int) -> Round:
-    """One round: ``warm_up`` partitions, then ``partitions`` timed ones; the digest is taken off the clock.
+    """Play one round: ``warm_up`` partitions, then ``partitions`` timed partitions.
 
-    Raises RunError when the side delivers another number of partitions.
+    The digest is computed off the clock.
+
+    Raise RunError if the side delivers another number of partitions.
     """
     values: list[Any] = []
     begun, begun_cpu = time.perf_counter(), processor_s()
@@ -69,21 +72,21 @@ def play(side: Side, partitions: int, warm_up: int) -> Round:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How many partitions of a side's round are timed, and how many before them are not."""
+    """Number of partitions of a side's round that are timed, and number of partitions of its warm-up."""
 
     partitions: int
     warm_up: int
 
     @property
     def total(self) -> int:
-        """All partitions of a round: rounded up to a multiple of ``VARIANTS``, so that rounds begin alike."""
+        """Number of partitions of a round, rounded up to a multiple of ``VARIANTS``, so rounds begin alike."""
         return self.partitions + self.warm_up + -(self.partitions + self.warm_up) % VARIANTS
 
 
 def alternate(
     sides: Mapping[str, Side], plans: Mapping[str, Plan], rounds: int, progress: Progress = silent
 ) -> dict[str, list[Round]]:
-    """``rounds`` rounds of every side in turn, each as its plan says."""
+    """Play ``rounds`` rounds of every side in turn, each by the side's plan. Return the rounds by side."""
     played: dict[str, list[Round]] = {name: [] for name in sides}
     for number in range(rounds):
         for name, side in sides.items():
@@ -94,20 +97,20 @@ def alternate(
 
 
 def median_per_s(played: Sequence[Round]) -> float:
-    """The median rate of a side's rounds."""
-    return statistics.median(each.per_s for each in played)
+    """Return the median rate of a side's rounds."""
+    return statistics.median(result.per_s for result in played)
 
 
 def median_cpu_ms(played: Sequence[Round]) -> float:
-    """The median of a side's processor time for a partition, in milliseconds."""
-    return statistics.median(each.cpu_ms for each in played)
+    """Return the median of a side's processor time for a partition, in milliseconds."""
+    return statistics.median(result.cpu_ms for result in played)
 
 
 def median_cpu_ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> float:
-    """The median over rounds of our processor time for a partition by theirs in the same round."""
+    """Return the median over rounds of our processor time for a partition, divided by theirs in the same round."""
     return statistics.median(a.cpu_ms / b.cpu_ms for a, b in zip(ours, theirs, strict=True))
 
 
 def median_ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> float:
-    """The median over rounds of our rate by theirs in the same round."""
+    """Return the median over rounds of our rate divided by theirs in the same round."""
     return statistics.median(a.per_s / b.per_s for a, b in zip(ours, theirs, strict=True))

@@ -1,15 +1,15 @@
-"""How long the virtual shell takes for a run, beside the same model written with SimPy; and the memory of a run.
+"""Benchmark of the virtual shell: the time of a run, beside the same model in SimPy, and the memory of a run.
 
-Figures of a placement, each a median over networks (configurations of the pool, one a round, the same for all
-placements):
+Each figure of a placement is a median over networks. The networks are configurations of the pool, one for each round,
+the same for all placements:
 
-- *plan*: planning before the run by the probes that it takes, from nothing. ``local`` and ``global`` begin with what
-  ``one-shot`` plans, so a sweep pays for it once.
-- *run*: what a simulation takes that has its plan, as all placements of a network but the first in a sweep. The pool
-  is open and the sizes of the images are known; drawing the network and building the tree are within.
+- *plan*: planning before the run by its probes, from nothing. ``local`` and ``global`` begin with the plan of
+  ``one-shot``, so a sweep pays for it once.
+- *run*: simulation of a run that has its plan, as for every placement of a network except the first in a sweep. The
+  pool is open and the sizes of the images are known. The time includes drawing the network and building the tree.
 - *SimPy*: the same network, tree, placement and sizes by ``peers_simpy``. Only placements that stay have it.
 
-Memory is that of a process of its own for every number of images, from before the run to its peak.
+Memory is measured in a separate process for every number of images, from before the run to its peak.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Figures = dict[str, float | None]
 
 
 def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Time simulations of every placement; the object that ``thalweg bench sim --json`` prints.
+    """Time simulations of every placement. Return the object that ``thalweg bench sim --json`` prints.
 
-    There is a row for each placement and number of servers. Figures are medians over networks, ``ratio`` the median of
-    our time by SimPy's (null where it is not installed). Raises UsageError for numbers that make no run, RunError when
+    There is a row for each placement and number of servers. Figures are medians over networks. ``ratio`` is the median
+    of our time divided by SimPy's (null without SimPy). Raise UsageError for numbers that make no run, and RunError if
     a run fails.
     """
     servers, placements, images, rounds = options.servers, options.placements, options.images, options.rounds
@@ -59,7 +59,7 @@ def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any
         )
     beside = options.others and peers_simpy.installed()
     timed: dict[tuple[int, str], list[Figures]] = {}
-    simulate(Simulation(servers=min(servers), images=2))  # makes what a process makes once
+    simulate(Simulation(servers=min(servers), images=2))  # fills caches of the process
     for count in dict.fromkeys(servers):
         for number in range(rounds):
             for placement in dict.fromkeys(placements):
@@ -84,19 +84,22 @@ def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any
 
 
 def _play(config: Simulation, *, beside: bool) -> Figures:
-    """The figures of one round: our plan, our run, and SimPy's of the same. Inter-arrivals are virtual."""
+    """Return the figures of one round: our plan, our run, and SimPy's run of the same.
+
+    Inter-arrival times are virtual.
+    """
     setting = simulation.prepare(config)
     links = open_pool(config.pool, config.pool_seed).network(setting.work.hosts, config.configuration)
     initial = setting.strategies[config.placement].initial
     _checked(simulate(config))  # keeps the plan and the sizes
     plan_s, _, plan = _time(lambda: plan_ahead(setting.work, initial, links, setting.world))
     run_s, cpu_s, result = _time(lambda: simulate(config))
-    assert result.mean_interarrival_s is not None  # there are two images, or it had failed
+    assert result.mean_interarrival_s is not None  # a run that has not failed has two images
     assert result.elapsed_s is not None
     simpy = dict.fromkeys(SIMPY_KEYS)
     if beside:
         code, placed = sized_code(setting.work.allow, config.disk_bytes_per_s), plan.result.placement
-        then = {link: rates.later(result.probing_s) for link, rates in links.items()}  # as in ours: probing is over
+        then = {link: rates.later(result.probing_s) for link, rates in links.items()}  # as in our run: probing is over
         peer = partial(peers_simpy.arrivals, setting.work.dataflow, placed, config.images, then, code)
         peer_s, _, arrivals = _time(partial(peer, config.startup_s))
         mean_s = (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
@@ -115,17 +118,20 @@ def _play(config: Simulation, *, beside: bool) -> Figures:
 
 
 def _medians(rounds: Sequence[Figures]) -> Figures:
-    """Over rounds that all have a figure, or all have not."""
-    columns = {key: [known for one in rounds if (known := one[key]) is not None] for key in rounds[0]}
+    """Return the medians over rounds. A figure is present in every round or in none."""
+    columns = {key: [known for figures in rounds if (known := figures[key]) is not None] for key in rounds[0]}
     return {key: median(column) if column else None for key, column in columns.items()}
 
 
 def _time(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds by the clock and of the processor, and what it gives. Others' garbage is collected before."""
+    """Call a function. Return the seconds by the clock and of the processor, and the function's result.
+
+    Garbage of earlier calls is collected first.
+    """
     gc.collect()
     begun, cpu = time.perf_counter(), time.process_time()
-    given = call()
-    return time.perf_counter() - begun, time.process_time() - cpu, given
+    result = call()
+    return time.perf_counter() - begun, time.process_time() - cpu, result
 
 
 def _checked(result: Simulated) -> Simulated:
@@ -138,26 +144,26 @@ def _checked(result: Simulated) -> Simulated:
 
 
 def run_memory(config: Simulation) -> dict[str, Any]:
-    """Bytes that a process of its own takes before and at its peak in a simulation, after a short one.
+    """Return the memory of a separate process before a simulation and at its peak, in bytes, after a short simulation.
 
-    Raises RunError when the process fails.
+    Raise RunError if the process fails.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         module_command("benchmarks.sim", msgspec.json.encode(config).decode()),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=host_environment(),
         check=False,
     )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
-        raise RunError(f"the process of which memory is measured failed: {said[-1]}")
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {"images": config.images, "servers": config.servers, **told}
+    if process.returncode:
+        lines = process.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"]
+        raise RunError(f"the process of which memory is measured failed: {lines[-1]}")
+    memory: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return {"images": config.images, "servers": config.servers, **memory}
 
 
 def _memory_of(config: Simulation) -> dict[str, int]:
-    _checked(simulate(msgspec.structs.replace(config, images=2)))  # opens the pool, makes what a process makes once
+    _checked(simulate(msgspec.structs.replace(config, images=2)))  # opens the pool, and fills caches
     gc.collect()
     before = psutil.Process().memory_info().rss
     _checked(simulate(config))

@@ -1,4 +1,4 @@
-"""``bench testbed``: what it takes to bring an emulated network and its host processes up, and what they idle at."""
+"""Benchmark ``bench testbed``: time to start an emulated network and its host processes, and their use when idle."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from thalweg.middleware.errors import CapabilityError, UsageError
 from thalweg.middleware.network.view import links_between
 from thalweg.middleware.platform.python import find_program
 
-RATE_BPS = 16e6  # of every link; what it is does not matter here
-REPLAY_HOSTS = 9  # of how many hosts a replay is watched at most
+RATE_BPS = 16e6  # of every link; any rate would do
+REPLAY_HOSTS = 9  # largest network whose replay is watched
 
 
 def time_network(hosts: int, backend: str = "netns", replay_s: float = 0.0) -> dict[str, Any]:
-    """Seconds to bring up ``hosts`` with every directed pair shaped, to change all links, and to take them down.
+    """Return the seconds to bring up ``hosts`` with every directed pair shaped, to change all links, and to take them
+    down.
 
-    With ``replay_s`` also the share of a core that replaying a trace on every link takes, one step a second, watched
-    for so long. Raises CapabilityError where the machine cannot.
+    With ``replay_s``, also return the share of a core for a replay. The replay changes every link each second, and is
+    watched for ``replay_s``. Raise CapabilityError if the machine has no such testbed.
     """
     names = [f"h{i + 1}" for i in range(hosts)]
     links = {link: LinkShape(rate_bps=RATE_BPS) for link in links_between(names)}
@@ -68,7 +69,7 @@ def time_network(hosts: int, backend: str = "netns", replay_s: float = 0.0) -> d
 
 
 def _replay_share(testbed: Testbed, seconds: float) -> float:
-    """The share of a core that the supervisor takes while it changes every link once a second."""
+    """Return the share of a core that the supervisor uses while it changes every link once a second."""
     links = list(testbed.shapes)
     traces = {}
     for number, link in enumerate(links):  # not all at once: every change wakes the supervisor
@@ -78,7 +79,7 @@ def _replay_share(testbed: Testbed, seconds: float) -> float:
     replay = testbed.replay(traces)
     before = testbed.status()["cpu_s"]
     began = replay.start()
-    time.sleep(seconds)  # what is measured is what happens in so long
+    time.sleep(seconds)  # the measured interval
     after = testbed.status()["cpu_s"]
     took = time.monotonic() - began
     replay.stop()
@@ -86,30 +87,32 @@ def _replay_share(testbed: Testbed, seconds: float) -> float:
 
 
 def time_mininet(hosts: int) -> dict[str, Any] | None:
-    """The same of Mininet, which shapes one link a host; None where it is not installed or does not run.
+    """Return the figures of Mininet, which shapes one link for each host.
 
-    Source: mininet.org, ``mn --link tc``; its seconds are its own figure, up and down together.
+    None: Mininet is not installed or does not run.
+
+    Source: mininet.org, ``mn --link tc``. Its own figure of seconds is for up and down together.
     """
     tool = find_program("mn")
     if tool is None:
         return None
     command = [tool, "--topo", f"single,{hosts}", "--switch", "lxbr", "--controller", "none", "--link", "tc,bw=16"]
-    done = subprocess.run([*command, "--test", "none"], capture_output=True, text=True, timeout=120)
-    said = re.search(r"completed in ([\d.]+) seconds", done.stdout + done.stderr)
-    if done.returncode != 0 or said is None:
+    mininet = subprocess.run([*command, "--test", "none"], capture_output=True, text=True, timeout=120)
+    seconds = re.search(r"completed in ([\d.]+) seconds", mininet.stdout + mininet.stderr)
+    if mininet.returncode != 0 or seconds is None:
         return None
-    return {"backend": "mininet", "hosts": hosts, "links": hosts, "total_s": float(said.group(1))}
+    return {"backend": "mininet", "hosts": hosts, "links": hosts, "total_s": float(seconds.group(1))}
 
 
 def time_hosts(hosts: int, idle_s: float) -> dict[str, Any]:
-    """Seconds until ``hosts`` host processes listen, and what one of them takes while it idles for ``idle_s``."""
+    """Return the seconds until ``hosts`` host processes listen, and the use of an idle host during ``idle_s``."""
     begun = time.perf_counter()
     with LocalCluster(hosts) as cluster:
         ready_s = time.perf_counter() - begun
         processes = [psutil.Process(pid) for pid in cluster.pids.values()]
         before = [sum(process.cpu_times()[:2]) for process in processes]
         began = time.monotonic()
-        time.sleep(idle_s)  # what is measured is doing nothing for so long
+        time.sleep(idle_s)  # the measured interval of idleness
         took = time.monotonic() - began
         shares = [(sum(p.cpu_times()[:2]) - cpu) / took for p, cpu in zip(processes, before, strict=True)]
         memory = [process.memory_info().rss for process in processes]
@@ -123,7 +126,7 @@ def time_hosts(hosts: int, idle_s: float) -> dict[str, Any]:
 
 
 def _others(networks: Sequence[int], progress: Progress) -> Iterator[dict[str, Any]]:
-    """Containers, where there are an engine and our image, and Mininet, where it is installed."""
+    """Yield rows of containers, if there are an engine and our image, and of Mininet, if it is installed."""
     for count in networks:
         progress(f"{count} containers")
         with suppress(CapabilityError):
@@ -134,10 +137,10 @@ def _others(networks: Sequence[int], progress: Progress) -> Iterator[dict[str, A
 
 
 def bench_testbed(options: TestbedOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Time networks and hosts; the object that ``thalweg bench testbed --json`` prints.
+    """Time networks and hosts. Return the object that ``thalweg bench testbed --json`` prints.
 
-    Of idle hosts memory is the median, the share of a core the mean. Where the machine has no namespaces, ``networks``
-    is null and ``reason`` says why. ``others``: the same of containers and of Mininet, where they are installed.
+    For idle hosts, memory is the median, and the share of a core the mean. On a machine without namespaces,
+    ``networks`` is null and ``reason`` says why. ``others``: figures of containers and of Mininet, if installed.
     """
     networks, hosts, idle_s = options.networks, options.hosts, options.idle_s
     if hosts < 1 or idle_s <= 0 or any(count < 2 for count in networks):

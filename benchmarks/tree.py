@@ -1,4 +1,4 @@
-"""``bench tree``: a complete binary tree of maxima on loopback, side by side."""
+"""Benchmark ``bench tree``: a complete binary tree of maxima on loopback, side by side with alternatives."""
 
 from __future__ import annotations
 
@@ -36,19 +36,22 @@ OTHERS_ROUNDS = 3
 
 @contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
-    """Work in an empty folder: Ray and Dask start Python processes that import from the working directory."""
+    """Work in an empty folder.
+
+    Ray and Dask start Python processes that import from the working directory.
+    """
     with tempfile.TemporaryDirectory(prefix="thalweg-bench-") as empty, contextlib.chdir(empty):
         yield
 
 
 def bench_dataflow(sources: int, size_bytes: int, client: str = "client") -> Dataflow:
-    """The tree over hosts ``h1`` …, one fixed source on each."""
+    """Return the tree over hosts ``h1`` and on, with one fixed source on each host."""
     code = {f"h{i + 1}": Code(f"{WORKLOAD}:FixedSource", {"site": i, "size_bytes": size_bytes}) for i in range(sources)}
     return complete_binary_tree(code, Code(f"{WORKLOAD}:Maximum"), client=client)
 
 
 def beside_first_input(dataflow: Dataflow) -> dict[str, str]:
-    """Every operator on the host of its first producer: what hosts that carry several nodes are for."""
+    """Return a placement of every operator on the host of its first producer."""
     host = {name: dataflow.by_name[name].pinned or "" for name in dataflow.sources}
     for name in dataflow.upward:
         if name not in host and name not in dataflow.sinks:
@@ -57,7 +60,7 @@ def beside_first_input(dataflow: Dataflow) -> dict[str, str]:
 
 
 class ThalwegTree:
-    """The tree on a running cluster, which is its maker's to close."""
+    """Side of the tree on a running cluster. The caller closes the cluster."""
 
     def __init__(self, client: Client, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
         self._client = client
@@ -73,21 +76,21 @@ class ThalwegTree:
 def check_digests(
     played: Mapping[str, Sequence[Round]], plans: Mapping[str, Plan], sources: int, size_bytes: int
 ) -> None:
-    """RunError naming a side that delivered other bytes than a single process computes."""
-    for name, each in played.items():
+    """Raise RunError with the name of a side that delivered other bytes than a single process computes."""
+    for name, rounds in played.items():
         digest = expected_digest(sources, size_bytes, plans[name].total)
-        if any(one.digest != digest for one in each):
+        if any(result.digest != digest for result in rounds):
             raise RunError(f"the side {name!r} delivered other bytes than a single process computes")
 
 
 def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, Any]:
-    """Compare the sides; the object that ``thalweg bench tree --json`` prints.
+    """Compare the sides. Return the object that ``thalweg bench tree --json`` prints.
 
-    Thalweg's hosts carry several nodes: each operator is on the host of its first input (``thalweg_per_s``). The others
-    take one process a node, and so does Thalweg once more (``thalweg_spread_per_s``). Rates are medians over the
-    rounds, ``cpu_ms`` processor time for a partition, of all processes, ``ratio`` and ``cpu_ratio`` the medians of each
-    round's ratios. Ray and Dask have a few rounds after the rest, and null where they are not installed. Raises
-    UsageError for numbers that make no tree, RunError when a side's digest is wrong.
+    Thalweg's operators are on the hosts of their first inputs (``thalweg_per_s``). The other sides have one process for
+    each node, and so has a second side of Thalweg (``thalweg_spread_per_s``). Rates are medians over the rounds.
+    ``cpu_ms``: processor time of all processes for a partition. ``ratio`` and ``cpu_ratio`` are medians of the rounds'
+    ratios. Ray and Dask have a few rounds after the rest, and are null if not installed. Raise UsageError for numbers
+    that make no tree, and RunError if a side's digest is wrong.
     """
     sources, rounds, warm_up, size_bytes = options.sources, options.rounds, options.warm_up, options.size_kib * 1024
     if sources < 2 or min(size_bytes, rounds, options.partitions, warm_up) < 1:
@@ -115,14 +118,14 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
             "thalweg_spread": ThalwegTree(client, dataflow, spread),
         }
         played = alternate(sides, plans, rounds, progress)
-    if options.others:  # afterwards and one by one: their background work would slow the others' rounds down
+    if options.others:  # afterwards and one by one: their background work would slow other rounds
         for name, peers in OTHERS.items():
             if peers.installed():
                 progress(f"starting {name}")
                 with _elsewhere(), contextlib.closing(peers.Tree(dataflow, size_bytes)) as tree:
                     played |= alternate({name: tree}, plans, min(rounds, OTHERS_ROUNDS), progress)
     check_digests(played, plans, sources, size_bytes)
-    rates = {name: round(median_per_s(each), 1) for name, each in played.items()}
+    rates = {name: round(median_per_s(results), 1) for name, results in played.items()}
     return {
         "bench": "tree",
         "thalweg_per_s": rates["thalweg"],

@@ -1,7 +1,7 @@
-"""What every side of a benchmark computes: the same fixed arrays, combined by the same maximum.
+"""Workload of every side of a benchmark: the same fixed arrays, combined by the same maximum.
 
-A source hands out one of ``VARIANTS`` arrays made once, so that a benchmark times the moving and combining of
-partitions and not their making.
+A source gives one of ``VARIANTS`` arrays that are made once. So a benchmark times the transfer and combination of
+partitions, and not their generation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Bytes = NDArray[np.uint8]
 
 
 class FixedSource(Source):
-    """Hands out ``size_bytes`` fixed pseudo-random bytes; ``site`` and ``index % VARIANTS`` choose which."""
+    """Source of ``size_bytes`` fixed pseudo-random bytes, chosen by ``site`` and ``index % VARIANTS``."""
 
     def __init__(self, site: int, size_bytes: int) -> None:
         draws = (np.random.default_rng([site, i]).integers(0, 256, size_bytes, np.uint8) for i in range(VARIANTS))
-        self._arrays = [np.frombuffer(draw.tobytes(), np.uint8) for draw in draws]  # over bytes: handed out uncopied
+        self._arrays = [np.frombuffer(draw.tobytes(), np.uint8) for draw in draws]  # over bytes: not copied at delivery
 
     def produce(self, index: int) -> Bytes:
         return self._arrays[index % VARIANTS]
@@ -36,17 +36,17 @@ class FixedSource(Source):
 
 
 class Maximum(Operator):
-    """The largest of the inputs, byte by byte."""
+    """Operator that outputs the largest of its inputs, byte by byte."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Bytes:
         return maximum(inputs)
 
 
 class Ballast(Operator):
-    """What ``bench move`` moves: the largest of the inputs, stamped with a byte of a state of ``state_bytes`` that
-    every partition changes.
+    """Operator that ``bench move`` moves: the largest of its inputs, stamped with a byte of a state of ``state_bytes``.
 
-    Its output is right only if the state has come along whole. Without state it is the maximum alone.
+    Every partition changes one byte of the state. So the output is right only if the whole state has moved. Without
+    state, the output is the maximum alone.
     """
 
     def __init__(self, state_bytes: int) -> None:
@@ -70,7 +70,7 @@ class Ballast(Operator):
 
 
 class Churning(Ballast):
-    """The same with a state of which every partition changes all."""
+    """Ballast of whose state every partition changes all bytes."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Bytes:
         self._state ^= 1 + index % 255
@@ -78,7 +78,7 @@ class Churning(Ballast):
 
 
 class Told(Ballast):
-    """The same that tells which bytes of its state have changed: 4 bytes of where, one of what."""
+    """Ballast that reports the changed bytes of its state (``delta``): 4 bytes of the place, and the value."""
 
     def __init__(self, state_bytes: int) -> None:
         super().__init__(state_bytes)
@@ -95,7 +95,7 @@ class Told(Ballast):
 
     def delta(self) -> bytes:
         changed, self._changed = self._changed, {}
-        return b"".join([place.to_bytes(4, "little") + bytes([what]) for place, what in changed.items()])
+        return b"".join([place.to_bytes(4, "little") + bytes([value]) for place, value in changed.items()])
 
     def apply(self, delta: bytes) -> None:
         for at in range(0, len(delta), 5):
@@ -103,7 +103,7 @@ class Told(Ballast):
 
 
 def maximum(inputs: Sequence[Bytes]) -> Bytes:
-    """The largest of at least two arrays of equal shape, element by element."""
+    """Return the largest of at least two arrays of equal shape, element by element."""
     out: Bytes = np.maximum(inputs[0], inputs[1])
     for other in inputs[2:]:
         np.maximum(out, other, out=out)
@@ -111,14 +111,14 @@ def maximum(inputs: Sequence[Bytes]) -> Bytes:
 
 
 def expected_digest(sites: int, size_bytes: int, partitions: int) -> str:
-    """What ``digest_of`` gives for partitions 0 … of the maximum over ``sites`` sources."""
+    """Return the result of ``digest_of`` for partitions 0 and on of the maximum over ``sites`` sources."""
     sources = [FixedSource(site, size_bytes) for site in range(sites)]
     cycle = [sources[0].produce(i) if sites == 1 else maximum([s.produce(i) for s in sources]) for i in range(VARIANTS)]
     return digest_of(cycle[i % VARIANTS] for i in range(partitions))
 
 
 def digest_of(values: Iterable[Any]) -> str:
-    """SHA-256 over the bytes of all values in their order."""
+    """Return the SHA-256 over the bytes of all values in their order."""
     state = hashlib.sha256()
     for value in values:
         state.update(value)

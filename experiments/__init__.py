@@ -1,1 +1,1 @@
-"""What people run: the command line, workloads and analysis on Spark."""
+"""Programs for users: the command line, workloads, and analysis on Spark."""

@@ -1,6 +1,6 @@
-"""Names that options take, from the registries, each with its meaning; help texts, shells and errors list them.
+"""Names for options, from the registries, each with its meaning. Help texts, shells and errors list the names.
 
-A registry is imported when its names are asked for: a verb's help page needs only its own.
+A registry is imported when its names are needed. A verb's help page thus imports only its own registries.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ TESTBEDS = {
 
 
 def preset_names() -> dict[str, str]:
-    """Return the presets of access lines and of paths, and what each is of."""
+    """Return the presets of access lines and of paths, with their titles."""
     from thalweg.emulation.presets.table import PRESETS
 
     return {name: preset.title for name, preset in PRESETS.items()}
 
 
 def testbed_names() -> dict[str, str]:
-    """Return the testbeds that runs can be on."""
+    """Return the testbeds for runs."""
     return TESTBEDS
 
 
 def tree_names() -> dict[str, str]:
-    """Return the shapes that a tree of operators can have."""
+    """Return the shapes of a tree of operators."""
     from thalweg.middleware.dataflow import TREES
 
     return dict.fromkeys(TREES, "")
 
 
 def forecaster_names() -> dict[str, str]:
-    """Return the methods that estimate a link's next rate."""
+    """Return the methods for the estimate of a link's next rate."""
     from thalweg.middleware.network.forecasting import FORECASTERS
 
     return dict.fromkeys(FORECASTERS, "")
 
 
 def rule_names() -> dict[str, str]:
-    """Return the rules by which images are composed."""
+    """Return the rules for the composition of images."""
     from thalweg.operators.composition import RULES
 
     return dict.fromkeys(RULES, "")
 
 
 def operator_names() -> dict[str, str]:
-    """Return the registered operators that combine images, and whether they keep state."""
+    """Return the registered operators for images, with a note on their state."""
     from thalweg.middleware.loading import keeps_state
     from thalweg.operators.composition import image_operators
 
@@ -63,19 +63,19 @@ def operator_names() -> dict[str, str]:
 
 
 def placement_names() -> dict[str, str]:
-    """Return the placements that a run knows, by what changes while data flows."""
+    """Return the placements of a run, with their changes while data flows."""
     from thalweg.middleware.planning.registry import MOVERS, PLANNERS, get_strategy, strategy_names
 
-    found = dict.fromkeys(strategy_names(), INSTALLED)
+    meanings = dict.fromkeys(strategy_names(), INSTALLED)
     for name in {**PLANNERS, **MOVERS}:
         strategy = get_strategy(name)
         if strategy.driver is not None:
-            found[name] = AT_RANDOM
+            meanings[name] = AT_RANDOM
         elif strategy.adaptation is None:
-            found[name] = STAY
+            meanings[name] = STAY
         else:
-            found[name] = RESHAPE if getattr(strategy.initial, "reshapes", False) else MOVE
-    return found
+            meanings[name] = RESHAPE if getattr(strategy.initial, "reshapes", False) else MOVE
+    return meanings
 
 
 def free_placement_names() -> dict[str, str]:
@@ -87,25 +87,25 @@ def free_placement_names() -> dict[str, str]:
 
 
 def planner_names() -> dict[str, str]:
-    """Return the planners of placement files, by what they plan from."""
+    """Return the planners of placement files, with the basis of each planner."""
     from thalweg.middleware.planning import registry
     from thalweg.middleware.planning.planners.fixed import Fixed
     from thalweg.middleware.planning.planners.planner import needs_of
 
-    found = dict.fromkeys(registry.planner_names(), INSTALLED)
+    meanings = dict.fromkeys(registry.planner_names(), INSTALLED)
     for name in registry.PLANNERS:
         planner = registry.get_planner(name)
         if "latency" in needs_of(planner):
-            found[name] = LATENCIES
+            meanings[name] = LATENCIES
         elif isinstance(planner, Fixed) or getattr(planner, "start", "") == "current":
-            found[name] = CURRENT
+            meanings[name] = CURRENT
         else:
-            found[name] = SHAPES if getattr(planner, "reshapes", False) else RATES
-    return found
+            meanings[name] = SHAPES if getattr(planner, "reshapes", False) else RATES
+    return meanings
 
 
 def cost_names() -> dict[str, str]:
-    """Return the cost models of placement files, by what they need."""
+    """Return the cost models of placement files, with the estimates that each model needs."""
     from thalweg.middleware.planning.registry import cost_model_names, needs_latencies
 
     return {name: LATENCIES if needs_latencies(name) else RATES for name in cost_model_names()}

@@ -1,4 +1,4 @@
-"""The configuration of ``thalweg run``, defaults and all."""
+"""Configuration of ``thalweg run``, with its defaults and checks."""
 
 from __future__ import annotations
 
@@ -73,22 +73,25 @@ images; those that a healthy tree delivers in twenty minutes are through before.
 
 
 def is_scenario_file(scenario: str | None) -> TypeGuard[str]:
-    """Whether ``--scenario`` names a file, and not one of the scenarios that there are."""
+    """Return whether ``--scenario`` names a file, and not a built-in scenario."""
     return scenario is not None and (scenario.endswith(".toml") or "/" in scenario)
 
 
 def host_names(servers: int) -> list[str]:
-    """The image servers ``h1`` …; the client is not among them."""
+    """Return the names of the image servers, ``h1`` and on, without the client."""
     return [f"h{i + 1}" for i in range(servers)]
 
 
 def file_name(label: str) -> str:
-    """A placement's name as that of a file."""
+    """Return a placement's name as a name of a file."""
     return label.replace("/", "_").replace(":", "_")
 
 
 def pool_folder(folder: Path) -> str:
-    """The folder of traces that ``folder`` is, or that a collection of data sets takes by default."""
+    """Return the folder of traces for ``folder``, which may be a collection of data sets.
+
+    For a collection, it is the default data set, or without that the folder ``bandwidth``.
+    """
     sets = folder / "bandwidth"
     if not sets.is_dir():
         return str(folder)
@@ -97,12 +100,12 @@ def pool_folder(folder: Path) -> str:
 
 
 def workload_names() -> Mapping[str, str]:
-    """Return the workloads, and what hosts compute under each."""
+    """Return the workloads, with the work of the hosts in each."""
     return WORKLOADS
 
 
 def combining_names() -> dict[str, str]:
-    """Return what ``--operator`` can be, and whether it keeps state."""
+    """Return the values of ``--operator``, with a note on their state."""
     return {**operator_names(), MIXED: "those with state, in turn"}
 
 
@@ -139,9 +142,9 @@ Allow = Annotated[
 
 
 def runs_elsewhere(kernel: str, testbed: str) -> bool:
-    """Whether this command is to be run again inside a User-Mode Linux kernel (``uml.kernel.run_thalweg_inside``).
+    """Return whether the command must run again inside a User-Mode Linux kernel (``uml.kernel.run_thalweg_inside``).
 
-    Raises UsageError for a kernel that does not go with ``testbed``, CapabilityError on another system than Linux.
+    Raise UsageError for a kernel that does not fit ``testbed``, and CapabilityError on a system other than Linux.
     """
     if kernel == "uml" and testbed != "netns":
         raise UsageError(f"--kernel uml goes with netns, and this testbed is {testbed}; leave one of them out")
@@ -151,12 +154,12 @@ def runs_elsewhere(kernel: str, testbed: str) -> bool:
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One workload on one testbed under one or more placements. ``images``: of other workloads partitions.
+    """Configuration of one workload on one testbed under one or more placements.
 
-    Rates in bit/s and times in seconds of the emulated network. The sizes of images are those of the paper
-    (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %). Options of placements that move operators are None
-    where they were not given; their defaults are those of ``middleware.protocol.adaptation``. Of a scenario file
-    ``no_delay`` leaves its rates and cuts alone.
+    ``images``: number of images, or of another workload's partitions. Rates are in bit/s and times in seconds of the
+    emulated network. Sizes of images are those of the paper (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %).
+    Options of moving placements are None unless given. Their defaults are in ``middleware.protocol.adaptation``.
+    ``no_delay`` keeps only the rates and cuts of a scenario file.
     """
 
     workload: Annotated[
@@ -621,38 +624,38 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def all_servers(self) -> list[str]:
-        """All hosts but the client."""
+        """Names of all hosts except the client."""
         return host_names(self.servers + self.spares)
 
     @property
     def befalling(self) -> list[tuple[str, str]]:
-        """What befalls hosts' processes, by option (``scenarios.process_events``)."""
-        said = {"kill": self.kill, "drain": self.drain, "join": self.join}
-        return [(option, text) for option, texts in said.items() for text in texts]
+        """Events of hosts' processes: pairs of an option and its value (``scenarios.process_events``)."""
+        options = {"kill": self.kill, "drain": self.drain, "join": self.join}
+        return [(option, text) for option, texts in options.items() for text in texts]
 
     @property
     def depth(self) -> int | Literal["auto"]:
-        """Partitions under way over each edge."""
+        """Number of partitions under way over each edge."""
         return "auto" if self.ahead == "auto" else int(self.ahead)
 
     def failover(self, sites: Mapping[str, str]) -> Failover:
-        """How a run outlives its hosts, where one is killed; ``sites``: what is at one fails together."""
+        """Return the failover options of a run in which hosts are killed. Hosts at one of ``sites`` fail together."""
         every = Failover().every if self.checkpoint is None else self.checkpoint
         return Failover(every=every, domains=dict(sites))
 
     def pictured(self, index: int) -> bool:
-        """Whether the composite of that index is kept as a picture; those that are spread evenly over all."""
+        """Return whether the composite of an index is kept as a picture. Pictures are evenly spread."""
         return bool(self.pictures) and index % max(1, -(-self.images // self.pictures)) == 0
 
     def check(self) -> RunConfig:
-        """Return self, or raise UsageError naming the option that is out of range."""
+        """Return self. Raise UsageError with the name of an option that is out of range."""
         for refuses, says in (*VALUES, *TOGETHER):
             if refuses(self):
                 raise UsageError(says(self))
         self._check_workload()
         self._check_testbed()
         self._check_scenario()
-        from thalweg.emulation.scenarios.process_events import deeds_of, read_stand_ins  # the help page can do without
+        from thalweg.emulation.scenarios.process_events import deeds_of, read_stand_ins  # the help page needs no import
 
         deeds_of(self.befalling, self.all_servers, self.time_scale)
         read_stand_ins(self.stand_in, self.all_servers)
@@ -675,24 +678,24 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def _check_testbed(self) -> None:
         """Raise UsageError for an option of another testbed."""
-        for option, given, testbed in (
+        for option, is_set, testbed in (
             ("--image", self.image is not None, "docker"),
             ("--kernel uml", self.kernel == "uml", "netns"),
             ("--interface", self.interface is not None, "sim"),
             ("--bytes", self.bytes, "sim"),
             ("--validate", self.validate, "sim"),
         ):
-            if given and self.testbed != testbed:
+            if is_set and self.testbed != testbed:
                 raise UsageError(f"{option} goes with --testbed {testbed}, and this run is on {self.testbed}")
 
     def _check_scenario(self) -> None:
-        """Raise UsageError for an option that goes with a scenario file only, or with none, as it is not so."""
+        """Raise UsageError for an option that conflicts with a scenario file, or lacks one."""
         described = is_scenario_file(self.scenario)
         of_files = {
             "--network": bool(self.networks), "--wanted": self.wanted_hz is not None, "--hops": self.hops != HOPS,
         }  # fmt: skip
-        for option, given in of_files.items():
-            if given and not described:
+        for option, is_set in of_files.items():
+            if is_set and not described:
                 raise UsageError(f"{option} is about a scenario file's networks, and no such file is given")
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
@@ -702,7 +705,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
 
 
-Refusal = tuple[Callable[[RunConfig], bool], Callable[[RunConfig], str]]  # whether, and why
+Refusal = tuple[Callable[[RunConfig], bool], Callable[[RunConfig], str]]  # condition, and error message
 # Values that an option cannot have.
 VALUES: tuple[Refusal, ...] = (
     (

@@ -1,4 +1,4 @@
-"""What runs inside a node: operators that combine partitions, and sources that produce them."""
+"""Code of nodes: operators combine partitions, and sources produce partitions."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Aggregates of groups of records, in parts that are merged later, and what becomes of sums that no type holds.
+"""Aggregates of groups of records, merged from partial aggregates, and the handling of totals beyond their type.
 
 Rules:
 
-- R1: Partial aggregates are sorted by their keys, and are made by one thread.
-- R2: Partial aggregates are merged as they are made, so that a state is the same whenever it is taken.
-- R3: Whether a sum can overflow is first told from its type and the number of rows, then from the extremes of the
-  column. Only if these allow it, the sum is made anew of exact numbers.
+- R1: Partial aggregates are sorted by their keys. One thread computes them.
+- R2: Partial aggregates are merged as they are made, so the state is the same whenever a snapshot is made.
+- R3: The type of a sum and the number of rows first tell whether the sum can overflow. The extremes of the column tell
+  it next. The sum is computed again from exact numbers only if both permit an overflow.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from thalweg.operators.columns import INSTEAD, aggregated_as
 from thalweg.operators.tables import OWN, RENAME, Overflow, Records, Table
 
 pa = arrow()
-import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+import pyarrow.compute as pc  # noqa: E402  # after ``arrow``, whose error says what to install
 
 Beyond = Literal["error", "wrap", "float"]
 MERGED = {"count": "sum", "sum": "sum", "product": "product", "min": "min", "max": "max", "any": "any", "all": "all"}
 AGGREGATES = (*MERGED, "mean")  # a mean is kept as a sum and a count
-EXACT = decimal.Context(prec=200)  # digits: of sums of 76 digits, and of their products with a number of rows
+EXACT = decimal.Context(prec=200)  # digits: for sums of 76 digits, and their products with a number of rows
 
 
 class Part(NamedTuple):
-    """A partial aggregate: ``function`` of ``column``, with ``floating`` of its values as float64."""
+    """Partial aggregate: ``function`` of ``column``. With ``floating``, the values are aggregated as float64."""
 
     column: str
     function: str
@@ -40,20 +40,20 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the partial's own column."""
+        """Name of the column that has the partial aggregate."""
         return f"{OWN}{'float ' if self.floating else ''}{self.function} {self.column}"
 
     @property
     def source(self) -> str:
-        """The name of the column that is aggregated."""
+        """Name of the column that is aggregated."""
         return f"{OWN}float {self.column}" if self.floating else self.column
 
 
 class Aggregates:
-    """Aggregates of groups, also of parts that are merged later: ``{"n": "count", "top": ["speed", "max"]}``.
+    """Aggregates of groups, as wanted by ``{"n": "count", "top": ["speed", "max"]}``, with parts that are merged later.
 
-    ``overflow`` says what a sum or product gives that its type does not hold: an error, what is left of it in the
-    type's bits (``wrap``), or with ``float`` floats from the start. Decimals do not wrap. A mean never does.
+    ``overflow``: result of a sum or product that its type does not hold. ``error`` raises an error, ``wrap`` keeps the
+    bits that fit the type, and ``float`` computes with floats from the start. Decimals and means do not wrap.
     """
 
     def __init__(
@@ -64,11 +64,14 @@ class Aggregates:
         start: Sequence[str] = (),
         overflow: Beyond = "error",
     ) -> None:
-        """``keys``, and the column ``start`` of a window, stand before the aggregates in the output."""
+        """Check the wanted ``aggregates``, and raise OperatorError if they cannot be used.
+
+        The output has ``keys``, and the column ``start`` of a window, before the aggregates.
+        """
         if overflow not in get_args(Beyond):
             raise operator.refuse(f"overflow={shown(overflow)}; use {', '.join(get_args(Beyond))}")
         self.overflow = overflow
-        self.wanted: dict[str, tuple[str, str]] = {}  # by the name of the output: column and function
+        self.wanted: dict[str, tuple[str, str]] = {}  # by name in the output: column and function
         for name, wanted in aggregates.items() if isinstance(aggregates, Mapping) else ():
             column, function = ("", wanted) if isinstance(wanted, str) else wanted if len(wanted) == 2 else ("", "")
             if function not in AGGREGATES or (not column and function != "count"):
@@ -86,14 +89,14 @@ class Aggregates:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are aggregated."""
+        """Names of the columns that are aggregated."""
         return list(dict.fromkeys(column for column, _ in self.wanted.values() if column))
 
     def kinds(self, operator: Records, schema: Any, where: str = "") -> dict[str, Any]:
-        """Return the types that columns of ``schema`` are aggregated as. Raise OperatorError for one that cannot be."""
+        """Return the types to which aggregated columns of ``schema`` are cast. Raise OperatorError if one has none."""
         functions: dict[str, list[str]] = {}
         for part in self.parts.values():
-            if part.column:  # as floats they are added, whatever becomes of the sums
+            if part.column:  # floats are added, so every type that has a sum will do
                 functions.setdefault(part.column, []).append("sum" if part.floating else part.function)
         kinds = {}
         for column, used in functions.items():
@@ -101,14 +104,14 @@ class Aggregates:
             kind = schema.field(column).type
             kinds[column], function = aggregated_as(kind, used)
             if function:
-                what = f"column {column!r}{where} is {kind}, which has no {function!r}"
+                problem = f"column {column!r}{where} is {kind}, which has no {function!r}"
                 floats = "set overflow to 'float', " if function == "product" and pa.types.is_decimal(kind) else ""
-                raise operator.refuse(f"{what}; {floats}choose another function, or {INSTEAD}")
+                raise operator.refuse(f"{problem}; {floats}choose another function, or {INSTEAD}")
         return kinds
 
     def _check_names(self, operator: Records, keys: Sequence[str], start: Sequence[str]) -> None:
-        made = [*((name, "the window's beginning") for name in start), *((name, "a column of 'by'") for name in keys)]
-        operator.check_outputs([*made, *((name, "an aggregate") for name in self.wanted)])
+        named = [*((name, "the window's beginning") for name in start), *((name, "a column of 'by'") for name in keys)]
+        operator.check_outputs([*named, *((name, "an aggregate") for name in self.wanted)])
         for name in (*keys, *self.columns, *self.wanted):
             if name.startswith(OWN):
                 raise operator.refuse(f"column {name!r}: names that begin with {OWN!r} are the operator's; {RENAME}")
@@ -127,7 +130,10 @@ class Aggregates:
         return self._aggregated(rows, keys, asked, checked)
 
     def merged(self, parts: Sequence[Table], keys: list[str]) -> Table:
-        """Return partial aggregates of the same groups as one (R2). Raise Overflow for a total that no type holds."""
+        """Return one table of partial aggregates for parts of the same groups (R2).
+
+        Raise Overflow for a total that no type holds.
+        """
         whole = pa.concat_tables(parts)
         asked = {name: (name, MERGED[part.function]) for name, part in self.parts.items()}
         terms = len(parts)
@@ -137,7 +143,10 @@ class Aggregates:
     def _aggregated(
         self, rows: Table, keys: list[str], asked: Mapping[str, tuple[str, str]], checked: Sequence[str]
     ) -> Table:
-        """Return aggregates under their own names, sorted by ``keys`` (R1). Those that are ``checked`` are exact."""
+        """Return aggregates under the names in ``asked``, sorted by ``keys`` (R1).
+
+        The ``checked`` aggregates are exact.
+        """
         calls = [(column, function) if column else ([], "count_all") for column, function in asked.values()]
         calls += [(asked[name][0], "list") for name in checked]
         table = rows.group_by(keys, use_threads=False).aggregate(calls)
@@ -152,7 +161,10 @@ class Aggregates:
     # --- totals that no type holds -----------------------------------------------------------------------
 
     def _may_overflow(self, rows: Table, source: str, part: Part, terms: int | None) -> bool:
-        """R3: tell whether a total of at most ``terms`` values of a column may be beyond its type."""
+        """Return whether a total of a column may be beyond its type (R3).
+
+        ``terms``: largest number of values in a total. None: the number of rows.
+        """
         column = rows.column(source)
         kind, count = column.type, rows.num_rows if terms is None else terms
         most = _most(kind)
@@ -167,7 +179,10 @@ class Aggregates:
         return magnitude > 1 and count * math.log2(magnitude) >= most.bit_length() - 1
 
     def _exact(self, table: Table, keys: list[str], name: str, lists: Any) -> Table:
-        """Return the table with exact totals of ``lists`` in column ``name``. Raise Overflow if one is out of range."""
+        """Return the table with exact totals of ``lists`` in column ``name``.
+
+        Raise Overflow if a total is out of range.
+        """
         part, position = self.parts[name], table.column_names.index(name)
         kind = table.schema.field(position).type
         most, signed = _most(kind) or 0, not pa.types.is_unsigned_integer(kind)
@@ -185,15 +200,15 @@ class Aggregates:
 
     def final(self, parts: Table, keys: list[str]) -> Table:
         """Return the wanted aggregates of complete groups."""
-        made = {key: parts.column(key) for key in keys}
+        result = {key: parts.column(key) for key in keys}
         for name, (column, function) in self.wanted.items():
             first, *count = [parts.column(part.name) for part in self._parts_of(column, function)]
-            made[name] = pc.divide(pc.cast(first, pa.float64(), safe=False), count[0]) if count else first
-        return pa.table(made)
+            result[name] = pc.divide(pc.cast(first, pa.float64(), safe=False), count[0]) if count else first
+        return pa.table(result)
 
 
 def members(rows: Table, groups: Table, keys: list[str]) -> Any:
-    """Return a mask of the rows that are in one of ``groups``, of which null and NaN may be keys."""
+    """Return a mask of the rows that belong to one of ``groups``. Null and NaN may be keys."""
     mask = np.zeros(rows.num_rows, bool)
     if not keys:
         return ~mask
@@ -202,14 +217,14 @@ def members(rows: Table, groups: Table, keys: list[str]) -> Any:
         rows.select(keys).append_column(OWN, pa.array(np.arange(rows.num_rows))),
     ]
     gathered = pa.concat_tables(marked).group_by(keys, use_threads=False).aggregate([(OWN, "list")])
-    for found in gathered.column(f"{OWN}_list").to_pylist():
-        if found[0] == -1:
-            mask[found[1:]] = True
+    for positions in gathered.column(f"{OWN}_list").to_pylist():
+        if positions[0] == -1:
+            mask[positions[1:]] = True
     return mask
 
 
 def _most(kind: Any) -> int | None:
-    """Return the largest total that the type of a column's sums holds, decimals without their point; None: any."""
+    """Return the largest total that the type of a column's sums holds, decimals without their point. None: no limit."""
     if pa.types.is_decimal(kind):
         return 10**76 - 1 if kind.bit_width == 256 else 10**38 - 1
     if pa.types.is_unsigned_integer(kind):
@@ -219,14 +234,14 @@ def _most(kind: Any) -> int | None:
 
 
 def _largest(kind: Any) -> int:
-    """Return the largest magnitude that a value of a type can have, decimals without their point."""
+    """Return the largest magnitude of a value of a type, of decimals without their point."""
     if pa.types.is_decimal(kind):
         return int(10**kind.precision)
     return int(2 ** (kind.bit_width - (not pa.types.is_unsigned_integer(kind))))
 
 
 def _whole(value: Any, kind: Any) -> int:
-    """Return a value of a type as a whole number, decimals without their point."""
+    """Return a value of a type as a whole number, of decimals without their point."""
     if value is None:
         return 0
     return int(EXACT.scaleb(value, kind.scale)) if pa.types.is_decimal(kind) else int(value)
@@ -238,7 +253,10 @@ def _sum(values: Iterable[Any], most: int, kind: Any) -> Any:
 
 
 def _product(values: Sequence[Any], most: int, kind: Any) -> int:
-    """Return the product of whole numbers, or as soon as it is beyond ``most`` one that is beyond it too."""
+    """Return the product of whole numbers.
+
+    As soon as the product is more than twice ``most``, return it early: the complete product is beyond ``most`` too.
+    """
     if 0 in values:
         return 0
     product = 1

@@ -1,18 +1,18 @@
-"""A windowed join of arrays: what agrees between the last partitions of all inputs. Records have ``join``.
+"""Windowed join of arrays: the parts that agree between the last partitions of all inputs. Records have ``join``.
 
-Two kinds of values have keys to join by; both give outputs that stay as small as the inputs, however long they flow.
+Two kinds of values have keys. Their outputs stay as small as the inputs, however long data flows.
 
-``on="tiles"``, for images: each image is cut into a grid of tiles, and a tile's key is its place and its mean value,
-rounded to one of ``levels``. Of each input the tiles of the last ``window`` partitions can match. The output is one
-image, of the size that ``Composite`` would give this partition: at each place the composite of the newest tiles
-that match, one from each input.
+``on="tiles"``, for images: an image is cut into a grid of tiles. A tile's key is its place and its mean value, rounded
+to one of ``levels``. For each input, the tiles of the last ``window`` partitions can match. The output is one image, of
+the size that ``Composite`` would give the partition. Each place has the composite of the newest matching tiles, one
+from each input.
 
-``on="rows"``, for tables: rows are keyed by column 0; of each input, the last row of a key in the last ``window``
-partitions counts (equi-join of keyed streams). The output is one row for each key of the first input's window,
-by ascending key: the key, then the other columns of the first input, of the second, and so on.
+``on="rows"``, for tables: a row's key is column 0. For each input, the last row of a key in the last ``window``
+partitions counts (equi-join of keyed streams). The output has one row for each key of the first input's window, by
+ascending key. A row is the key, then the other columns of the first input, of the second, and so on.
 
-Where an input has nothing that matches, ``how="left"`` keeps what the first input has (its newest tile; a row whose
-missing columns are 0) and ``how="inner"`` nothing (a tile of zeros, which is "no data" to every composite; no row).
+Without a match, ``how="left"`` keeps the part of the first input: the newest tile, or a row whose missing columns are
+0. ``how="inner"`` gives a tile of zeros, which is "no data" to every composite, or no row.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ Array = NDArray[Any]
 On = Literal["tiles", "rows"]
 How = Literal["left", "inner"]
 
-SAMPLES = 4  # pixels a tile's mean is taken of, each way
+SAMPLES = 4  # pixels for a tile's mean, in each direction
 MAX_TILES = 256
 MAX_LEVELS = 256
 
 
 class _Part(NamedTuple):
-    """What is remembered of one partition of one input."""
+    """One partition of one input in the state."""
 
-    values: Array  # the image; or the table, its rows by ascending key, each key once
-    keys: Array  # of the tiles, (tiles, tiles); or of the rows
+    values: Array  # the image; or the table, with rows by ascending key, each key once
+    keys: Array  # keys of the tiles, (tiles, tiles); or of the rows
 
 
-_Window = deque[_Part]  # of one input, newest first
+_Window = deque[_Part]  # partitions of one input, newest first
 
 
 class ArrayJoin(Remembering):
-    """Joins its inputs over a window; see the module.
+    """Operator that joins its inputs over a window of partitions (see the module).
 
-    ``window``: partitions of each input that can match, this one included. ``tiles``: tiles each way.
-    ``levels``: distinct keys of a place; fewer match more often. The other parameters are Composite's, and say how
-    matching tiles become one. The state is the last ``window`` - 1 partitions of every input.
+    ``window``: partitions of each input that can match, the present one included. ``tiles``: tiles in each direction.
+    ``levels``: distinct keys of a place. Fewer levels match more often. The remaining parameters are Composite's, and
+    compose matching tiles. The state is the last ``window`` - 1 partitions of every input.
 
-    Raises OperatorError for parameters that cannot be used, and from ``combine`` for inputs that are neither images
-    nor tables as asked for, or not like those before.
+    Raise OperatorError for unusable parameters. ``combine`` raises OperatorError for inputs that are not images or
+    tables as ``on`` requires, or differ from earlier inputs.
     """
 
     name, counts = "array-join", ("inputs",)
@@ -89,11 +89,13 @@ class ArrayJoin(Remembering):
         self.params |= {"on": on, "how": how, "window": window}
         if on == "tiles":
             self.params |= {"tiles": tiles, "levels": levels}
-        self._past: list[_Window] = []  # one an input, without the present partition; empty when there is nothing yet
+        self._past: list[_Window] = []  # one for each input, without the present partition; empty at first
 
     def combine(self, inputs: Sequence[Value], index: int) -> Array:
-        """The join of this partition of all inputs with those before. Raises OperatorError for other numbers of inputs
-        than before."""
+        """Return the join of the present partition of the inputs with the earlier partitions.
+
+        Raise OperatorError if the number of inputs has changed.
+        """
         if not inputs:
             raise OperatorError("array-join: no input; give the operator at least one")
         present = [self._part(value, f"input {position} of partition {index}") for position, value in enumerate(inputs)]
@@ -131,15 +133,18 @@ class ArrayJoin(Remembering):
         self._past = windows
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        """For tiles the size of the largest input in bytes; for rows, which stand side by side, the sum."""
+        """Return the expected bytes of an output.
+
+        Tiles give the size of the largest input, and rows the sum, because their columns are side by side.
+        """
         return max(input_sizes, default=0.0) if self.on == "tiles" else float(sum(input_sizes))
 
     def passes(self, inputs: int) -> float:
-        """Two for each input: its picture is put together of some two partitions."""
+        """Return two passes for each input, as a picture is assembled from about two partitions."""
         return 2.0 * inputs
 
     def _part(self, value: Value, what: str, *, owned: bool = False) -> _Part:
-        """What to remember of a value; shares no memory with it, unless it is ``owned``."""
+        """Return the state's part for a value. The part and the value share no memory unless the value is ``owned``."""
         if self.on == "tiles":
             if not is_image(value):
                 raise OperatorError(
@@ -167,7 +172,10 @@ class ArrayJoin(Remembering):
         return keys
 
     def _check(self, windows: Sequence[_Window], where: str) -> None:
-        """That what is to be joined has one dtype and as many bands, or in each input as many columns."""
+        """Raise OperatorError if partitions of a join differ in dtype or number of bands.
+
+        The tables of one input must also have one number of columns.
+        """
         first = windows[0][0].values
         for window in windows:
             for part in window:
@@ -196,24 +204,24 @@ class ArrayJoin(Remembering):
         columns = [first]
         for window in windows[1:]:
             table = _latest(window)
-            matched, found = _look_up(table, first[:, 0])
+            matched, present = _look_up(table, first[:, 0])
             columns.append(matched[:, 1:])
-            keep &= found
+            keep &= present
         joined = np.concatenate(columns, axis=1)
         return joined if self.how == "left" else joined[keep]
 
 
 def _match(keys: Sequence[Sequence[Array]]) -> tuple[list[Array], Array]:
-    """For each input how many partitions back its matching tiles lie, and where nothing matches (lag 0 there).
+    """Return for each input the lags of its matching tiles, and a mask of the places without a match (lag 0).
 
-    ``keys``: of each input, newest first. The first input's newest tile that all others have a match for decides, and
-    of each other input its newest match.
+    A lag counts partitions back. ``keys``: keys of each input, newest first. The newest tile of the first input that
+    matches a tile of every other input decides. Every other input contributes its newest match.
     """
     lags = [np.zeros(keys[0][0].shape, np.intp) for _ in keys]
     unmatched = np.ones(keys[0][0].shape, np.bool_)
-    others = [np.stack(window) for window in keys[1:]]
+    later_inputs = [np.stack(window) for window in keys[1:]]
     for lag, wanted in enumerate(keys[0]):
-        equal = [window == wanted for window in others]
+        equal = [window == wanted for window in later_inputs]
         here = unmatched.copy()
         for matches in equal:
             here &= matches.any(axis=0)
@@ -227,7 +235,10 @@ def _match(keys: Sequence[Sequence[Array]]) -> tuple[list[Array], Array]:
 
 
 def _picture(window: _Window, lags: Array, size: tuple[int, ...]) -> Array:
-    """An image of ``size`` whose tiles are of the partitions that ``lags`` says; it may be the newest one itself."""
+    """Return an image of ``size`` with each tile from the partition that is ``lags`` back.
+
+    The result may be the newest image itself.
+    """
     picture = expand(window[0].values, size)
     chosen = lags != 0
     if chosen.any():
@@ -245,7 +256,7 @@ def _overwrite(image: Array, other: Array, mask: Array) -> None:
 
 
 def _latest(window: _Window) -> Array:
-    """Of every key in the window its newest row, by ascending key."""
+    """Return the newest row of every key in the window, by ascending key."""
     rows = np.concatenate([part.values for part in window])
     _, newest = np.unique(rows[:, 0], return_index=True)
     latest: Array = rows[newest]
@@ -253,11 +264,14 @@ def _latest(window: _Window) -> Array:
 
 
 def _look_up(table: Array, keys: Array) -> tuple[Array, Array]:
-    """The row of each of ``keys`` in a table by ascending key, zeros where there is none; and where there is one."""
+    """Return the rows of ``keys`` in a table by ascending key, and a mask of the keys that are present.
+
+    The row of an absent key is zeros.
+    """
     if len(table) == 0:
         return np.zeros((len(keys), table.shape[1]), table.dtype), np.zeros(len(keys), np.bool_)
     place = np.minimum(np.searchsorted(table[:, 0], keys), len(table) - 1)
-    found = table[place, 0] == keys
+    present = table[place, 0] == keys
     rows = table[place]
-    rows[~found] = 0
-    return rows, found
+    rows[~present] = 0
+    return rows, present

@@ -1,6 +1,6 @@
-"""Work that is made up: sources and operators that give so many bytes, and take so much of a processor.
+"""Synthetic work: sources and operators with a given size of output and a given use of a processor.
 
-What they give follows from names, indices and inputs alone, so that it tells whether everything came, and in order.
+Outputs depend on names, indices and inputs alone. So an output shows whether all inputs arrived, and in order.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from thalweg.middleware.errors import OperatorError
 from thalweg.operators.interface import Operator, Source
 
 BLOCK_BYTES = 4096
-BURNT = bytes(65_536)  # hashed at a time, in some 0.1 ms, during which other threads of the process go on
+BURNT = bytes(65_536)  # hashed at a time, in about 0.1 ms, while other threads of the process continue
 
 
 class Filled(Source[bytes]):
-    """Partitions of ``size_bytes``, which follow from ``key`` and their index; ``length`` of them, or without end."""
+    """Source of partitions of ``size_bytes`` that depend on ``key`` and their index alone.
+
+    ``length``: number of partitions. None: the source never ends.
+    """
 
     def __init__(self, key: str, size_bytes: int, length: int | None = None) -> None:
         _check(size_bytes=size_bytes)
@@ -36,9 +39,10 @@ class Filled(Source[bytes]):
 
 
 class Busy(Operator[bytes, bytes]):
-    """Gives ``size_bytes``, which follow from ``key`` and all inputs, and takes ``seconds`` of a processor for it.
+    """Operator that takes ``seconds`` of processor time for an output of ``size_bytes``.
 
-    The seconds are the thread's own: where a host has half of a processor they take twice as long.
+    The output depends on ``key`` and the inputs. The time is the thread's own, so a host with half of a processor needs
+    twice as long.
     """
 
     def __init__(self, key: str, size_bytes: int, seconds: float = 0.0) -> None:
@@ -48,12 +52,12 @@ class Busy(Operator[bytes, bytes]):
     def combine(self, inputs: Sequence[bytes], index: int) -> bytes:
         until_s = time.thread_time() + self.seconds
         seen = hashlib.blake2b(f"{self.key} {index}".encode())
-        for each in inputs:
-            seen.update(hashlib.blake2b(each).digest())
-        made = _filled(seen.digest(), self.size)
+        for value in inputs:
+            seen.update(hashlib.blake2b(value).digest())
+        output = _filled(seen.digest(), self.size)
         while time.thread_time() < until_s:
             hashlib.blake2b(BURNT)
-        return made
+        return output
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return self.size
@@ -63,9 +67,9 @@ class Busy(Operator[bytes, bytes]):
 
 
 def _check(**figures: float) -> None:
-    for what, value in figures.items():
+    for name, value in figures.items():
         if not 0 <= value < float("inf"):
-            raise OperatorError(f"{what} is {value}; it must be finite and at least 0")
+            raise OperatorError(f"{name} is {value}; it must be finite and at least 0")
 
 
 def _filled(seed: bytes, size_bytes: int) -> bytes:

@@ -1,13 +1,13 @@
-"""Types of columns: which of them an operator over records takes in each role, and as what values.
+"""Types of columns that an operator over records accepts in each role, and the types in which it computes.
 
-The table of types in ``docs/reference/records.md`` says the same, and a test goes through its cells.
+The table of types in ``docs/reference/records.md`` says the same, and a test checks its cells.
 
 Rules:
 
-- R1: Types are looked at once for each schema (``Records.layout``), and a type that cannot be taken is refused there.
-- R2: What is filtered or remembered has no dictionaries, views or run ends: their memory would grow, or they have no
-  kernels. Dictionaries are values that repeat, and come out as the values.
-- R3: Keys that are equal have equal bytes: 0.0 stands for -0.0, and one NaN for all.
+- R1: Types are examined once for each schema (``Records.layout``), and an unsuitable type is refused there.
+- R2: Filtered columns and columns in states have no dictionaries, views or run ends. The memory of these types would
+  grow, or they have no kernels. A dictionary is decoded, and comes out as values.
+- R3: Equal keys have equal bytes: 0.0 replaces -0.0, and one NaN replaces every NaN.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from thalweg.middleware.errors import shown
 from thalweg.middleware.shell.packing import arrow
 
 pa = arrow()
-import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+import pyarrow.compute as pc  # noqa: E402  # after ``arrow``, whose error says what to install
 
 Kind = Any  # pyarrow has no types of its own
 INSTEAD = "compute another column of it with 'project' or 'map' before"
 
 
 class Taken(NamedTuple):
-    """A column that an operator takes: where it is, and what it is cast to. ``one_zero``: it is a float key (R3)."""
+    """Column that an operator takes: its name, its position, and the type of a cast. None: no cast.
+
+    ``one_zero``: the column is a float key (R3).
+    """
 
     name: str
     position: int
@@ -36,7 +39,7 @@ class Taken(NamedTuple):
     one_zero: bool
 
     def of(self, rows: Any) -> Any:
-        """Return the column of a table as it is taken."""
+        """Return the column of a table, cast and with one zero if necessary."""
         column = rows.column(self.position)
         if self.cast is not None:
             column = decoded(column, self.cast)
@@ -44,7 +47,7 @@ class Taken(NamedTuple):
 
 
 class Layout:
-    """The columns of one schema that an operator takes, by ``kinds`` at their positions."""
+    """Columns of one schema that an operator takes. ``kinds``: types of the columns by position."""
 
     def __init__(self, schema: Any, kinds: Mapping[int, Kind], keys: Iterable[str] = ()) -> None:
         fields, keys = list(schema), set(keys)
@@ -57,26 +60,29 @@ class Layout:
             )
             for position, kind in kinds.items()
         ]
-        self.names = [taken.name for taken in self.taken]
-        changes = any(taken.cast is not None or taken.one_zero for taken in self.taken)
+        self.names = [column.name for column in self.taken]
+        changes = any(column.cast is not None or column.one_zero for column in self.taken)
         self.is_whole = not kinds or (list(kinds) == list(range(len(fields))) and not changes)
 
     @classmethod
     def named(cls, schema: Any, kinds: Mapping[str, Kind], keys: Iterable[str] = ()) -> Layout:
-        """Return the layout that takes the columns of these names."""
+        """Return the layout for columns by name. ``kinds``: types of the columns by name."""
         return cls(schema, {schema.get_field_index(name): kind for name, kind in kinds.items()}, keys)
 
     def columns(self, rows: Any) -> list[Any]:
-        """Return the columns of a table as they are taken."""
-        return [taken.of(rows) for taken in self.taken]
+        """Return the layout's columns of a table, with casts."""
+        return [column.of(rows) for column in self.taken]
 
     def of(self, rows: Any) -> Any:
-        """Return a table of the columns as they are taken; if none is, the table itself, which has their number."""
+        """Return a table of the layout's columns, with casts.
+
+        A layout without columns returns the table itself, for its number of rows.
+        """
         return rows if self.is_whole else pa.table(self.columns(rows), names=self.names)
 
 
 def stored(kind: Kind, *, dictionaries: bool = False) -> Kind:
-    """Return the type that a column is filtered and remembered as (R2). ``dictionaries``: these stay."""
+    """Return the type in which a column is filtered and kept in states (R2). ``dictionaries``: keep these."""
     types = pa.types
     if types.is_dictionary(kind):
         return kind if dictionaries else stored(kind.value_type)
@@ -91,8 +97,8 @@ def stored(kind: Kind, *, dictionaries: bool = False) -> Kind:
         return kind if (key, item) == (kind.key_type, kind.item_type) else pa.map_(key, item, kind.keys_sorted)
     if types.is_struct(kind):
         fields = [_stored_field(kind.field(number), dictionaries) for number in range(kind.num_fields)]
-        made = pa.struct(fields)
-        return kind if made.equals(kind) else made
+        struct = pa.struct(fields)
+        return kind if struct.equals(kind) else struct
     for name in ("list", "large_list", "fixed_size_list"):
         if getattr(types, f"is_{name}")(kind):
             field = _stored_field(kind.value_field, dictionaries)
@@ -109,7 +115,7 @@ def _stored_field(field: Any, dictionaries: bool) -> Any:
 
 
 def compared(kind: Kind) -> Kind:
-    """Return the type that a column is compared, sorted and added as."""
+    """Return the type in which a column is compared, sorted and added."""
     kind = stored(kind)
     if isinstance(kind, pa.BaseExtensionType):
         return compared(kind.storage_type)
@@ -121,21 +127,21 @@ def compared(kind: Kind) -> Kind:
 
 
 def decoded(column: Any, kind: Kind) -> Any:
-    """Return a column as another type, which ``stored`` or ``compared`` gave."""
+    """Return a column as another type, a result of ``stored`` or ``compared``."""
     if pa.types.is_run_end_encoded(column.type):
         column = pc.run_end_decode(column)
     return column if column.type == kind else pc.cast(column, kind)
 
 
 def with_one_zero(column: Any) -> Any:
-    """Return a column of floats without -0.0, and with one NaN (R3)."""
+    """Return a column of floats without -0.0, and with only one NaN (R3)."""
     column = pc.add(column, pa.scalar(0.0, column.type))
     odd = pc.is_nan(column)
     return pc.if_else(odd, pa.scalar(math.nan, column.type), column) if pc.any(odd).as_py() else column
 
 
 def in_words(value: Any) -> str:
-    """Return a scalar as an error shows it; Python has no value for some times of nanoseconds."""
+    """Return a scalar as text for an error. Python has no value for some times of nanoseconds."""
     try:
         return shown(value.as_py())
     except (ValueError, OverflowError):
@@ -144,7 +150,7 @@ def in_words(value: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def carried_as(kind: Kind, *, dictionaries: bool = False) -> Kind | None:
-    """Return the type that a column is filtered and remembered as. None: there is no such type."""
+    """Return the type in which a column is filtered and kept in states. None: pyarrow cannot handle it."""
     target = stored(kind, dictionaries=dictionaries)
     try:
         decoded(pa.nulls(1, kind), target).take(pa.array([0]))
@@ -154,7 +160,7 @@ def carried_as(kind: Kind, *, dictionaries: bool = False) -> Kind | None:
 
 
 def _has_views(kind: Kind) -> bool:
-    """Tell whether a type has parts that no kernel takes, inside of one that is not cast."""
+    """Return whether a type has views or run ends, which no kernel takes, inside a type without a cast."""
     if isinstance(kind, pa.BaseExtensionType):
         return _has_views(kind.storage_type)
     types = pa.types
@@ -165,7 +171,7 @@ def _has_views(kind: Kind) -> bool:
 
 @lru_cache(maxsize=1024)
 def key_as(kind: Kind, *, ordered: bool = True) -> Kind | None:
-    """Return the type that a key is compared as. None: the type has no keys. ``ordered``: keys are sorted too."""
+    """Return the type in which a key is compared. None: the type has no keys. ``ordered``: keys are sorted too."""
     target = compared(kind)
     if carried_as(kind) is None or not (_is_plain(target) or (not ordered and pa.types.is_interval(target))):
         return None
@@ -173,7 +179,10 @@ def key_as(kind: Kind, *, ordered: bool = True) -> Kind | None:
 
 
 def aggregated_as(kind: Kind, functions: Iterable[str]) -> tuple[Kind | None, str]:
-    """Return the type that a column is aggregated as by all ``functions``. None: not by the one that is named."""
+    """Return the type in which a column is aggregated by all ``functions``, and an empty text.
+
+    Otherwise return None, and the function that cannot aggregate the column.
+    """
     target = carried_as(kind)
     if target is None:
         return None, next(iter(functions))
@@ -197,7 +206,7 @@ def _can(function: str, kind: Kind) -> bool:
 
 
 def _is_plain(kind: Kind) -> bool:
-    """Tell whether values of a type are compared and sorted: numbers, texts, bytes and times."""
+    """Return whether values of a type can be compared and sorted: numbers, texts, bytes and times."""
     if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_dictionary(kind):
         return False
     return not isinstance(kind, pa.BaseExtensionType)

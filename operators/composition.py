@@ -1,25 +1,26 @@
-"""Image composition by pixel selection: of corresponding pixels one is chosen.
+"""Image composition by pixel selection: each pixel of the result is one of the corresponding pixels of the images.
 
-The images are (height, width) or (height, width, bands), uint8 or uint16. The smaller image is expanded to
-the larger by nearest neighbour; the result has the larger's size (Ranganathan et al., section 4, after
-NOAA/NASA's AVHRR Pathfinder, whose rule is the maximum value: clouds lower a vegetation index).
+The images are (height, width) or (height, width, bands), uint8 or uint16. The smaller image is expanded to the larger
+by nearest neighbour. The result has the larger's size (Ranganathan et al., section 4, after NOAA/NASA's AVHRR
+Pathfinder). Pathfinder selects the maximum, because clouds lower a vegetation index.
 
-What does not depend on the tree's shape, for any tree whose leaves stand in the same order:
+Trees whose leaves are in the same order have these results in common.
 
-- The result's *size*: that of the image with most pixels, the first of them on a tie.
-- The result's *pixels*, for maximum, minimum and latest, when all images have one size; or when each
-  image's height and width divide those of every larger image. (With a key band equal keys choose the
-  first, which is associative too.)
-- For arbitrary sizes the pixels may differ between tree shapes: expanding an image by way of a middle size
-  is not the same nearest neighbour as expanding it at once. One tree always gives one result,
-  wherever its operators run, and a star gives what the left-deep tree of the same order gives.
+- The result's *size*: the size of the image with most pixels, the first on a tie.
+- The result's *pixels* for maximum, minimum and latest, if all images have one size. Sizes whose height and width
+  divide those of every larger image also suffice. With a key band equal keys choose the first image, which is
+  associative too.
+
+For arbitrary sizes the pixels may differ between tree shapes, because expanding by way of a middle size selects other
+neighbours than expanding at once. One tree always gives one result, wherever its operators run. A star gives the result
+of the left-deep tree of the same order.
 
 Maximum and minimum per band are also commutative on equal sizes, and idempotent.
 
-With ``fit="nested"`` they are associative and commutative on *any* sizes, so that every tree over the same images, in
-any order, gives the same bytes: the operator is ``reorderable``. The result is as high as the highest image and as
-wide as the widest, and pixels are expanded in a way in which going through a middle size changes nothing (see
-``nested``). It costs accuracy: at 400 pixels a pixel lies within two of where its nearest neighbour is.
+With ``fit="nested"`` maximum and minimum are associative and commutative on *any* sizes. Every tree over the same
+images, in any order, then gives the same bytes, so the operator is ``reorderable``. The result is as high as the
+highest image and as wide as the widest. A middle size changes nothing (see ``nested``). The cost is accuracy: at 400
+pixels a pixel is within two of its nearest neighbour.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ PAPER_SECONDS_PER_PIXEL = 7e-6  # Ranganathan et al., section 4
 SELECT: Mapping[str, np.ufunc] = {"max": np.maximum, "min": np.minimum}
 LATEST = "latest"
 RULES = (*SELECT, LATEST)
-PARAMETERS = {"rule", "bytes_per_pixel", "seconds_per_pixel"}  # of every operator that combines images
+PARAMETERS = {"rule", "bytes_per_pixel", "seconds_per_pixel"}  # parameters of every operator that combines images
 _nearest = lru_cache(maxsize=256)(nearest)  # a few KB each: some 1 MB at most
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples modulo 2^64 are all different
 
 
 def nested(length: int, target: int) -> NDArray[np.intp]:
-    """For each of ``target`` pixels the one of ``length`` pixels, at most as many, that it is a part of.
+    """Return, for each of ``target`` pixels, the index of the pixel that contains it in a line of ``length`` pixels.
 
-    A line of n pixels is the unit interval cut at the first n multiples of the golden ratio, modulo 1; those of a
-    longer line are the same and more, so pixels only ever split, and expanding to a middle size first comes to the
-    same. No such cuts are even; these are about as even as can be, whatever n (Knuth, TAOCP 3, 6.4, theorem S).
+    ``length`` is at most ``target``. A line of n pixels is the unit interval cut at the first n multiples of the golden
+    ratio, modulo 1. A longer line has the same cuts and more, so pixels only ever split, and a middle size gives the
+    same result. The cuts are about as even as possible for every n (Knuth, TAOCP 3, 6.4, theorem S).
     """
     cuts = np.arange(target, dtype=np.uint64) * np.uint64(_GOLDEN)
     index: NDArray[np.intp] = np.sort(cuts[:length]).searchsorted(np.sort(cuts), side="right") - 1
@@ -73,9 +74,9 @@ _nested = lru_cache(maxsize=256)(nested)
 
 
 def expand(image: Image, shape: Sequence[int], fit: Fit = "nearest") -> Image:
-    """The image resampled to ``shape`` = (height, width), by nearest neighbour (pixel centres) or ``nested``.
+    """Return the image resampled to ``shape`` = (height, width), by nearest neighbour (pixel centres) or ``nested``.
 
-    Returns the image itself where the size is right already.
+    If the size is right already, return the image itself.
     """
     height, width = image.shape[:2]
     source_of = _nearest if fit == "nearest" else _nested
@@ -94,9 +95,9 @@ def expand(image: Image, shape: Sequence[int], fit: Fit = "nearest") -> Image:
 
 
 def common_size(one: Sequence[int], other: Sequence[int], fit: Fit = "nearest") -> tuple[int, ...]:
-    """The size (height, width) that images of these shapes are expanded to: the larger's, the first's on a tie.
+    """Return the size (height, width) to which images of these two shapes are expanded.
 
-    With fit nested as high and as wide as either.
+    This is the size of the larger image, the first on a tie. With fit nested, it is as high and as wide as either.
     """
     if fit == "nested":
         return tuple(map(max, one[:2], other[:2]))
@@ -104,7 +105,10 @@ def common_size(one: Sequence[int], other: Sequence[int], fit: Fit = "nearest") 
 
 
 def _choose(mask: NDArray[np.bool_], chosen: Image, other: Image) -> Image:
-    """``chosen`` where the mask holds, else ``other``; bitwise, ten times as fast as np.where."""
+    """Return ``chosen`` where the mask is true, else ``other``.
+
+    Bitwise operations are ten times as fast as np.where.
+    """
     if mask.ndim < chosen.ndim:
         mask = np.repeat(mask, chosen.shape[2], axis=1).reshape(chosen.shape)
     bits = np.negative(mask.view(np.uint8) if chosen.dtype.itemsize == 1 else mask.astype(chosen.dtype))
@@ -115,29 +119,29 @@ def _choose(mask: NDArray[np.bool_], chosen: Image, other: Image) -> Image:
 
 
 class Composite(Operator):
-    """Composes two or more images, folding from the first input to the last.
+    """Operator that composes two or more images, from the first input to the last.
 
     ``rule``:
-        ``"max"``, ``"min"``: the larger or smaller value, band by band; with ``key_band`` the whole pixel of
-        the image whose value in that band is the larger or smaller (the earlier image on a tie).
-        ``"latest"``: the last input that has data there (not zero in every band).
-        a vectorised ``function(a, b)`` of two read-only images of equal size, which returns the composed
-        image (same shape and dtype), or a boolean mask, (height, width) or of the images' shape, that says
-        where ``b`` is chosen. By import path (``"thalweg.operators.composition:brightest"`` is one) of a function
-        that stands under ``as_rule`` in an allowed package; or from a class of your own in one:
+        ``"max"``, ``"min"``: the larger or smaller value, band by band. With ``key_band``, the whole pixel of the image
+        whose value in that band is the larger or smaller (the earlier image on a tie).
+        ``"latest"``: the pixel of the last input that has data there (not zero in every band).
+        A vectorised ``function(a, b)`` of two read-only images of equal size. It returns the composed image (same shape
+        and dtype), or a boolean mask that is true where ``b`` is chosen. The mask is (height, width) or of the images'
+        shape. The function is named by an import path, as ``"thalweg.operators.composition:brightest"``. It is defined
+        under ``as_rule`` in an allowed package. A class of your own in such a package may also pass a function:
 
             class Greener(Composite):                       # Code("my.module:Greener")
                 def __init__(self) -> None:
                     super().__init__(lambda a, b: b[..., 1] > a[..., 1])
 
-    ``seconds_per_pixel``: what ``compute_s`` tells planners, by default as measured on a small machine;
-    ``7e-6`` is the paper's. ``bytes_per_pixel``: all bands together, for the same hint.
+    ``seconds_per_pixel``: time that ``compute_s`` gives planners. The default was measured on a small machine, and
+    ``7e-6`` is the paper's time. ``bytes_per_pixel``: bytes of all bands together, for the same hint.
 
-    ``fit``: how images of different sizes are made equal: ``"nearest"``, the smaller by nearest neighbour, or
-    ``"nested"``, with which max and min without ``key_band`` are reorderable (see the module).
+    ``fit``: expansion of images of different sizes. ``"nearest"`` expands the smaller image by nearest neighbour. With
+    ``"nested"``, max and min without ``key_band`` are reorderable (see the module).
 
-    Raises OperatorError for a rule that cannot be used, and from ``combine`` for values that are not images
-    or do not match in dtype or number of bands.
+    Raise OperatorError for a rule that cannot be used. ``combine`` raises OperatorError for values that are not images,
+    or differ in dtype or number of bands.
     """
 
     allows_missing = True
@@ -165,13 +169,16 @@ class Composite(Operator):
         self.bytes_per_pixel = bytes_per_pixel
         self.fit = fit
         self._select = self._selector(rule)
-        as_here = type(self).combine is Composite.combine  # what a class of its own does, nobody knows
+        as_here = type(self).combine is Composite.combine  # a subclass may combine in another way
         self.reorderable = as_here and fit == "nested" and isinstance(self._select, np.ufunc)
 
     def combine(self, inputs: Sequence[Value | Nothing], index: int) -> Image:
-        """The composite of those there are; never shares memory with an input. See the class for what is raised."""
-        there = [(position, value) for position, value in enumerate(inputs) if value is not NOTHING]
-        images = [self._checked(value, position, index) for position, value in there]
+        """Return the composite of the inputs that are not ``NOTHING``, in memory of its own.
+
+        The class lists the errors.
+        """
+        present = [(position, value) for position, value in enumerate(inputs) if value is not NOTHING]
+        images = [self._checked(value, position, index) for position, value in present]
         if not images:
             raise OperatorError("composite: no input; give the operator at least one")
         result = images[0]
@@ -183,9 +190,9 @@ class Composite(Operator):
                 )
             size = common_size(result.shape, image.shape, self.fit)
             first, second = expand(result, size, self.fit), expand(image, size, self.fit)
-            if isinstance(self._select, np.ufunc):  # write over what is ours: fresh pages cost more than pixels
-                ours = first if first is not images[0] else second if second is not image else None
-                result = self._select(first, second, out=ours)
+            if isinstance(self._select, np.ufunc):  # overwrite our own array: fresh pages cost more than pixels
+                target = first if first is not images[0] else second if second is not image else None
+                result = self._select(first, second, out=target)
             else:
                 result = self._select(first, second)
         if any(np.may_share_memory(result, image) for image in images):
@@ -193,7 +200,7 @@ class Composite(Operator):
         return np.ascontiguousarray(result)
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
-        """``seconds_per_pixel`` for every pixel of each pairwise composition."""
+        """Return ``seconds_per_pixel`` for every pixel of each pairwise composition."""
         pixels = 0.0
         largest = 0.0
         for position, size in enumerate(input_sizes):
@@ -247,7 +254,7 @@ def _latest(a: Image, b: Image) -> Image:
 
 
 def _checked(name: str, function: Rule) -> Rule:
-    """A user's rule, whose results are looked at."""
+    """Return a user's rule with a check of its results."""
 
     def select(a: Image, b: Image) -> Image:
         result = function(_read_only(a), _read_only(b))
@@ -265,14 +272,17 @@ def _checked(name: str, function: Rule) -> Rule:
 
 
 def as_rule(function: Rule) -> Rule:
-    """Mark a function of two images as one that a dataflow may name as its ``rule``; a decorator."""
-    function.composes_images = True  # type: ignore[attr-defined]  # as any function may have
+    """Mark a function of two images as a ``rule`` that a dataflow may name. Use it as a decorator."""
+    function.composes_images = True  # type: ignore[attr-defined]  # functions may have attributes
     return function
 
 
 @as_rule
 def brightest(a: Image, b: Image) -> Image:
-    """A rule to copy from: the whole pixel with the greater sum over its bands, the first on a tie."""
+    """Return a mask that is true where ``b`` has the greater sum over its bands. The first image wins a tie.
+
+    Example of a rule that chooses whole pixels.
+    """
     if a.ndim == 2:
         return b > a
     mask: Image = b.sum(axis=2, dtype=np.uint32) > a.sum(axis=2, dtype=np.uint32)
@@ -280,16 +290,16 @@ def brightest(a: Image, b: Image) -> Image:
 
 
 def load_rule(path: str) -> Rule:
-    """The function at ``package.module:function``, which an allowed package defines, and marks with ``as_rule``.
+    """Return the function at ``package.module:function``, which an allowed package defines and marks with ``as_rule``.
 
-    A dataflow's parameters come off the wire, so a rule is as restricted as an operator's import path.
-    Raises OperatorError when it is not allowed, cannot be imported or is no rule.
+    A dataflow's parameters arrive over the network, so a rule is as restricted as an operator's import path. Raise
+    OperatorError if the path is not allowed, cannot be imported, or names no rule.
     """
     rule = find_code(path)
     if isinstance(rule, type) or not getattr(rule, "composes_images", False):
         raise OperatorError(f"composite: {path!r} is no rule; define a function of two images there, under @as_rule")
-    found: Rule = rule
-    return found
+    function: Rule = rule
+    return function
 
 
 def _read_only(image: Image) -> Image:
@@ -299,22 +309,25 @@ def _read_only(image: Image) -> Image:
 
 
 def image_operators() -> dict[str, type[Any]]:
-    """Return the registered operators that combine images by a rule: those that take the parameters of Composite.
+    """Return the registered operators that combine images by a rule, by name. These operators have all ``PARAMETERS``.
 
-    An operator that cannot be imported here, as its library is absent, is left out.
+    An operator that cannot be imported here, because its library is absent, is left out.
     """
-    found: dict[str, type[Any]] = {}
+    operators: dict[str, type[Any]] = {}
     for name, point in registered().items():
         if point.group == OPERATORS:
             with suppress(Exception):
                 kind = point.load()
                 if PARAMETERS.issubset(inspect.signature(kind).parameters):
-                    found[name] = kind
-    return found
+                    operators[name] = kind
+    return operators
 
 
 def is_image(value: object) -> bool:
-    """Whether ``Composite`` takes it: uint8 or uint16, (height, width) or (height, width, bands), not empty."""
+    """Return whether ``Composite`` accepts a value: uint8 or uint16, not empty.
+
+    The shape must be (height, width) or (height, width, bands).
+    """
     return (
         isinstance(value, np.ndarray)
         and value.dtype in (np.uint8, np.uint16)
@@ -324,7 +337,10 @@ def is_image(value: object) -> bool:
 
 
 def describe(value: Value, dtype: np.dtype[Any] | None = None) -> str:
-    """An array, as of ``dtype``, as a reader knows it: ``uint8 480x640``."""
+    """Return a short text for a value: dtype and shape of an array, as ``uint8 480x640``.
+
+    ``dtype`` replaces the array's.
+    """
     if not isinstance(value, np.ndarray):
         return type(value).__name__
     return f"{dtype or value.dtype} {'x'.join(map(str, value.shape))}"

@@ -1,4 +1,4 @@
-"""The user's own images: the PNG, JPEG and TIFF files of a folder, one partition each."""
+"""Source of the user's own images: the PNG, JPEG and TIFF files of a folder, one partition each."""
 
 from __future__ import annotations
 
@@ -32,40 +32,43 @@ _opening = threading.Lock()  # warnings.catch_warnings is process-wide
 
 
 class ImageFolderSource(Source):
-    """Images sorted by name, numbers in names by value (``img2.png`` before ``img10.png``).
+    """Source of the images of a folder, sorted by name, numbers in names by value (``img2.png`` before ``img10.png``).
 
-    Values are (height, width) or (height, width, bands), uint8; 16-bit grey images keep their 16 bits.
-    Palettes become RGB, other colour spaces too, and an alpha band is dropped. Of a file with several pages
-    the first counts. Images are turned as their EXIF orientation says.
+    Values are (height, width) or (height, width, bands), uint8. 16-bit grey images keep their 16 bits. Palettes and
+    other colour spaces become RGB, and an alpha band is dropped. Of a file with several pages the first counts. Images
+    are turned as their EXIF orientation says.
 
-    ``folder`` is read once, at construction; on a host it lies within one that the host gives to read (``thalweg host
-    --data-root``, ``LocalCluster(data_roots=…)``), and so do the files that links in it lead to. ``skip_corrupt``:
-    leave out files that cannot be decoded (each is logged and named in ``skipped``), so that partitions number the good
-    ones; ``length`` is None then.
+    ``folder`` is read once, at construction. On a host it must be within a folder that the host permits
+    (``thalweg host --data-root``, ``LocalCluster(data_roots=…)``). The same holds for files to which links in it lead.
+    ``skip_corrupt``: leave out files that cannot be decoded, so partitions number the good files. Each omitted file is
+    logged and is in ``skipped``. ``length`` is then None.
 
-    Raises OperatorError for a missing or empty folder, and from ``produce`` for a file that cannot be used.
+    Raise OperatorError for a missing or empty folder. ``produce`` raises OperatorError for an unusable file.
     """
 
     def __init__(self, folder: str, skip_corrupt: bool = False) -> None:
         self.folder = data_path(folder)
         self.skip_corrupt = skip_corrupt
         try:
-            found = [path for path in self.folder.iterdir() if path.suffix.lower() in SUFFIXES]
+            paths = [path for path in self.folder.iterdir() if path.suffix.lower() in SUFFIXES]
         except OSError as error:
             raise OperatorError(f"image folder {folder}: {error.strerror}; name a folder this host can read") from None
-        self.files = sorted((path for path in found if path.is_file()), key=_natural)
+        self.files = sorted((path for path in paths if path.is_file()), key=_natural)
         for link in filter(Path.is_symlink, self.files):
             data_path(str(link))
         if not self.files:
             raise OperatorError(f"image folder {folder} holds no image; put {', '.join(sorted(SUFFIXES))} files there")
         self.length = None if skip_corrupt else len(self.files)
         self.skipped: list[Path] = []
-        self._good: list[int] = []  # with skip_corrupt: the files that were decoded, partition by partition
+        self._good: list[int] = []  # with skip_corrupt: numbers of the decoded files, by partition
         self._size: float | None = None
         self._most_bytes = ALLOWED.get().max_picture_bytes
 
     def produce(self, index: int) -> Image | None:
-        """Image ``index``, or None after the last. Raises OperatorError that names the file that is corrupt."""
+        """Return image ``index``. None: after the last image.
+
+        Raise OperatorError that names a corrupt file.
+        """
         if index < 0:
             raise OperatorError(f"image folder {self.folder}: partition {index} asked; they start at 0")
         if not self.skip_corrupt:
@@ -87,7 +90,7 @@ class ImageFolderSource(Source):
         return None
 
     def size_bytes(self) -> float:
-        """Mean size of the decoded images in bytes, from the headers of up to 64 files; 0 if none can be read."""
+        """Return the mean bytes of the decoded images, from the headers of up to 64 files. 0: no header can be read."""
         if self._size is None:
             step = -(-len(self.files) // SIZE_SAMPLE)
             sizes = [size for path in self.files[::step] if (size := _header_bytes(path))]
@@ -96,14 +99,15 @@ class ImageFolderSource(Source):
 
 
 class CorruptImageError(OperatorError):
-    """A file that is not a readable image of the formats supported."""
+    """Error of a file that is no readable image of the supported formats."""
 
 
 def read_image(path: Path, most_bytes: int = MAX_PICTURE_BYTES) -> Image:
-    """The image of one file as an array; see ImageFolderSource for what it holds.
+    """Return the image of one file as an array. ImageFolderSource describes the array.
 
-    Raises CorruptImageError for a file that cannot be decoded, OperatorError for one that cannot be read, that would
-    by its header take more than ``most_bytes`` to decode, or has pixels that uint8 or uint16 cannot hold.
+    Raise CorruptImageError if the file cannot be decoded. Raise OperatorError if the file cannot be read, or if its
+    header tells that decoding takes more than ``most_bytes``. The same holds for pixels that uint8 or uint16 cannot
+    hold.
     """
     try:
         with open_regular(path) as file:
@@ -124,15 +128,15 @@ def read_image(path: Path, most_bytes: int = MAX_PICTURE_BYTES) -> Image:
 
 def _open(file: BinaryIO, path: Path) -> Any:
     try:
-        from PIL import Image as pillow  # so that host processes without pictures do not carry it
+        from PIL import Image as pillow  # here, so host processes without pictures do not load it
         from PIL import UnidentifiedImageError
     except ModuleNotFoundError:
         raise OperatorError("images need pillow, which is not installed here: pip install pillow") from None
     try:
         with _opening, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow's own limit, half of what it refuses
+            warnings.simplefilter("ignore")  # Pillow warns at half of the pixels that it refuses
             return pillow.open(file, formats=FORMATS)
-    except UnidentifiedImageError:  # whose text names the open file
+    except UnidentifiedImageError:  # its text would name the open file
         raise ValueError("it is no image of a known format, or is cut short") from None
     except pillow.DecompressionBombError:
         raise OperatorError(
@@ -152,9 +156,9 @@ def _decode(file: BinaryIO, path: Path, most_bytes: int) -> Image:
     if mode == "F":
         raise OperatorError(f"image {path} has floating-point pixels; save it with 8 or 16 bits")
     width, height = image.size
-    tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tile may be larger than the picture
+    tags = getattr(image, "tag_v2", {})  # of a TIFF: a tile may be larger than the picture
     pixels = max(width * height, tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0))
-    size_bytes = pixels * (1 if mode in ("1", "L", "P") else 4)  # what Pillow holds, at most
+    size_bytes = pixels * (1 if mode in ("1", "L", "P") else 4)  # largest memory that Pillow needs
     if size_bytes > most_bytes:
         raise OperatorError(
             f"image {path} of {width}x{height} pixels takes {size_bytes} bytes to decode, over max_picture_bytes="
@@ -164,19 +168,19 @@ def _decode(file: BinaryIO, path: Path, most_bytes: int) -> Image:
     out: Image = np.empty((height, width, 3) if kind == "RGB" else (height, width), np.uint16 if not kind else np.uint8)
     image.load()
     step = max(1, _STRIP_PIXELS // max(1, width))
-    for top in range(0, height, step):  # what is computed on the way stays small
+    for top in range(0, height, step):  # in strips, so intermediate arrays stay small
         strip = image.crop((0, top, width, min(height, top + step)))
         part = np.asarray(strip if not kind or mode == kind else strip.convert(kind))
         if mode == "I" and (part.min() < 0 or part.max() > 0xFFFF):
             raise OperatorError(f"image {path} has pixels beyond 16 bits; save it with 8 or 16 bits")
         out[top : top + step] = part
-    with contextlib.suppress(Exception):  # tags are damaged, and pixels are not
+    with contextlib.suppress(Exception):  # damaged tags beside good pixels
         out = _upright(out, image.getexif().get(_ORIENTATION))
     return out
 
 
 def _upright(pixels: Image, orientation: object) -> Image:
-    """Return an image turned as the EXIF tag says; unchanged where that says nothing."""
+    """Return an image turned as the EXIF tag says. Without a valid tag, the image is unchanged."""
     if orientation not in range(2, 9):
         return pixels
     if orientation in range(5, 9):
@@ -189,27 +193,27 @@ def _upright(pixels: Image, orientation: object) -> Image:
 
 
 def _kind(mode: str) -> str:
-    """What pixels of a mode become: L, RGB, or empty for 16 bits."""
+    """Return the mode to which pixels of a mode are converted: L, RGB, or empty for 16 bits."""
     if mode == "I" or mode.startswith("I;16"):
         return ""
     return "L" if mode in ("1", "L", "LA", "La") else "RGB"
 
 
 def _bits_lost(image: Any) -> bool:
-    """Whether Pillow would silently cut 16-bit bands to 8: its decoder's raw mode says so."""
+    """Return whether Pillow would silently cut 16-bit bands to 8, by its decoder's raw mode."""
     if image.mode in ("I", "L") or image.mode.startswith("I;16"):
         return False
     return any(re.search(r";16[BLNS]*'", repr(tile[3])) for tile in image.tile)  # a name, or a tuple that begins so
 
 
 def _header_bytes(path: Path) -> int:
-    """Size of the decoded image in bytes by its header alone; 0 when that cannot be read."""
+    """Return the bytes of the decoded image by its header alone. 0: the header cannot be read."""
     try:
         with open_regular(path) as file:
             image = _open(file, path)
             pixels = int(image.size[0] * image.size[1])
             mode = str(image.mode)
-    except Exception:  # a hint: produce() will say what is wrong with the file
+    except Exception:  # only a hint: produce() reports the error of the file
         return 0
     return pixels * {"": 2, "L": 1, "RGB": 3}[_kind(mode)]
 

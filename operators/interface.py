@@ -1,4 +1,4 @@
-"""What an embedder writes: operators, which combine partitions, and sources, which produce them.
+"""Base classes of an application's code: operators, which combine partitions, and sources, which produce partitions.
 
 A partition's value is a numpy array, ``bytes``, Arrow records or plain data. An operator in ten lines:
 
@@ -8,7 +8,7 @@ A partition's value is a numpy array, ``bytes``, Arrow records or plain data. An
 
     Image = NDArray[np.uint8]
 
-    class Mean(Operator[Image, Image]):                       # what its inputs are, and what it makes of them
+    class Mean(Operator[Image, Image]):                       # types of the inputs and of the output
         def __init__(self, weight: float = 0.5) -> None:      # the params of Code("my.module:Mean", params)
             self.weight = weight
 
@@ -16,9 +16,9 @@ A partition's value is a numpy array, ``bytes``, Arrow records or plain data. An
             first, second = inputs
             return (self.weight * first + (1 - self.weight) * second).astype(first.dtype)
 
-The runtime calls one node's methods from a worker thread, one call at a time. A value never changes: inputs are
-``bytes`` and read-only arrays, which may be kept, and what is returned may be a buffer that is used again (see
-docs/explanation/memory.md for what is copied).
+The runtime calls one node's methods from a worker thread, one call at a time. A value never changes. Inputs are
+``bytes`` and read-only arrays, and the operator may keep the inputs. A returned buffer may be used again.
+docs/explanation/memory.md says which buffers are copied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     In = TypeVar("In", default=Any)
     Out = TypeVar("Out", default=Any)
 else:
-    from typing import TypeVar  # which knows defaults from Python 3.13 on
+    from typing import TypeVar  # has defaults from Python 3.13 on
 
     In, Out = TypeVar("In"), TypeVar("Out")
 
@@ -48,45 +48,48 @@ Value = Array | bytes
 
 
 class Operator(ABC, Generic[In, Out]):
-    """An inner node: combines the partitions of one index into one.
+    """Inner node of a dataflow: combines the inputs' partitions of one index into one output partition.
 
-    An operator that remembers something from index to index overrides ``snapshot`` and ``restore``; the
-    pair moves it to another host with identical outputs. One that does not is stateless, and done.
+    An operator that keeps state from index to index overrides ``snapshot`` and ``restore``. With both, the operator can
+    move to another host with identical outputs. An operator without state needs neither.
 
-    ``state_version``: which states ``restore`` understands. Raise it whenever a release changes what
-    ``snapshot`` returns; a host refuses a state of another version before it calls ``restore``.
+    ``state_version``: version of the states that ``restore`` reads. Raise the version with every release that changes
+    the result of ``snapshot``. A host refuses a state of another version before it calls ``restore``.
 
-    ``reorderable``: set it to True where combining is associative and commutative *to the byte*: any tree of such
-    operators over the same inputs, in any order and with any number of inputs each, then gives the same output, and a
-    planner may choose the tree. Sums of floats are not (they round).
+    ``reorderable``: set to True if combining is associative and commutative *to the byte*. Every tree of such operators
+    over the same inputs then gives the same output, in any order and with any number of inputs for each operator. A
+    planner may choose the tree. Sums of floats do not qualify, because floats round.
 
-    One with state is reorderable only if it also has ``merge(states: Sequence[bytes]) -> bytes``: the state of one
-    operator that has seen all that those had seen that these one or more snapshots (some perhaps empty) were taken of.
-    When the tree changes after partition *k*, the last operator of the new one begins with the merged states of all
-    the old ones as after *k*, and the others begin anew. So what it has made after any number of partitions may
-    depend on nothing but what all the operators have seen by then: not on which of them saw it, nor on how often (an
-    operator has seen what comes to it from those below), nor on when those below it began. A maximum so far, a set, a
-    sketch are like that: merging is associative, commutative and idempotent. A count or a mean is not. Without
-    ``merge`` an operator with state keeps its inputs.
+    An operator with state is reorderable only with a method ``merge(states: Sequence[bytes]) -> bytes``. The argument
+    has one or more snapshots, of which some may be empty. The result is the state of one operator that has seen
+    everything that the operators of the snapshots had seen. When the tree changes after partition *k*, the last
+    operator of the new tree begins with the merged states of all old operators after *k*. The remaining new operators
+    begin without state. Outputs after a number of partitions may depend only on the values that all operators together
+    have seen by then. They must not depend on which operator has seen a value, or how often. An operator has also seen
+    the outputs of the operators below it. Outputs must not depend on when the operators below began. So merging is
+    associative, commutative and idempotent. A maximum so far, a set and a sketch qualify. A count and a mean do not.
+    Without ``merge``, an operator with state keeps its inputs.
 
-    One with much state, of which little changes, may also have ``delta() -> bytes | None`` and ``apply(delta: bytes)``,
-    for the replicas that it leaves with other hosts (docs/explanation/replicas-and-generations.md). ``delta``: what
-    has changed since ``snapshot`` or ``delta`` was last called, or the operator was made or restored; None where
-    that is more than the state, or not known: then a snapshot is taken. Called as ``snapshot`` is; what it has told
-    it need not tell again. ``apply``: take over such a change, after ``restore``, or after the change before it.
-    With all changes that followed on a snapshot the outputs are, byte for byte, those of the operator that told
-    them.
+    An operator with a large state of which little changes may also have ``delta() -> bytes | None`` and
+    ``apply(delta: bytes)``. Both serve the replicas on other hosts (docs/explanation/replicas-and-generations.md).
+    ``delta`` returns the changes since the last call of ``snapshot`` or ``delta``, or since the operator was
+    constructed or restored. Earlier changes need not be repeated. If the changes are larger than the state, or unknown,
+    ``delta`` returns None, and a snapshot is taken. The runtime calls ``delta`` under the rules of ``snapshot``.
+    ``apply`` applies a change after ``restore``, or after the change before. After all changes since a snapshot, the
+    outputs are byte for byte the outputs of the original operator.
 
-    ``on_nothing``: set it to True to be called also for an index all of whose inputs are ``NOTHING``; else the output
-    is ``NOTHING`` there.
+    ``on_nothing``: set to True to be called also for an index whose inputs are all ``NOTHING``. Otherwise the output of
+    the index is ``NOTHING``.
 
-    ``allows_missing``: set it to True where ``combine`` does with inputs of which some are ``NOTHING``: `thalweg run
-    --missing nothing` takes no other operators.
+    ``allows_missing``: set to True if ``combine`` accepts inputs of which some are ``NOTHING``.
+    `thalweg run --missing nothing` accepts no other operators.
 
-    ``watermark_s``: no event before this time, in seconds, follows in any input: the earliest of what the inputs say,
-    None where one does not. It is set before ``combine``, which may set another; what it is then goes with the output.
+    ``watermark_s``: no event before this time, in seconds, follows in any input. The runtime sets it before ``combine``
+    to the earliest watermark of the inputs, or to None if an input has no watermark. ``combine`` may set another. The
+    final value is sent with the output.
 
-    ``late_rows``: how many rows ``combine`` has left out so far, as they came after their time; counted by the records.
+    ``late_rows``: number of rows that ``combine`` has left out so far because the rows were late. The records count
+    late rows.
     """
 
     state_version: ClassVar[int] = 1
@@ -98,28 +101,29 @@ class Operator(ABC, Generic[In, Out]):
 
     @abstractmethod
     def combine(self, inputs: Sequence[In], index: int) -> Out | Nothing:
-        """The output partition ``index`` from the input partitions of that index, or ``NOTHING``.
+        """Return output partition ``index`` from the input partitions of the index, or ``NOTHING``.
 
-        ``inputs`` stand in the order of the node's inputs. Arrays are read-only: work on a copy. Some are ``NOTHING``
-        where a producer gives that (then ``In`` includes ``Nothing``). Raises OperatorError when they cannot be
-        combined.
+        ``inputs`` are in the order of the node's inputs. Arrays are read-only, so work on a copy. If a producer gives
+        ``NOTHING``, the input is ``NOTHING``, and ``In`` includes ``Nothing``. Raise OperatorError if the inputs cannot
+        be combined.
         """
 
     def snapshot(self) -> bytes:
-        """The state as of now; empty for a stateless operator, and best for one that has seen nothing yet.
+        """Return the operator's present state as bytes. A stateless operator returns empty bytes.
 
-        Called between two calls of ``combine``, never during one, perhaps several times, and the operator may go on
-        afterwards (it stayed): taking a snapshot changes nothing. Equal states should give equal bytes.
-        The state travels to other hosts: data only, never a pickle.
+        The runtime calls ``snapshot`` between two calls of ``combine``, possibly several times. The operator may
+        continue afterwards on the same host, so ``snapshot`` must not change later outputs. Preferably the state is
+        empty before the first partition. Equal states should give equal bytes. The state is sent to other hosts, so it
+        must be data only, never a pickle.
         """
         return b""
 
     def restore(self, state: bytes) -> None:
-        """Take over a state that ``snapshot`` returned, perhaps an empty one.
+        """Set the operator's state to a result of ``snapshot``, possibly an empty one.
 
-        Called once, before any ``combine``, on an operator newly constructed with the same params. From then on
-        its outputs are, byte for byte, those of the operator that the snapshot was taken of. Raises OperatorError
-        when the state is not one of this operator's; the operator is thrown away then.
+        The runtime calls ``restore`` once, before the first ``combine``, on a new operator with the same params. From
+        then on the outputs are, byte for byte, the outputs of the operator of the snapshot. Raise OperatorError if the
+        bytes are no state of this operator. The operator is then discarded.
         """
         if state:
             raise OperatorError(
@@ -128,31 +132,33 @@ class Operator(ABC, Generic[In, Out]):
             )
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        """Hint for planners: the output's expected size, given the inputs' in bytes. Default: the largest."""
+        """Return a hint for planners: the expected bytes of an output. Default: the bytes of the largest input."""
         return max(input_sizes, default=0.0)
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
-        """Hint for planners: the expected seconds of one ``combine``, given the inputs' bytes. Default: 0."""
+        """Return a hint for planners: the expected seconds of one ``combine`` for inputs of these bytes. Default: 0."""
         return 0.0
 
 
-Operator.snapshot.keeps_nothing = True  # type: ignore[attr-defined]  # who overrides it has state
+Operator.snapshot.keeps_nothing = True  # type: ignore[attr-defined]  # an override has state
 
 
 class Source(ABC, Generic[Out]):
-    """A leaf: produces the partitions 0, 1, 2, … of one site.
+    """Leaf of a dataflow: produces the partitions 0, 1, 2, … of one site.
 
-    ``length`` is the number of partitions where it is known in advance, else None. ``watermark_s``: what ``produce``
-    sets it to goes with what it returns: no event before this time, in seconds, follows; ``math.inf`` with the last.
+    ``length``: number of partitions if known in advance, else None.
 
-    ``replayable``: asking for the same index again, also of another object with the same params, gives the same value.
-    Set it to False where that is not so, as for what is measured or pushed: no reference is computed of such a source.
+    ``watermark_s``: no event before this time, in seconds, follows. ``produce`` sets the value that is sent with the
+    returned partition. The value of the last partition is ``math.inf``.
 
-    ``waits``: set it to True where ``produce`` waits for what comes from elsewhere; ``abandon`` is called when nobody
-    wants it any more, perhaps during a call, from another thread.
+    ``replayable``: the same index always gives the same value, also from a new object with the same params. Set to
+    False for a source of measured or pushed values. No reference is computed of such a source.
 
-    ``local``: its constructor may need what only its host has, as a device or a folder. Set it to False where that is
-    not so, and ``Client.check`` constructs it anywhere.
+    ``waits``: set to True if ``produce`` waits for data from elsewhere. When the run is over, ``abandon`` is called,
+    possibly from another thread and during a call of ``produce``.
+
+    ``local``: the constructor may need a device or a folder of its host. Set to False if the constructor needs neither,
+    and ``Client.check`` constructs the source anywhere.
     """
 
     length: int | None = None
@@ -163,21 +169,25 @@ class Source(ABC, Generic[Out]):
 
     @abstractmethod
     def produce(self, index: int) -> Out | Nothing | None:
-        """Partition ``index``, ``NOTHING`` when it has no value, or None when the stream has ended before it.
+        """Return partition ``index``, or ``NOTHING`` for an index without a value, or None after the end of the stream.
 
-        Asked for once for each index in a run, in order. Raises OperatorError when it cannot be had.
+        Indices are requested once, in order. A recovery repeats indices, and a run over several trees uses any order.
+        Raise OperatorError if the partition cannot be produced.
         """
 
-    def abandon(self) -> None:  # most have nothing to end
-        """The run is over, of a source that ``waits``: a call that is under way shall return, or raise."""
+    def abandon(self) -> None:  # most sources have nothing to end
+        """End the wait of a source that ``waits``, because the run is over.
+
+        A call of ``produce`` under way must return or raise.
+        """
 
     def partition_bytes(self, index: int) -> int | None:
-        """Bytes of partition ``index``, without producing it, for simulations of sizes only; None past the end.
+        """Return the bytes of partition ``index`` without producing it. None: past the end.
 
-        Raises OperatorError in a source that cannot tell.
+        Simulations of sizes only use it. Raise OperatorError if the source does not know the sizes in advance.
         """
         raise OperatorError(f"source {type(self).__name__} does not tell the sizes of its partitions in advance")
 
     def size_bytes(self) -> float:
-        """Hint for planners: the expected size of a partition in bytes. Default: 0 (transfers cost nothing)."""
+        """Return a hint for planners: the expected bytes of a partition. Default: 0 (transfers cost nothing)."""
         return 0.0

@@ -1,4 +1,4 @@
-"""A source that a run has gone on without for a while, or still does."""
+"""Source that is absent from a run for a number of partitions, or from a partition on."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from thalweg.operators.interface import Source
 
 
 class Intermittent(Source[Any]):
-    """The source ``code`` ({use, params}), but ``NOTHING`` for the partitions of ``gaps``: each [first, until).
+    """Source ``code`` ({use, params}) that gives ``NOTHING`` for the partitions of ``gaps``, each [first, until).
 
-    ``until`` of the last may be None: the source is absent, its own code need not be there, and it never ends. Raises
-    OperatorError for gaps that are none, or not in order, and as ``code`` does.
+    ``until`` of the last gap may be None. Then the source is absent and never ends, and its code need not be on the
+    host. Raise OperatorError for gaps that are malformed or out of order. Errors of ``code`` are raised too.
     """
 
     def __init__(self, code: dict[str, Any], gaps: list[list[int | None]]) -> None:
         try:
             own = msgspec.convert(code, Code)
-            found = msgspec.convert(gaps, list[tuple[int, int | None]])
+            pairs = msgspec.convert(gaps, list[tuple[int, int | None]])
         except msgspec.ValidationError as error:
             raise OperatorError(f"intermittent: {error}; give code as {{use, params}}, gaps as pairs") from None
-        self.gaps = [(first, math.inf if until is None else until) for first, until in found]
+        self.gaps = [(first, math.inf if until is None else until) for first, until in pairs]
         ends = [0, *(end for gap in self.gaps for end in gap)]
-        if not self.gaps or any(one > other for one, other in itertools.pairwise(ends)):
+        if not self.gaps or any(end > next_end for end, next_end in itertools.pairwise(ends)):
             raise OperatorError(f"intermittent: gaps are {gaps!r}; give [first, until) of each, in order")
         self._own, self._allowed = own, ALLOWED.get()
         self._source: Any = None
@@ -63,7 +63,10 @@ class Intermittent(Source[Any]):
         return 0.0 if self._source is None else float(self._source.size_bytes())
 
     def _present(self) -> Any:
-        """The source itself: of an absent one only where somebody asks for what it gave before."""
+        """Return the source of ``code``, and load the code on the first call.
+
+        An absent source is loaded only for a partition before its last gap.
+        """
         if self._source is None:
             self._source = load_code(self._own, self._allowed)
         return self._source

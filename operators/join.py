@@ -1,4 +1,7 @@
-"""A windowed join of records, by event time or by count; what is not complete is remembered (see ``windows``)."""
+"""Windowed join of records, by event time or by count.
+
+The operator keeps the rows of incomplete windows as its state (see ``windows``).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,18 @@ from thalweg.operators.tables import OWN, RENAME, Table
 from thalweg.operators.windows import PANE, START, Windowed
 
 pa = arrow()
-import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+import pyarrow.compute as pc  # noqa: E402  # after ``arrow``, whose error says what to install
 
-ROW = f"{OWN}row"  # with the input's number: the position of a row among those of one input that are joined
+ROW = f"{OWN}row"  # begins a column's name, before the input's number: position of a row in the input
 
 
 class Join(Windowed):
-    """Rows of two or more inputs that have the same keys ``on``, in the same window; when the window is complete.
+    """Join of the rows of two or more inputs with equal keys ``on`` in the same window, once the window is complete.
 
-    ``window_s`` of the event times in column ``time``, or the n-th ``window_rows`` rows of one input with those of the
-    others. ``how``: ``inner``; or for two inputs ``left semi`` or ``left anti``, the rows of the first that have, or
-    have not, a match. Columns that inputs before have too get the input's number: ``time_2``.
+    ``window_s``: length of a window in event time, which is in column ``time``. ``window_rows``: length of a window in
+    rows: the n-th ``window_rows`` rows of each input form one window. ``how``: ``inner``, or for two inputs
+    ``left semi`` or ``left anti``. The output is then the rows of the first input that have, or have not, a match. A
+    column name that an earlier input has too gets the input's number: ``time_2``.
     """
 
     name = "join"
@@ -46,10 +50,10 @@ class Join(Windowed):
         if how not in ("inner", "left semi", "left anti"):
             raise self.refuse(f"how={shown(how)}; use inner, left semi or left anti")
         self.keys, self.how = self.on, how
-        self._names: dict[int, list[str]] = {}  # by position of the input: the columns' names
+        self._names: dict[int, list[str]] = {}  # by position of the input: names of its columns
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        """As if every row had one match in each of the other inputs: a row of all columns."""
+        """Return the expected size of an output. For ``inner``, every row counts as matched once in each input."""
         return float(sum(input_sizes) if self.how == "inner" else input_sizes[0])
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
@@ -72,66 +76,72 @@ class Join(Windowed):
         return {field.name: keys.get(field.name) or self.carried_kind(field, where) for field in schema}
 
     def _check_names(self, schema: Any, position: int) -> None:
-        """Check an input's names, and those of the output as soon as all inputs are known that it is made of."""
+        """Check the column names of an input.
+
+        As soon as the columns of the output's inputs are known, check the output's names too.
+        """
         for name in (*self.on, *schema.names):
             self.check_single(schema, name)
             if name.startswith(OWN):
-                what = f"column {name!r} of input {position}"
-                raise self.refuse(f"{what}: names that begin with {OWN!r} are the operator's; {RENAME}")
+                problem = f"column {name!r} of input {position}"
+                raise self.refuse(f"{problem}: names that begin with {OWN!r} are the operator's; {RENAME}")
         self._names[position] = schema.names
         known = {number: part.column_names[1:] for number, part in self.parts.items()} | self._names
         inputs = itertools.takewhile(known.__contains__, range(len(known) if self.how == "inner" else 1))
-        made = [(START, "the window's beginning")]
+        columns = [(START, "the window's beginning")]
         for number, renamed in enumerate(self._renamed([known[number] for number in inputs])):
-            made += [(new, f"column {old!r} of input {number}") for old, new in renamed.items()]
-        self.check_outputs(made)
+            columns += [(new, f"column {old!r} of input {number}") for old, new in renamed.items()]
+        self.check_outputs(columns)
 
     def _renamed(self, inputs: Sequence[Sequence[str]]) -> list[dict[str, str]]:
-        """Return what the columns of the inputs are called in the output. Keys are those of the first input."""
+        """Return, for each input, the names of its columns in the output. Keys are taken from the first input."""
         renamed: list[dict[str, str]] = []
-        taken: set[str] = set()
+        used: set[str] = set()
         for number, columns in enumerate(inputs, 1):
             names = [name for name in columns if number == 1 or name not in self.on]
-            renamed.append({name: f"{name}_{number}" if name in taken else name for name in names})
-            taken.update(renamed[-1].values())
+            renamed.append({name: f"{name}_{number}" if name in used else name for name in names})
+            used.update(renamed[-1].values())
         return renamed
 
     def _keep(self, rows: Table, position: int) -> None:
-        kept = self.parts.get(position)
-        if kept is not None and kept.schema != rows.schema:
-            names = [each.name for each in rows.schema if each not in list(kept.schema)] or kept.column_names
+        before = self.parts.get(position)
+        if before is not None and before.schema != rows.schema:
+            names = [field.name for field in rows.schema if field not in list(before.schema)] or before.column_names
             raise self.refuse(f"column {names[0]!r} of input {position} is not what it was before")
-        self.parts[position] = rows if kept is None else pa.concat_tables([kept, rows])
+        self.parts[position] = rows if before is None else pa.concat_tables([before, rows])
 
     def _done(self, passed: int, inputs: int) -> Table | None:
         due: list[Table | None] = []
         for position in range(inputs):
-            kept = self.parts.get(position)
+            pending = self.parts.get(position)
             due.append(None)
-            if kept is not None:
-                done = pc.less(kept.column(PANE), passed)
-                due[-1] = kept.filter(done)
-                self.parts[position] = kept.filter(pc.invert(done)).combine_chunks()
+            if pending is not None:
+                complete = pc.less(pending.column(PANE), passed)
+                due[-1] = pending.filter(complete)
+                self.parts[position] = pending.filter(pc.invert(complete)).combine_chunks()
         if due[0] is None or (self.how != "left anti" and any(rows is None for rows in due)):
             return None
         keys = [PANE, *self.on]
         joined = _numbered(due[0], keys, 0)
-        for position, other in enumerate(due[1:], 1):
-            if other is not None:
-                numbered = _numbered(other, keys, position) if self.how == "inner" else other.select(keys)
+        for position, table in enumerate(due[1:], 1):
+            if table is not None:
+                numbered = _numbered(table, keys, position) if self.how == "inner" else table.select(keys)
                 joined = joined.join(numbered, keys, join_type=self.how, use_threads=False)
         orders = [name for name in joined.column_names if name not in keys]
-        # R3 of ``windows``: by window, then in the order of the rows
+        # sorted by window, then in the order of the rows (R3 of ``windows``)
         joined = joined.sort_by([(name, "ascending") for name in (PANE, *orders)])
-        made: dict[str, Any] = {START: self.starts(joined.column(PANE))}
+        columns: dict[str, Any] = {START: self.starts(joined.column(PANE))}
         inner = [rows for rows in due if rows is not None][: len(orders)]
         renamed = self._renamed([rows.column_names[1:] for rows in inner])
         for rows, order, names in zip(inner, orders, renamed, strict=True):
             chosen = joined.column(order)
-            made |= {new: rows.column(name).take(chosen) for name, new in names.items()}
-        return pa.table(made)
+            columns |= {new: rows.column(name).take(chosen) for name, new in names.items()}
+        return pa.table(columns)
 
 
 def _numbered(rows: Table, keys: list[str], position: int) -> Table:
-    """Return the keys of an input's rows, each with its position among them: columns of any type can follow it."""
+    """Return the keys of an input's rows with the position of each row.
+
+    Columns of any type are taken by these positions after the join.
+    """
     return rows.select(keys).append_column(f"{ROW}_{position}", pa.array(np.arange(rows.num_rows)))

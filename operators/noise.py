@@ -1,9 +1,8 @@
-"""Smooth random fields that are the same on every machine.
+"""Smooth random fields that are the same on every machine, because hosts of different make must draw the same scenes.
 
-Only integer arithmetic and single IEEE operations (add, subtract, multiply, compare) touch the values, never a
-reduction, a transcendental function or BLAS, whose last bit depends on the processor: hosts of different
-make must draw the same scenes. numpy.random is left out because it adds 7 MB to a process
-that otherwise needs 15 MB of numpy, and because a counter-based hash needs no order of calls.
+Only integer arithmetic and single IEEE operations (add, subtract, multiply, compare) touch the values. Reductions,
+transcendental functions and BLAS are avoided, because their last bit depends on the processor. numpy.random would add 7
+MB to a process that otherwise needs 15 MB of numpy. A counter-based hash also needs no order of calls.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 def hash_key(*parts: int) -> int:
-    """One 64-bit key from any integers, by SplitMix64's finaliser folded over them."""
+    """Return one 64-bit key from any integers, by SplitMix64's finaliser folded over the integers."""
     key = 0
     for part in parts:
         key = (key + _GAMMA + (part & _MASK)) & _MASK
@@ -31,12 +30,12 @@ def hash_key(*parts: int) -> int:
 
 
 def uniform(*parts: int) -> float:
-    """A number in (0, 1) that belongs to these integers (53 bits, never 0 or 1)."""
+    """Return a number in (0, 1) that belongs to these integers (53 bits, never 0 or 1)."""
     return ((hash_key(*parts) >> 12) + 0.5) / (1 << 52)
 
 
 def lattice(key: int, rows: int, columns: int) -> F32:
-    """(rows, columns) independent values in [0, 1), 24 bits each."""
+    """Return (rows, columns) independent values in [0, 1), 24 bits each."""
     state = np.arange(1, rows * columns + 1, dtype=np.uint64)
     state *= np.uint64(_GAMMA)
     state += np.uint64(key)
@@ -51,7 +50,7 @@ def lattice(key: int, rows: int, columns: int) -> F32:
 
 
 def nearest(length: int, target: int) -> NDArray[np.intp]:
-    """For each of ``target`` pixels the one of ``length`` pixels that its centre falls into."""
+    """Return, for each of ``target`` pixels, the index of the pixel of ``length`` that contains its centre."""
     index = np.arange(1, 2 * target, 2, dtype=np.intp)
     index *= length
     index //= 2 * target
@@ -59,7 +58,7 @@ def nearest(length: int, target: int) -> NDArray[np.intp]:
 
 
 def _weights(points: int, target: int, fade: bool) -> tuple[NDArray[np.intp], F32]:
-    """Left neighbour and weight of the right one, for ``target`` positions spread over ``points``."""
+    """Return the left neighbour and the right neighbour's weight of ``target`` positions spread over ``points``."""
     position = np.arange(target, dtype=np.float32) * np.float32((points - 1) / max(target - 1, 1))
     left = np.minimum(position.astype(np.intp), max(points - 2, 0))
     weight = position - left.astype(np.float32)
@@ -72,9 +71,9 @@ WHOLE = slice(None)
 
 
 def upsample(field: F32, rows: int, columns: int, *, fade: bool = False, part: slice = WHOLE) -> F32:
-    """The field stretched to (rows, columns), linearly; with ``fade`` without creases at its points.
+    """Return the field stretched to (rows, columns), linearly. With ``fade``, it has no creases at its points.
 
-    ``part``: the rows of it that are wanted.
+    ``part``: the rows of the result that are wanted.
     """
     top, weight = _weights(field.shape[0], rows, fade)
     top, weight = top[part], weight[part]
@@ -91,9 +90,10 @@ def upsample(field: F32, rows: int, columns: int, *, fade: bool = False, part: s
 
 
 def fractal(key: int, rows: int, columns: int, *, cells: int, octaves: int, gain: float = 0.5) -> F32:
-    """Value noise in (0, 1): ``octaves`` fields, each twice as fine and ``gain`` times as strong as the last.
+    """Return value noise in (0, 1): a sum of ``octaves`` fields.
 
-    ``cells``: cells along the shorter side in the first octave.
+    Each field is twice as fine and ``gain`` times as strong as the last. ``cells``: cells along the shorter side in the
+    first octave.
     """
     total = np.zeros((rows, columns), np.float32)
     strength = 1.0

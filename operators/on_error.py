@@ -1,11 +1,11 @@
-"""An operator that goes on when it cannot compute something, and the rows and partitions that it leaves out.
+"""Wrapper of an operator that continues after an error and leaves out rows or partitions.
 
-Of an operator over records it is rows, of any other the partition. Rules:
+An operator over records leaves out rows. Any other operator leaves out the partition. Rules:
 
-- R1: What is left out depends on the inputs alone: an operator that moved, or was restored, leaves out the same.
-- R2: What concerns the machine (memory, time) and what concerns a whole column is an error as ever.
-- R3: Dead letters are the output of an operator of its own. It has the same code and inputs, computes the same, and
-  gives what that leaves out. So they are delivered exactly once, as all outputs are.
+- R1: The omissions depend on the inputs alone. An operator that moved, or was restored, leaves out the same.
+- R2: A lack of memory or time, and an error that concerns a whole column, still fail the run.
+- R3: Dead letters are the output of a separate operator with the same code and inputs. It computes the same and
+  delivers what the first operator leaves out. So dead letters are delivered exactly once, like every output.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ DELEGATED = ("snapshot", "restore", "delta", "apply", "state_version")
 
 
 class Tolerant(Operator[Any, Any]):
-    """The operator ``use`` with ``params``, which leaves out what it cannot compute.
+    """Operator ``use`` with ``params`` that leaves out the rows or partitions that it cannot compute.
 
-    ``left_out`` says what was, of the partition that was computed last. With ``letters_of``, the name of an operator
-    with this code, its dead letters are the output: a table with a row for each row or partition that was left out.
+    ``left_out``: the omission from the last computed partition, with the reason. ``letters_of``: name of an operator
+    with the same code, whose dead letters are then the output. The output is a table with a row for each omitted row or
+    partition.
     """
 
     left_out: LeftOut | None = None
@@ -59,8 +60,11 @@ class Tolerant(Operator[Any, Any]):
         return value
 
     @property
-    def late_rows(self) -> int:  # type: ignore[override]  # nobody sets it
-        """The late rows are those of the operator, whose dead letters do not have them once more."""
+    def late_rows(self) -> int:  # type: ignore[override]  # it is read only
+        """Number of late rows of the wrapped operator.
+
+        With ``letters_of`` it is 0, because late rows are counted once.
+        """
         return 0 if self.letters_of else int(getattr(self.inner, "late_rows", 0))
 
     def _rows(self, inputs: Sequence[Any], index: int) -> Any:
@@ -89,7 +93,7 @@ class Tolerant(Operator[Any, Any]):
         return NOTHING if self.letters_of else value
 
     def _letters(self, left_out: list[tuple[str, int | None, list[str | None]]], index: int) -> Any:
-        """Return a table of dead letters: the reason, the input, and the rows as JSON."""
+        """Return a table of dead letters: the reason, the node, the index, the input, and the rows as JSON."""
         letters = [(why, position, row) for why, position, rows in left_out for row in rows]
         if not letters:
             return NOTHING
@@ -118,7 +122,7 @@ def _short(why: str) -> str:
 
 
 def _texts(rows: Any) -> list[str | None]:
-    """Return rows as JSON, with what JSON does not have as text."""
+    """Return rows as JSON texts. A value that JSON does not have becomes text."""
     columns = {name: _plain(rows.column(at)) for at, name in enumerate(rows.column_names) if not name.startswith("__")}
     return [
         json.dumps({name: values[row] for name, values in columns.items()}, default=str, ensure_ascii=False)

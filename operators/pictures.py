@@ -1,6 +1,6 @@
 """Partitions as pictures: PNG files, and sheets that show the sites' images beside their composite.
 
-Pillow is imported when a picture is made, so that host processes do not carry it.
+Pillow is imported when a picture is made, so host processes do not load it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VEGETATION = [
 def write_image(value: Image, path: str | os.PathLike[str]) -> None:
     """Write (height, width) uint8 or uint16, or (height, width, 3) uint8, as a PNG, pixel for pixel.
 
-    Raises OperatorError for any other array, or when the file cannot be written.
+    Raise OperatorError for any other array, or if the file cannot be written.
     """
     from PIL import Image as pillow
 
@@ -56,10 +56,10 @@ def write_image(value: Image, path: str | os.PathLike[str]) -> None:
 
 
 def colour(image: Image, white: float | None = None) -> NDArray[np.uint8]:
-    """An RGB picture (height, width, 3) of an image of one or more bands for the eye.
+    """Return an RGB picture (height, width, 3) of an image of one or more bands for the eye.
 
-    One band has the colours of vegetation; of several the first three are red, green and blue (two: the third is the
-    second). ``white``: the value shown as 255; by default the dtype's largest.
+    One band gets the colours of vegetation. Of several bands, the first three are red, green and blue. With two bands,
+    the second is also blue. ``white``: value that is shown as 255, by default the dtype's largest.
     """
     largest = white or float(np.iinfo(image.dtype).max)
     eight = image if image.dtype == np.uint8 and largest == 255 else _to_eight(image, largest)
@@ -72,11 +72,11 @@ def colour(image: Image, white: float | None = None) -> NDArray[np.uint8]:
 
 
 def contact_sheet(rows: Sequence[Sequence[Image]], labels: Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Write a PNG of pictures in rows under column headings ``labels``, each fitted into an equal cell.
+    """Write a PNG of pictures in rows under the column headings ``labels``. Each picture is fitted into an equal cell.
 
-    ``rows``: for instance one row a partition, one column a site and the composite last, which is set apart.
-    16-bit images are shown relative to the largest value of all. Raises OperatorError for an empty sheet, rows longer
-    than ``labels``, or a file that cannot be written.
+    ``rows``: for instance one row for each partition, with a column for each site and the composite last. The last
+    column is set apart. 16-bit images are shown relative to their largest value in the sheet. Raise OperatorError for
+    an empty sheet, rows longer than ``labels``, or a file that cannot be written.
     """
     from PIL import Image as pillow
     from PIL import ImageDraw, ImageFont

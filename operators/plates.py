@@ -1,11 +1,11 @@
-"""Cameras along a road: records of the plates that each has seen, as a streaming application gets them.
+"""Cameras along a road: records of the plates that a camera has read, as a streaming application gets them.
 
-Cars enter the road and pass one camera after the other. A camera gives a partition for every ``span_s`` seconds: a row
-for each plate that it read, with the time it was seen and a small picture. Some rows come out of order and a few very
-late, as cameras have gaps in their links: within ``LATENESS_S`` most of them, which the watermark allows for; the rest
-comes after its time.
+Cars enter the road and pass the cameras in order. A camera gives a partition for every ``span_s`` seconds. A partition
+has a row for every plate that was read, with the time and a small picture. Links of cameras have gaps, so some rows
+come out of order, and a few come very late. Most late rows come within ``LATENESS_S``, which the watermark allows
+for. The remaining rows come after the watermark has passed.
 
-Every value follows from (seed, camera, index) alone, in any order, process and machine.
+Every value depends on (seed, camera, index) alone, in any order, process and machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEAN_MPS, DEVIATION_MPS, SLOWEST_MPS = 28.0, 4.0, 15.0
 LATENESS_S = 10.0
 DISORDER, LATE = 0.07, 0.03  # shares of the rows that come up to LATENESS_S later, and up to LATEST_S
 LATEST_S = 60.0
-SLOT_S = 5.0  # the cars that enter in as many seconds are drawn together
+SLOT_S = 5.0  # cars that enter within these seconds are drawn together
 SCHEMA = pa.schema(
     [
         ("time", pa.timestamp("ms")),
@@ -43,9 +43,9 @@ SCHEMA = pa.schema(
 
 
 class PlateSource(Source[Table]):
-    """The plates that camera ``camera`` (0, 1, …) sees, ``length`` partitions of ``span_s`` seconds each.
+    """Source of the plates that camera ``camera`` (0, 1, …) reads: ``length`` partitions of ``span_s`` seconds each.
 
-    Cameras with one ``seed`` see the same cars. ``picture_bytes``: of each row's picture.
+    Cameras with one ``seed`` see the same cars. ``picture_bytes``: size of the picture in every row.
     """
 
     def __init__(self, camera: int, seed: int, length: int, span_s: float = 5.0, picture_bytes: int = 2000) -> None:
@@ -58,7 +58,7 @@ class PlateSource(Source[Table]):
         self.length: int = length
 
     def produce(self, index: int) -> Table | None:
-        """What has come from the camera in the ``index``-th span; None from ``length`` on."""
+        """Return the rows that come from the camera in span ``index``. None: ``index`` is at least ``length``."""
         if index >= self.length:
             return None
         begin_s, end_s = index * self.span_s, (index + 1) * self.span_s
@@ -74,7 +74,7 @@ class PlateSource(Source[Table]):
         return 1000.0 + CARS_PER_S * self.span_s * (self.picture_bytes + 50)
 
     def _near(self, begin_s: float, end_s: float) -> Iterator[tuple[float, int, str, float]]:
-        """Rows among which are all that come in that time."""
+        """Yield rows that include every row from ``begin_s`` to ``end_s``."""
         first_s = begin_s - LATEST_S - self.camera * GAP_M / SLOWEST_MPS
         for slot in range(max(0, math.floor(first_s / SLOT_S)), math.ceil(end_s / SLOT_S)):
             yield from _seen(self.seed, self.camera, slot)
@@ -88,20 +88,23 @@ def plate_of(number: int) -> str:
 
 
 def wanted(seed: int, count: int) -> list[str]:
-    """The plates that are looked for."""
+    """Return ``count`` plates for the search of the workload."""
     return sorted(map(plate_of, Random(f"wanted {seed}").sample(range(PLATES), count)))
 
 
 @lru_cache(maxsize=1024)
 def _seen(seed: int, camera: int, slot: int) -> list[tuple[float, int, str, float]]:
-    """Of the cars of one slot, when a camera's row comes (s), the time in it (ms), plate and speed there (m/s)."""
+    """Return the rows of one camera for the cars of one slot.
+
+    A row has its time of arrival (s), the time in the row (ms), the plate, and the car's speed at the camera (m/s).
+    """
     cars, dice = Random(f"cars {seed} {slot}"), Random(f"camera {seed} {camera} {slot}")
-    found = []
+    rows = []
     for _ in range(math.floor(CARS_PER_S * SLOT_S + cars.random())):
         enters_s = SLOT_S * (slot + cars.random())
         plate, mean_mps = plate_of(cars.randrange(PLATES)), max(SLOWEST_MPS, cars.gauss(MEAN_MPS, DEVIATION_MPS))
         at_s = enters_s + camera * GAP_M / mean_mps
         chance, share = dice.random(), dice.random()
         late_s = share * (LATEST_S if chance < LATE else LATENESS_S if chance < LATE + DISORDER else 0.0)
-        found.append((at_s + late_s, round(at_s * 1e3), plate, round(mean_mps + dice.uniform(-1.0, 1.0), 1)))
-    return found
+        rows.append((at_s + late_s, round(at_s * 1e3), plate, round(mean_mps + dice.uniform(-1.0, 1.0), 1)))
+    return rows

@@ -1,4 +1,4 @@
-"""The source of what an application pushes at its own client (``Client.push``)."""
+"""Source of an application's values, pushed at the application's own client (``Client.push``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thalweg.operators.interface import Source
 
 
 class Pushed(Source[Any]):
-    """What is pushed to ``feed``, as it comes: each value once. ``produce`` waits for it."""
+    """Source of the values pushed to ``feed``, each value once. ``produce`` waits for the next value."""
 
     replayable = False
     waits = True
@@ -24,6 +24,6 @@ class Pushed(Source[Any]):
         return value
 
     def abandon(self) -> None:
-        """The run is over."""
+        """End the wait, because the run is over. The feed then refuses values, unless a later source reads it."""
         if self.channel.taker is self:
             self.channel.abandon("the run that took from it is over")

@@ -1,9 +1,9 @@
 """Operators over records, on pyarrow's compute functions: select, project, map, union, group-by, top-k.
 
-Inputs are record batches and tables, or ``NOTHING``; an output is a table, or ``NOTHING`` where it would have no rows.
-Windows are in ``operators.windows``.
+Inputs are record batches and tables, or ``NOTHING``. An output is a table, or ``NOTHING`` in place of a table without
+rows. Windows are in ``operators.windows``.
 
-R1: What comes out depends on the rows that came in, by their order, and on nothing else: one thread, and sorted.
+R1: An output depends only on the input rows and their order. One thread computes it, and groups are sorted.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from thalweg.operators.tables import (
 pa = arrow()
 
 
-TEXT = f"{OWN}text "  # begins the name of a column that orders rows as a nested column does
+TEXT = f"{OWN}text "  # begins the name of a column with the text of a nested column, which orders rows
 
 
 class Select(Records):
-    """The rows for which ``where`` is true: ``Code("select", {"where": [">", "speed", 50]})``. All inputs' rows.
+    """Operator that keeps the rows for which ``where`` is true: ``Code("select", {"where": [">", "speed", 50]})``.
 
-    ``share``: of the rows, that planners reckon with before any has come.
+    ``share``: share of the rows that planners expect to pass.
     """
 
     name = "select"
@@ -57,7 +57,7 @@ class Select(Records):
         return self.share * sum(input_sizes)
 
     def lay_out(self, schema: Any, position: int) -> Layout:
-        """Lay out every column by its position, as two columns that ``where`` does not use may have the same name."""
+        """Return a layout of columns by position, because columns outside ``where`` may share a name."""
         return Layout(schema, {at: self.carried_kind(field, dictionaries=True) for at, field in enumerate(schema)})
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
@@ -81,7 +81,7 @@ class Select(Records):
 
 
 class Project(Records):
-    """These columns, by their names, or computed: ``{"plate": "plate", "kmh": ["*", "mps", 3.6]}``."""
+    """Operator that outputs columns by name, or computed: ``{"plate": "plate", "kmh": ["*", "mps", 3.6]}``."""
 
     name = "project"
 
@@ -100,55 +100,54 @@ class Project(Records):
         return self.given(self.computed(self._made, rows, index)[1])
 
     def _made(self, rows: Table) -> Table:
-        made = {}
+        columns = {}
         for name, expression in self.columns.items():
             try:
                 value = self.evaluate(expression, rows)
             except FAILURES as error:
                 raise ValueError(f"column {name!r}: {one_line(error)}") from None
-            made[name] = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
-        return pa.table(made)
+            columns[name] = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
+        return pa.table(columns)
 
 
 def as_map(function: Any) -> Any:
-    """Mark a function of a table as one that a dataflow may name as what ``map`` calls; a decorator."""
+    """Mark a function of a table, so that ``map`` may call it in a dataflow. Use it as a decorator."""
     function.maps_records = True
     return function
 
 
 class Map(Records):
-    """What a named function makes of all inputs' rows: ``Code("map", {"function": "my.module:clean"})``.
+    """Operator that calls a named function with the inputs' rows: ``Code("map", {"function": "my.module:clean"})``.
 
-    The function takes a table, and ``params`` by their names, and returns records or ``NOTHING``. It is one of an
-    allowed package, marked with ``as_map``, and keeps nothing from one call to the next. More rows may come out than
-    went in.
+    The function takes a table, and ``params`` by name. The function returns records, possibly with more rows, or
+    ``NOTHING``. It belongs to an allowed package, is marked with ``as_map``, and keeps nothing between calls.
     """
 
     name = "map"
 
     def __init__(self, function: str, params: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        found = find_code(function)
-        if isinstance(found, type) or not getattr(found, "maps_records", False):
+        code = find_code(function)
+        if isinstance(code, type) or not getattr(code, "maps_records", False):
             raise self.refuse(f"{function!r} is no function of a table; define one there, under @as_map")
-        self.function, self.params = found, dict(params or {})
+        self.function, self.params = code, dict(params or {})
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         rows = self.rows(inputs, index)
         if rows is None:
             return NOTHING
         try:
-            made = self.function(rows, **self.params)
-            return NOTHING if made is NOTHING else self.given(self.table(made, index))
+            result = self.function(rows, **self.params)
+            return NOTHING if result is NOTHING else self.given(self.table(result, index))
         except Exception as error:
             if not self.skips_rows or isinstance(error, MemoryError):
                 raise
-            self.leave_out(rows, failure(error), index)  # only the function knows of which row it is
+            self.leave_out(rows, failure(error), index)  # only the function knows the row of the error
             return NOTHING
 
 
 class Union(Records):
-    """All rows of all inputs, in the order of the inputs; they have the same columns."""
+    """Operator that outputs the rows of the inputs, in the order of the inputs. The inputs must have equal columns."""
 
     name = "union"
 
@@ -160,9 +159,9 @@ class Union(Records):
 
 
 class GroupBy(Records):
-    """Aggregates of the rows of one partition, all inputs', by the columns ``by``; sorted by these.
+    """Operator that aggregates the inputs' rows of one partition by the columns ``by``. Groups are sorted by ``by``.
 
-    ``overflow``: what a sum or product gives that its type does not hold (``Aggregates``).
+    ``overflow``: result of a sum or product beyond its type (see ``Aggregates``).
     """
 
     name = "group-by"
@@ -181,25 +180,26 @@ class GroupBy(Records):
         if rows is None or not rows.num_rows:
             return NOTHING
         with self.arrow_errors(index):
-            taken = self.layout(rows).of(rows)
+            laid_out = self.layout(rows).of(rows)
             while True:
                 try:
-                    return self.given(self.aggregates.final(self.aggregates.of(taken, self.by), self.by))
+                    return self.given(self.aggregates.final(self.aggregates.of(laid_out, self.by), self.by))
                 except Overflow as error:
                     if not self.skips_rows:
                         raise
-                    bad = members(taken, error.groups, self.by)
+                    bad = members(laid_out, error.groups, self.by)
                     self.leave_out(rows.filter(pa.array(bad)), error.why, index)
-                    rows, taken = rows.filter(pa.array(~bad)), taken.filter(pa.array(~bad))
+                    rows, laid_out = rows.filter(pa.array(~bad)), laid_out.filter(pa.array(~bad))
                 if not rows.num_rows:
                     return NOTHING
 
 
 class TopK(Records):
-    """The ``k`` rows with the largest values of ``by`` (``smallest``: the least), of one partition, all inputs'.
+    """Operator that outputs the ``k`` rows with the largest values of ``by`` among the inputs' rows of one partition.
 
-    Of equal ones those that are less in the other columns. With ``running`` the best of all rows so far, each once.
-    Either way operators of one kind may be put together in any tree.
+    ``smallest``: the rows with the smallest values. Of rows with equal values, rows with smaller values in the
+    remaining columns win. ``running``: the best of all rows so far, without duplicates. Operators with the same
+    parameters may form any tree.
     """
 
     name = "top-k"
@@ -225,7 +225,10 @@ class TopK(Records):
         return self.given(self.best)
 
     def lay_out(self, schema: Any, position: int) -> Layout:
-        """Columns order rows that are equal in the columns ``by``: by their values, and nested ones by their text."""
+        """Return the layout of all columns, because they order rows with equal ``by``.
+
+        A nested column orders rows by its text.
+        """
         for name in (*self.by, *schema.names):
             self.check_single(schema, name)
             if f"{TEXT}{name}" in schema.names:
@@ -238,10 +241,10 @@ class TopK(Records):
         return Layout.named(schema, kinds, [name for name in schema.names if name not in nested])
 
     def _top(self, parts: Sequence[Table]) -> Table:
-        """Return the best rows of all parts; if it is ``running``, each once."""
+        """Return the best rows of the parts, if ``running`` without duplicates."""
         rows = pa.concat_tables(parts)
         names, nested = rows.column_names, _without_order(rows.schema)
-        for name in nested:  # takes long, but the same rows come in any tree
+        for name in nested:  # slow, but every tree then selects the same rows
             texts = [repr(value) for value in rows.column(name).to_pylist()]
             rows = rows.append_column(f"{TEXT}{name}", pa.array(texts, pa.string()))
         compared = [f"{TEXT}{name}" if name in nested else name for name in names]
@@ -252,8 +255,8 @@ class TopK(Records):
             firsts = rows.group_by(compared, use_threads=False).aggregate([(OWN, "min")])
             rows = rows.take(firsts.column(f"{OWN}_min"))
         order = "ascending" if self.smallest else "descending"
-        others = [(name, "ascending") for name in compared if name not in self.by]
-        best = rows.sort_by([*((name, order) for name in self.by), *others]).slice(0, self.k)
+        rest = [(name, "ascending") for name in compared if name not in self.by]
+        best = rows.sort_by([*((name, order) for name in self.by), *rest]).slice(0, self.k)
         return best.select(names).combine_chunks()
 
     def snapshot(self) -> bytes:

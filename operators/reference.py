@@ -1,4 +1,4 @@
-"""What a single machine would give: the dataflow evaluated in this process, and digests to compare by."""
+"""Reference of a run: the dataflow evaluated in this process without hosts, and digests for comparisons."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ EVERYTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def digest(value: Any) -> str:
-    """``sha256:…`` over dtype, shape and bytes, or kind, schema and bytes; equal only for equal values of one type.
+    """Return ``sha256:…`` over dtype, shape and bytes of an array, or kind, schema and bytes of another value.
 
-    Raises OperatorError for anything that does not travel.
+    Only equal values of one type have equal digests. Raise OperatorError for a value that cannot be sent.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
@@ -33,12 +33,12 @@ def digest(value: Any) -> str:
         head = f"bytes {len(value)}\n"
         body = memoryview(value)
     else:
-        if hasattr(value, "schema"):  # records: buffers may be longer than what is in them
+        if hasattr(value, "schema"):  # records: buffers may be longer than the values
             value = _compact(value)
         parcel = parcel_of(value.combine_chunks() if hasattr(value, "combine_chunks") else value)
         head = f"{parcel.kind} {len(parcel.head)} {len(parcel.body)}\n"
         body = memoryview(parcel.head + parcel.body)
-    import hashlib  # OpenSSL: 4 MB that a host process does without
+    import hashlib  # loads OpenSSL: 4 MB, which host processes do without
 
     state = hashlib.sha256(head.encode())
     state.update(body)
@@ -46,8 +46,8 @@ def digest(value: Any) -> str:
 
 
 def _compact(records: Any) -> Any:
-    """Return records in buffers of their own size. Views and run ends, which cannot be taken, become their values."""
-    from thalweg.operators.columns import carried_as, decoded  # which needs pyarrow, as these records do
+    """Return records in buffers of their own size. Views and run ends, without ``take``, become their values."""
+    from thalweg.operators.columns import carried_as, decoded  # needs pyarrow, as records do
 
     table = records if hasattr(records, "combine_chunks") else arrow().Table.from_batches([records])
     rows, columns = arrow().array(range(table.num_rows), "int64"), []
@@ -60,9 +60,10 @@ def _compact(records: Any) -> Any:
 
 
 def sequence_digest(digests: Iterable[str]) -> str:
-    """The digest of a whole delivery, ``sha256:`` and 64 hex digits, from its partitions' in their order.
+    """Return the digest of a whole delivery from the digests of its partitions in order.
 
-    It is the SHA-256 of the partitions' digests (any text, as in ``detail.digest``) joined by newlines.
+    It is ``sha256:`` and the SHA-256, 64 hex digits, of the partitions' digests (any text, as in ``detail.digest``)
+    joined by newlines.
     """
     whole = hashlib.sha256()
     for i, digest in enumerate(digests):
@@ -78,12 +79,13 @@ def reference_run(
     sink: str = "",
     first: Mapping[str, int] = EVERYTHING,
 ) -> Iterator[Any]:
-    """The values of a sink (of several ``sink``) in order, evaluated in this process one index at a time.
+    """Return an iterator of the values of a sink, evaluated in order in this process, one index at a time.
 
-    ``NOTHING`` where there is none; of a sink with several inputs they are tuples. Ends after ``partitions``, or when
-    the first of the sources ends that the sink is made of. ``allow``: packages whose code may be named by import path.
-    ``first``: the first partition of nodes, sinks among them, that a query brought which began while data flowed.
-    Raises DataflowError, or OperatorError from loading or from a node's code.
+    ``sink``: name of the sink if the dataflow has several. An index without a value gives ``NOTHING``. A sink with
+    several inputs gives tuples. The iterator ends after ``partitions``, or when the first source below the sink ends.
+    ``allow``: packages whose code may be named by import path. ``first``: first partition of nodes, also sinks, of a
+    query that began while data flowed. Raise DataflowError, or OperatorError from loading or from a node's code. Raise
+    UsageError if ``partitions`` is negative, or a source is not replayable.
     """
     dataflow.validate()
     if partitions is not None and partitions < 0:
@@ -104,18 +106,18 @@ def _evaluate(
     allow: Collection[str],
     first: Mapping[str, int],
 ) -> Iterator[Any]:
-    """The values of the last of ``nodes``, a sink."""
-    *others, sink = nodes
+    """Yield the values of the last of ``nodes``, a sink."""
+    *producers, sink = nodes
     for index in count() if partitions is None else range(partitions):
         values: dict[str, Any] = {}
-        for node in others:
+        for node in producers:
             if index < first.get(node.name, 0):
                 continue
-            made = codes[node.name].make(index, tuple([values[producer] for producer in node.inputs]))
-            if made.end:
+            result = codes[node.name].make(index, tuple([values[producer] for producer in node.inputs]))
+            if result.end:
                 return
-            values[node.name] = made.value
+            values[node.name] = result.value
         if index < first.get(sink.name, 0):
             continue
-        given = tuple([opened(values[producer], allow) for producer in sink.inputs])
-        yield given if len(given) > 1 else given[0]
+        inputs = tuple([opened(values[producer], allow) for producer in sink.inputs])
+        yield inputs if len(inputs) > 1 else inputs[0]

@@ -1,11 +1,11 @@
-"""Composites that remember: a running aggregate, and the best of the last partitions.
+"""Operators that keep composites as state: a running aggregate, and the best of the last partitions.
 
-Both first compose the inputs of a partition as ``Composite`` does, then fold what they remember into it. Their
-output has the size of the partition's composite, however large other partitions were, so that trees of them stay
-as small as trees of composites. Besides images, both take plain arrays (1 or more dimensions, integers or floats of
-at most 8 bytes) if all are of one shape and dtype and ``rule`` is maximum or minimum without a key band.
+Both compose the inputs of a partition as ``Composite`` does, and then fold their state into the composite. The output
+has the size of the partition's composite, however large other partitions were. So trees of these operators stay as
+small as trees of composites. Besides images, both accept plain arrays (1 or more dimensions, integers or floats of at
+most 8 bytes). The arrays must have one shape and dtype, and ``rule`` must be maximum or minimum without a key band.
 
-What cannot be combined leaves the state as it was.
+Inputs that cannot be combined leave the state unchanged.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from thalweg.operators.states import Param, is_numeric, pack, unpack
 Array = NDArray[Any]
 Aggregate = Literal["max", "min", "mean", "count"]
 
-MAX_WINDOW = 1024  # partitions remembered; more is a slip of the keyboard, and gigabytes of state
+MAX_WINDOW = 1024  # partitions in a state; more is a typing error, and gigabytes of state
 
 
 class Remembering(Operator):
-    """What the operators of this package that remember composites or images share: composition, states and hints.
+    """Base class of this package's operators that keep composites or images: composition, states and hints.
 
-    ``counts``: what a state counts.
+    ``counts``: names of the numbers in a state.
     """
 
     name: ClassVar[str]
@@ -53,31 +53,31 @@ class Remembering(Operator):
         self.params: dict[str, Param] = {"rule": composite.rule, "key_band": composite.key_band}
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
-        """``seconds_per_pixel`` for every pixel of each pairwise composition, remembered images included."""
+        """Return ``seconds_per_pixel`` for every pixel of each pairwise composition, with the images in the state."""
         passes = self.passes(len(input_sizes)) * max(input_sizes, default=0.0) / self.composite.bytes_per_pixel
         return self.composite.compute_s(input_sizes) + passes * self.composite.seconds_per_pixel
 
     @abstractmethod
     def passes(self, inputs: int) -> float:
-        """How often an output's pixels are gone over besides composing its ``inputs``; for ``compute_s``."""
+        """Return the passes over an output's pixels besides composing ``inputs``, for ``compute_s``."""
 
     def snapshot(self) -> bytes:
-        """What is remembered; empty when that is nothing yet."""
+        """Return the state as bytes, empty without a state."""
         counts, arrays = self._kept()
         return pack(self.name, self.state_version, self.params, counts, arrays) if arrays else b""
 
     def restore(self, state: bytes) -> None:
-        """Take over the state of an operator with the same parameters; OperatorError when it is none."""
+        """Set the state to one of an operator with the same parameters. Raise OperatorError for other bytes."""
         if state:
             self._keep(*unpack(state, self.name, self.state_version, self.params, self.counts))
 
     @abstractmethod
     def _kept(self) -> tuple[dict[str, int], Sequence[Array]]:
-        """What a state holds: its counts and arrays; no arrays when nothing is remembered."""
+        """Return the counts and arrays of the state, without arrays if the state is empty."""
 
     @abstractmethod
     def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
-        """Take over what a state holds."""
+        """Set the state to these counts and arrays. Raise OperatorError if they do not fit."""
 
     def _window(self, window: int) -> int:
         if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
@@ -85,7 +85,7 @@ class Remembering(Operator):
         return window
 
     def _compose(self, inputs: Sequence[Value], index: int) -> Array:
-        """The composite of one partition's inputs, which shares no memory with them."""
+        """Return the composite of one partition's inputs, in memory that no input shares."""
         if not inputs or any(is_image(value) or not isinstance(value, np.ndarray) for value in inputs):
             return self.composite.combine(inputs, index)
         arrays: list[Array] = []
@@ -105,7 +105,7 @@ class Remembering(Operator):
         return self._fold(arrays)
 
     def _fold(self, arrays: Sequence[Array]) -> Array:
-        """The composite of plain arrays of one form, as a new array."""
+        """Return the composite of plain arrays of one form, as a new array."""
         if self.composite.rule not in SELECT or self.composite.key_band is not None:
             raise OperatorError(
                 f"{self.name}: rule {self.composite.rule!r} and key_band are for images, not {describe(arrays[0])}"
@@ -116,7 +116,7 @@ class Remembering(Operator):
         return result
 
     def _check_form(self, dtype: np.dtype[Any], past: Array, present: Array, index: int) -> None:
-        """That ``present`` can be folded into ``past``, which remembers arrays of ``dtype``."""
+        """Raise OperatorError if ``present`` cannot be folded into ``past``, which keeps arrays of ``dtype``."""
         if form(dtype, past.shape) != form(present.dtype, present.shape):
             raise OperatorError(
                 f"{self.name}: partition {index} is {describe(present)}, those before were {describe(past, dtype)};"
@@ -125,22 +125,22 @@ class Remembering(Operator):
 
 
 class Running(Remembering):
-    """Aggregates the composites of all partitions so far, element by element.
+    """Operator that aggregates the composites of all partitions so far, element by element.
 
-    ``aggregate``: ``"max"``, ``"min"``; ``"mean"``, rounded half up for integers; or ``"count"``, the number
-    of partitions that had data there (not 0), at most what the dtype holds. The output has the input's dtype.
-    The other parameters are Composite's, and say how the inputs of one partition become one.
+    ``aggregate``: ``"max"``, ``"min"``, ``"mean"`` (rounded half up for integers), or ``"count"``: the number of
+    partitions with data there (not 0), at most what the dtype holds. The output has the input's dtype. The other
+    parameters are Composite's, for the inputs of one partition.
 
-    The state has the size of the largest composite so far, to which smaller ones are expanded, and for mean and
-    count the smallest dtype that holds the sums: it grows with the logarithm of the number of partitions.
+    The state has the size of the largest composite so far, to which smaller ones are expanded. For mean and count it
+    has the smallest dtype that holds the sums, so it grows with the logarithm of the number of partitions.
 
-    ``fit="nested"``, with ``aggregate`` and ``rule`` both max or both min and no ``key_band``, makes it reorderable,
-    with states that merge: the output is the greatest (or least) of all that any input had so far, and as high and wide
-    as anything so far, expanded as ``Composite`` does with this fit. Only images and arrays of integers are taken then:
-    of floats, -0.0 is no less than 0.0, and which of them comes out would depend on the order.
+    ``fit="nested"``, with ``aggregate`` and ``rule`` both max or both min and no ``key_band``, makes the operator
+    reorderable, with states that merge. The output is the greatest (or least) of all inputs so far. It is as high and
+    wide as anything so far, expanded as ``Composite`` does with this fit. Only images and arrays of integers are then
+    accepted. For floats, -0.0 is no less than 0.0, so the output would depend on the order.
 
-    Raises OperatorError for parameters that cannot be used, and from ``combine`` for inputs that cannot be composed or
-    are not like those before; for a mean, also for plain integers of 8 bytes, whose sums no dtype holds.
+    Raise OperatorError for unusable parameters. ``combine`` raises OperatorError for inputs that cannot be composed or
+    differ from earlier inputs. For a mean it also refuses plain integers of 8 bytes, whose sums no dtype holds.
     """
 
     name, counts = "running", ("partitions",)
@@ -171,7 +171,10 @@ class Running(Remembering):
         self._dtype: np.dtype[Any] = np.dtype(np.uint8)  # of the composites, once there is a past
 
     def combine(self, inputs: Sequence[Value], index: int) -> Array:
-        """The aggregate up to this partition, in the size of this partition's composite (``nested``: its own size)."""
+        """Return the aggregate up to this partition, in the size of the partition's composite.
+
+        With ``fit="nested"``, the aggregate has its own size.
+        """
         present = self._compose(inputs, index)
         if self.nested and present.dtype.kind == "f":
             raise OperatorError(f"running: partition {index} is {describe(present)}; fit='nested' is for integers")
@@ -187,7 +190,7 @@ class Running(Remembering):
         return self._output(expand(past, present.shape[:2]) if is_image(present) else past)
 
     def _folded(self, past: Array, added: Array, kind: np.dtype[Any], *, images: bool) -> Array:
-        """The aggregate of both, as ``kind``; of images in their common size."""
+        """Return the aggregate of both arrays as ``kind``. Images get their common size."""
         if images:
             fit = self.composite.fit
             size = common_size(past.shape, added.shape, fit)
@@ -196,8 +199,10 @@ class Running(Remembering):
         return folded
 
     def merge(self, states: Sequence[bytes]) -> bytes:
-        """The state of one that has seen all that those of these states had (``fit="nested"``, the same parameters).
-        Raises OperatorError for any other."""
+        """Return the state of one operator that has seen everything that the operators of these states had seen.
+
+        Raise OperatorError without ``fit="nested"``, or for states of other parameters.
+        """
         if not self.nested:
             raise OperatorError("running: states merge with fit='nested' only")
         merged = self._empty()
@@ -212,11 +217,11 @@ class Running(Remembering):
         return merged.snapshot()
 
     def _empty(self) -> Running:
-        """One with the same parameters that has seen nothing."""
+        """Return an operator with the same parameters and no state."""
         return Running(self.aggregate, self.composite.rule, fit=self.composite.fit)
 
     def _kept(self) -> tuple[dict[str, int], Sequence[Array]]:
-        """An empty array is of the composites' dtype."""
+        """Return the counts and arrays of the state. An empty array carries the composites' dtype."""
         arrays = [] if self._past is None else [np.empty(0, self._dtype), self._past]
         return {"partitions": self._partitions}, arrays
 
@@ -236,11 +241,11 @@ class Running(Remembering):
         self._partitions, self._past, self._dtype = partitions, past, dtype
 
     def passes(self, inputs: int) -> float:
-        """One, to aggregate."""
+        """Return 1, for the aggregation."""
         return 1.0
 
     def _kind(self, dtype: np.dtype[Any], partitions: int) -> np.dtype[Any]:
-        """The dtype of the aggregate of so many partitions."""
+        """Return the dtype of the aggregate of so many partitions."""
         if self.aggregate == "count":
             return np.min_scalar_type(partitions)
         if self.aggregate != "mean":
@@ -252,7 +257,7 @@ class Running(Remembering):
         return np.dtype(np.float64)  # exact for 2**21 partitions of 4-byte integers
 
     def _output(self, past: Array) -> Array:
-        """What the aggregate says in the composites' dtype, never the aggregate itself."""
+        """Return the aggregate in the composites' dtype, never the state's own array."""
         dtype = self._dtype
         if self.aggregate == "count":
             if dtype.kind in "iu" and self._partitions > _top(dtype):
@@ -271,14 +276,14 @@ class Running(Remembering):
 
 
 class BestOfLast(Remembering):
-    """Composes the composites of the last ``window`` partitions, from the oldest to this one.
+    """Operator that composes the composites of the last ``window`` partitions, from the oldest to the present.
 
-    With rule ``max``, element by element the greatest that any input had in the last ``window`` partitions; with
-    ``latest`` the last pixel with data; with ``key_band`` or a rule of your own, the pixel that it prefers.
-    The other parameters are Composite's. The state is the last ``window`` - 1 composites, each as large as it was.
+    With rule ``max``, an element is the greatest of the inputs in the last ``window`` partitions. With ``latest``, it
+    is the last pixel with data. With ``key_band`` or a rule of your own, it is the preferred pixel. The other
+    parameters are Composite's. The state is the last ``window`` - 1 composites, each in its own size.
 
-    Raises OperatorError for parameters that cannot be used, and from ``combine`` for inputs that cannot be composed or
-    are not like those before.
+    Raise OperatorError for unusable parameters. ``combine`` raises OperatorError for inputs that cannot be composed or
+    differ from earlier inputs.
     """
 
     name = "best-of-last"
@@ -298,7 +303,7 @@ class BestOfLast(Remembering):
         self._past: deque[Array] = deque(maxlen=window - 1)
 
     def combine(self, inputs: Sequence[Value], index: int) -> Array:
-        """The best of this and the partitions before, in the size of this partition's composite."""
+        """Return the best of this and the earlier partitions, in the size of the present composite."""
         present = self._compose(inputs, index)
         if self._past:
             self._check_form(self._past[0].dtype, self._past[0], present, index)
@@ -322,12 +327,12 @@ class BestOfLast(Remembering):
         self._past.extend(arrays)
 
     def passes(self, inputs: int) -> float:
-        """One for each image kept."""
+        """Return one pass for each composite in the state."""
         return self.window - 1.0
 
 
 def form(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """What arrays must have in common to be folded: images their dtype and bands, others all of their shape."""
+    """Return the properties that arrays must share to be folded: for images dtype and bands, else dtype and shape."""
     images = dtype in (np.uint8, np.uint16) and len(shape) in (2, 3)
     return (dtype, len(shape), shape[2:] if images else shape)
 

@@ -1,11 +1,11 @@
 """Synthetic satellite scenes: one ground truth, seen by each site through its own clouds.
 
-The truth is a vegetation index (or, with several bands, a natural-colour picture) of a fractal coast, whose
-vegetation fades slowly with the index and returns. Clouds *lower* the value: everything clear is at least
-``CLEAR_MIN`` of 255, everything clouded below it, and the thickest part is 0, "no data". So the maximum of
-all sites' images clears the picture, as in AVHRR compositing, and so, less well, does "latest".
+The truth is a vegetation index (or, with several bands, a natural-colour picture) of a fractal coast. Its vegetation
+fades slowly with the index and returns. Clouds *lower* the value. Clear pixels have at least ``CLEAR_MIN`` of 255, and
+clouded pixels less. The thickest part of a cloud is 0, "no data". So the maximum of all sites' images clears the
+picture, as in AVHRR compositing. The rule "latest" does the same, less well.
 
-Every value follows from (seed, site, index) alone, in any order, process and machine.
+Every value depends on (seed, site, index) alone, in any order, process and machine.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ SceneDtype = Literal["uint8", "uint16"]
 
 CLEAR_MIN = 18  # of 255; clouds stay below, the ground at or above
 CLOUD_MAX = 15
-SMALLEST = 1 / 8  # no image has fewer than this fraction of the mean bytes: 3.5 deviations below at 25 %
+SMALLEST = 1 / 8  # the least bytes of an image, as a fraction of the mean: 3.5 deviations below at 25 %
 YEAR = 360  # images until the vegetation is back where it began
-_BASE = (576, 768)  # pixels of the truth; images of more pixels than that repeat some
+_BASE = (576, 768)  # pixels of the truth; a larger image repeats pixels
 _CLOUD_GRID = (108, 144)
-_TERRAIN, _MOISTURE, _WARP, _CLOUDS, _SIZE = range(5)  # what a hash key is for
+_TERRAIN, _MOISTURE, _WARP, _CLOUDS, _SIZE = range(5)  # purposes of hash keys
 
 
 class SceneSource(Source):
-    """The images of one site; see the module.
+    """Source of the images of one site. The module's docstring describes the images.
 
-    ``site`` of ``sites`` (0-based); sites with one ``seed`` share the ground truth and differ in clouds and
-    sizes. ``length``: images until the stream ends. An image's bytes are drawn from Normal(``mean_bytes``,
-    ``relative_deviation`` of the mean), but at least an eighth of the mean; it is 4 wide to 3 high. ``dtype`` is
-    ``"uint8"`` or ``"uint16"``; ``bands`` = 1 gives (height, width), more give (height, width, bands), of which the
-    first three are red, green and blue.
+    ``site`` of ``sites`` (0-based): sites with one ``seed`` share the ground truth and differ in clouds and sizes.
+    ``length``: number of images. An image's bytes are drawn from Normal(``mean_bytes``, ``relative_deviation`` of the
+    mean), but at least an eighth of the mean. An image is 4 wide to 3 high. ``dtype`` is ``"uint8"`` or ``"uint16"``.
+    ``bands`` = 1 gives (height, width), more give (height, width, bands). The first three bands are red, green and
+    blue.
 
-    Raises OperatorError for parameters out of range.
-    Source of the sizes: Ranganathan et al., section 4 (hurricane images of 15 web sites).
+    Raise OperatorError for parameters out of range. Source of the sizes: Ranganathan et al., section 4 (hurricane
+    images of 15 web sites).
     """
 
     local = False
@@ -85,8 +85,10 @@ class SceneSource(Source):
         self._most_bytes = ALLOWED.get().max_picture_bytes
 
     def produce(self, index: int) -> Image | None:
-        """The image of time ``index`` as this site sees it, or None from ``length`` on. Raises OperatorError for an
-        image that is too large."""
+        """Return the image of time ``index`` as this site sees it. None: ``index`` is at least ``length``.
+
+        Raise OperatorError if the image is too large.
+        """
         if index < 0:
             raise OperatorError(f"scenes: partition {index} asked of site {self.site}; they start at 0")
         if index >= self.length:
@@ -110,7 +112,7 @@ class SceneSource(Source):
         return truth
 
     def partition_bytes(self, index: int) -> int | None:
-        """Return the size of an image in bytes, None after the last one."""
+        """Return the size of an image in bytes. None: after the last image."""
         return math.prod(self.shape(index)) * np.dtype(self.dtype).itemsize if index < self.length else None
 
     def size_bytes(self) -> float:
@@ -118,7 +120,7 @@ class SceneSource(Source):
         return float(self.mean_bytes)
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """The shape of image ``index``, without making it."""
+        """Return the shape of image ``index``, without making the image."""
         size = self.mean_bytes
         if self.relative_deviation:
             deviate = NormalDist().inv_cdf(uniform(self.seed, _SIZE, self.site, index))
@@ -130,7 +132,7 @@ class SceneSource(Source):
 
 
 def ground_truth(seed: int, shape: tuple[int, ...], index: int = 0, dtype: SceneDtype = "uint8") -> Image:
-    """The cloudless scene of ``seed`` at time ``index``, as a new array of ``shape``.
+    """Return the cloudless scene of ``seed`` at time ``index``, as a new array of ``shape``.
 
     ``shape``: (height, width) or (height, width, bands). Every size shows the same ground by nearest neighbour.
     """
@@ -153,7 +155,7 @@ def ground_truth(seed: int, shape: tuple[int, ...], index: int = 0, dtype: Scene
 
 
 def _weather(key: int) -> F32:
-    """Where it is cloudy: above 0, over half of the field."""
+    """Return a field that is above 0 where the sky is cloudy, over half of the field."""
     field = fractal(key, *_CLOUD_GRID, cells=3, octaves=4, gain=0.6)
     grain = lattice(hash_key(key, 99), *_CLOUD_GRID)
     grain *= np.float32(0.06)
@@ -164,7 +166,10 @@ def _weather(key: int) -> F32:
 
 
 def _clouds(field: F32, shape: tuple[int, ...], dtype: SceneDtype, strip: slice) -> tuple[Image, Image]:
-    """Some rows of the picture's clouds: their values, 0 where clear; and a mask, all bits set where clear."""
+    """Return the clouds of a strip of the picture, and a mask.
+
+    The clouds are 0 where the sky is clear. The mask has all bits set there.
+    """
     scale = 1 if dtype == "uint8" else 257
     unsigned = np.dtype(dtype).type
     thickness = upsample(field, shape[0], shape[1], part=strip)
@@ -178,15 +183,15 @@ def _clouds(field: F32, shape: tuple[int, ...], dtype: SceneDtype, strip: slice)
 
 @lru_cache(maxsize=2)  # 0.9 MB a band in uint8; sources of one seed in a process share it
 def _truth(seed: int, bands: int, dtype: SceneDtype) -> tuple[Image, Image]:
-    """For each band at the base resolution: midsummer's values, and what the winter takes away."""
+    """Return for each band, at the base resolution, midsummer's values and the loss in winter."""
     height, moisture, shade = _terrain(seed)
     scale = 1 if dtype == "uint8" else 257
     summer = np.empty((bands, *_BASE), dtype)
     fading = np.empty((bands, *_BASE), dtype)
     for band in range(bands):
         for strip in _strips(*_BASE, 48 * _BASE[1]):
-            which = band if bands > 1 else 3
-            high, loss = _band(which, height[strip], moisture[strip], shade[strip])
+            kind = band if bands > 1 else 3
+            high, loss = _band(kind, height[strip], moisture[strip], shade[strip])
             np.clip(high, CLEAR_MIN, 255, out=high)
             loss = np.clip(loss, 0, high - np.float32(CLEAR_MIN))
             summer[band, strip] = (high * np.float32(scale)).astype(dtype)
@@ -196,18 +201,18 @@ def _truth(seed: int, bands: int, dtype: SceneDtype) -> tuple[Image, Image]:
 
 
 def _strips(rows: int, columns: int, pixels: int = 1 << 20) -> Iterator[slice]:
-    """The rows in parts, so that what is computed on the way stays small beside a host process, and a large picture."""
+    """Yield the rows in strips, so intermediate arrays stay small beside a host process and a large picture."""
     step = max(1, pixels // columns)
     for first in range(0, rows, step):
         yield slice(first, first + step)
 
 
 def _terrain(seed: int) -> tuple[F32, F32, F32]:
-    """Height above the sea in about (-1, 1), moisture in about (0, 1), and the light on the slopes."""
+    """Return the height above the sea in about (-1, 1), moisture in about (0, 1), and the light on slopes."""
     key = hash_key(seed, _TERRAIN)
     rows, columns = _BASE
     height = fractal(key, rows, columns, cells=3, octaves=8, gain=0.53)
-    # Value noise shows its grid; reading it at places that another noise shifts makes coasts and valleys.
+    # Value noise shows its grid. Reading it at places shifted by further noise makes coasts and valleys.
     reach = np.float32(rows * 0.32)
     down = fractal(hash_key(seed, _WARP, 0), rows, columns, cells=4, octaves=5)
     down -= np.float32(0.5)
@@ -216,7 +221,7 @@ def _terrain(seed: int) -> tuple[F32, F32, F32]:
     across -= np.float32(0.5)
     across *= reach
     flat = height.reshape(-1)
-    height = down  # overwritten strip by strip with the heights at the places it leads to
+    height = down  # overwritten strip by strip with the heights at the shifted places
     for strip in _strips(rows, columns, 48 * columns):
         row = down[strip] + np.arange(rows, dtype=np.float32)[strip, None]
         column = across[strip] + np.arange(columns, dtype=np.float32)
@@ -240,7 +245,7 @@ def _terrain(seed: int) -> tuple[F32, F32, F32]:
 
 
 def _band(band: int, height: F32, moisture: F32, shade: F32) -> tuple[F32, F32]:
-    """Midsummer's value (of 255) and the winter's loss in one band: 0 red, 1 green, 2 blue, 3 vegetation, …"""
+    """Return midsummer's values (of 255) and the winter's loss in one band: 0 red, 1 green, 2 blue, 3 vegetation, …"""
     f = np.float32
     land = height > 0
     wet = np.clip(moisture, 0, 1)
@@ -257,7 +262,7 @@ def _band(band: int, height: F32, moisture: F32, shade: F32) -> tuple[F32, F32]:
     if band < 4:
         bare, forest, peak, shallow, deep = map(f, colours[band])
     else:
-        bare, forest, peak, shallow, deep = (f(40 + hash_key(band, which) % 180) for which in range(5))
+        bare, forest, peak, shallow, deep = (f(40 + hash_key(band, part) % 180) for part in range(5))
     ground = bare + (forest - bare) * green
     cap = np.clip((rise - f(0.55)) * f(4), 0, 1)
     ground += (peak - ground) * cap

@@ -1,9 +1,9 @@
-"""The bytes of an operator's state: a header that says whose it is and what follows, then the arrays, raw.
+"""Bytes of an operator's state: a header that names the operator and its arrays, then the arrays' raw bytes.
 
     "TWS1" | length of the header, 4 bytes, little-endian | header, msgpack | the arrays' bytes, little-endian, in order
 
-There is one encoding for each content: equal states are equal bytes, and what ``unpack`` accepts, ``pack`` gives
-back byte for byte. Nothing in it is executable, and nothing is allocated before the sizes have been found to agree.
+Every content has exactly one encoding. Equal states are equal bytes, and ``pack`` returns byte for byte what ``unpack``
+has accepted. A state contains nothing executable. Memory is allocated only after the sizes have been found to agree.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def is_numeric(value: object) -> bool:
-    """Whether ``value`` is an array a state can hold: integers or floats of at most 8 bytes, in native order."""
+    """Return whether ``value`` is an array that a state can hold: integers or floats of at most 8 bytes, in native
+    order.
+    """
     return (
         isinstance(value, np.ndarray)
         and value.dtype.kind in "iuf"
@@ -59,7 +61,10 @@ def is_numeric(value: object) -> bool:
 def pack(
     operator: str, version: int, params: Mapping[str, Param], counts: Mapping[str, int], arrays: Sequence[Array]
 ) -> bytes:
-    """The state of ``operator`` made with ``params``: ``counts`` (0 or more) and ``arrays`` (see ``is_numeric``)."""
+    """Return the state of ``operator`` constructed with ``params``, as bytes.
+
+    ``counts``: numbers by name, 0 or more. ``arrays``: the state's arrays (see ``is_numeric``).
+    """
     little = [np.asarray(array, array.dtype.newbyteorder("<"), order="C") for array in arrays]
     forms = tuple(_Form(array.dtype.str, array.shape) for array in little)
     header = _encoder.encode(_Header(operator, version, dict(params), dict(counts), forms))
@@ -70,9 +75,10 @@ def pack(
 def unpack(
     state: bytes, operator: str, version: int, params: Mapping[str, Param], counts: Sequence[str]
 ) -> tuple[dict[str, int], list[Array]]:
-    """The counts and the arrays, as new arrays, of a state that ``pack`` made of the same operator and params.
+    """Return the counts and the arrays of a state that ``pack`` encoded for the same operator and params. The arrays
+    are new.
 
-    ``counts``: the names that there must be. Raises OperatorError, in one line that says what does not fit.
+    ``counts``: the names that the state must have. Raise OperatorError, with one line that says what does not fit.
     """
     header = _header(state, operator)
     if header.operator != operator:
@@ -127,6 +133,6 @@ def _header(state: bytes, operator: str) -> _Header:
 
 
 def _dtype(text: str, operator: str) -> np.dtype[Any]:
-    if _DTYPE.fullmatch(text) is None:  # numpy's own parser takes much more, even expressions
+    if _DTYPE.fullmatch(text) is None:  # numpy's own parser accepts much more, even expressions
         raise OperatorError(f"{operator}: the state holds an array of dtype {text!r}, not of plain numbers")
     return np.dtype(text)

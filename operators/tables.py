@@ -1,7 +1,7 @@
-"""Base of all operators over records: tables, columns by name, expressions, and errors that say where.
+"""Base of operators over records: tables, columns by name, expressions, and errors that name the place.
 
-An *expression* is a column's name; a number, a bool or None; ``{"value": "text"}``; or ``[function, expression, …]``,
-where the function is one of pyarrow's compute functions (``multiply``, ``utf8_lower``, …) or one of ``SIGNS``.
+An *expression* is a column's name, a number, a bool, None, ``{"value": "text"}``, or ``[function, expression, …]``. The
+function is one of pyarrow's compute functions (``multiply``, ``utf8_lower``, …) or of ``SIGNS``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.operators.columns import INSTEAD, carried_as, in_words, key_as
 from thalweg.operators.interface import Operator
 
 pa = arrow()
-import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+import pyarrow.compute as pc  # noqa: E402  # after ``arrow``, whose error says what to install
 
 Table = Any  # pyarrow has no types of its own
 Expression = Any
@@ -30,13 +30,13 @@ SIGNS = {
     "and": "and_kleene", "or": "or_kleene", "not": "invert", "in": "is_in",
 }  # fmt: skip
 FUNCTIONS = frozenset(pc.list_functions())
-FAILURES = (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError)  # of pyarrow, for values
-OWN = "__"  # begins the names of columns that no output has
+FAILURES = (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError)  # errors of pyarrow for values
+OWN = "__"  # begins the names of internal columns, which no output has
 RENAME = "give one of them another name, an input's column by 'project' before"
 
 
 class Overflow(Exception):
-    """A total that its type does not hold. ``groups``: the keys of the groups that have such a total."""
+    """Error of a total beyond its type. ``groups``: keys of the groups with such a total."""
 
     def __init__(self, function: str, column: str, kind: str, groups: Table) -> None:
         wraps = "" if kind.startswith("decimal") else " or 'wrap'"
@@ -49,7 +49,7 @@ class Overflow(Exception):
 
 
 class Refused(NamedTuple):
-    """Rows of input ``position`` that are left out, and why."""
+    """Rows of input ``position`` that are left out, and the reason."""
 
     rows: Table
     why: str
@@ -57,9 +57,9 @@ class Refused(NamedTuple):
 
 
 class Records(Operator[Table | Nothing, Table]):
-    """Base class of all operators over records; ``name`` stands in their errors.
+    """Base class of operators over records. ``name`` begins the error messages.
 
-    ``skips_rows``: rows that cannot be computed are left out, and are ``refused``. Without it they are errors.
+    ``skips_rows``: collect rows that cannot be computed in ``refused``. Otherwise such rows are an error.
     """
 
     name = "records"
@@ -68,31 +68,31 @@ class Records(Operator[Table | Nothing, Table]):
 
     def __init__(self) -> None:
         self._layouts: dict[int, tuple[Any, Any]] = {}  # by position of the input: a schema, and its layout
-        self.refused: list[Refused] = []  # of one partition; whoever sets ``skips_rows`` takes them
+        self.refused: list[Refused] = []  # of one partition; read by the code that sets ``skips_rows``
 
     def layout(self, rows: Table, position: int = 0) -> Any:
-        """Return what ``lay_out`` makes of an input's schema. A schema is looked at once, not with every batch."""
+        """Return the kept result of ``lay_out`` for an input's schema, so a schema is examined once."""
         known = self._layouts.get(position)
         if known is None or not known[0].equals(rows.schema):
             known = self._layouts[position] = rows.schema, self.lay_out(rows.schema, position)
         return known[1]
 
     def lay_out(self, schema: Any, position: int) -> Any:
-        """Return how the operator takes rows of this schema. Raise OperatorError if it cannot take them."""
+        """Return the layout of the operator's columns. Raise OperatorError if the schema does not fit."""
 
     def refuse(self, why: str) -> OperatorError:
         return OperatorError(f"{self.name}: {why}")
 
     @contextmanager
     def arrow_errors(self, index: int) -> Iterator[None]:
-        """Raise an error of pyarrow's, or an overflow, as OperatorError in one line that says where."""
+        """Raise pyarrow's errors and overflows as OperatorError, in one line that names operator and partition."""
         try:
             yield
         except (*FAILURES, Overflow) as error:
             raise self.refuse(f"partition {index}: {why_of(error)}") from None
 
     def table(self, value: Any, index: int) -> Table:
-        """Return an input's rows as a table."""
+        """Return an input's rows as a table. Raise OperatorError if the input is no records."""
         if isinstance(value, pa.RecordBatch):
             return pa.Table.from_batches([value])
         if not isinstance(value, pa.Table):
@@ -100,7 +100,7 @@ class Records(Operator[Table | Nothing, Table]):
         return value
 
     def key_kind(self, schema: Any, name: str, where: str = "", *, ordered: bool = True) -> Any:
-        """Return the type that a key is compared as. Raise OperatorError for a column that is no key."""
+        """Return the type in which a key is compared. Raise OperatorError if the column cannot be a key."""
         self.check_single(schema, name)
         kind = schema.field(name).type
         target = key_as(kind, ordered=ordered)
@@ -109,7 +109,7 @@ class Records(Operator[Table | Nothing, Table]):
         return target
 
     def carried_kind(self, field: Any, where: str = "", *, dictionaries: bool = False) -> Any:
-        """Return the type that a column is filtered and remembered as. Raise OperatorError if there is none."""
+        """Return the type in which a column is filtered and kept in states. Raise OperatorError if it has none."""
         kind = field.type
         target = carried_as(kind, dictionaries=dictionaries)
         if target is None:
@@ -119,7 +119,10 @@ class Records(Operator[Table | Nothing, Table]):
         return target
 
     def rows(self, inputs: Sequence[Any], index: int) -> Table | None:
-        """Return the rows of all inputs, in their order; None without any."""
+        """Return the rows of all inputs, in the order of the inputs. None: all inputs are ``NOTHING``.
+
+        Raise OperatorError if columns differ.
+        """
         tables = [self.table(value, index) for value in inputs if value is not NOTHING]
         if not tables:
             return None
@@ -132,17 +135,17 @@ class Records(Operator[Table | Nothing, Table]):
         return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
 
     def given(self, table: Table | None) -> Table | Nothing:
-        """Return the table, or ``NOTHING`` if it has no rows."""
+        """Return the table as an output. None, or a table without rows, becomes ``NOTHING``."""
         return table if table is not None and table.num_rows else NOTHING
 
     def leave_out(self, rows: Table, why: str, index: int, position: int = 0, cure: str = "") -> None:
-        """Leave out rows that cannot be computed, or raise OperatorError if they are an error."""
+        """Leave out rows that cannot be computed. Without ``skips_rows``, raise OperatorError instead."""
         if not self.skips_rows:
             raise self.refuse(f"partition {index}: {why}; {cure}")
         self.refused.append(Refused(rows, why, position))
 
     def computed(self, compute: Callable[[Table], Any], rows: Table, index: int) -> tuple[Table, Any]:
-        """Return rows and ``compute`` of them, with ``skips_rows`` without those for which it fails by themselves."""
+        """Return rows and ``compute`` of them. With ``skips_rows``, rows for which it fails are left out of both."""
         try:
             with self.arrow_errors(index):
                 return rows, compute(rows)
@@ -159,7 +162,7 @@ class Records(Operator[Table | Nothing, Table]):
             return rows, compute(rows)
 
     def column(self, table: Table, name: str) -> Any:
-        """Return a column of this name. Raise OperatorError if the table has none, or several."""
+        """Return the column of this name. Raise OperatorError if the table has no such column, or several."""
         position = table.schema.get_field_index(name)
         if position < 0:
             self.check_single(table.schema, name)
@@ -174,24 +177,30 @@ class Records(Operator[Table | Nothing, Table]):
             raise self.refuse(f"there are {count} columns {name!r}; give each column of the input a name of its own")
 
     def check_outputs(self, columns: Iterable[tuple[str, str]]) -> None:
-        """Raise OperatorError if two columns of the output have one name. ``columns``: name, and what the column is."""
+        """Raise OperatorError if two columns of the output have one name.
+
+        ``columns``: names, with descriptions for the error.
+        """
         known: dict[str, str] = {}
-        for name, what in columns:
+        for name, role in columns:
             if name in known:
-                raise self.refuse(f"two columns of the output are named {name!r}: {known[name]}, and {what}; {RENAME}")
-            known[name] = what
+                raise self.refuse(f"two columns of the output are named {name!r}: {known[name]}, and {role}; {RENAME}")
+            known[name] = role
 
     def names(self, value: Any, what: str) -> list[str]:
-        """A parameter that is a column's name, or a list of them."""
-        found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
+        """Return the names in a parameter that is a column's name, or a list of names."""
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise self.refuse(f"{what}={shown(value)}; give a column's name, or a list of names")
-        if len(set(found)) != len(found):
+        if len(set(names)) != len(names):
             raise self.refuse(f"{what}={shown(value)} names a column twice")
-        return list(found)
+        return list(names)
 
     def check(self, expression: Expression) -> Expression:
-        """An expression that can be evaluated, as far as can be told without a table."""
+        """Return an expression in the form for ``evaluate``.
+
+        Raise OperatorError if the expression is wrong, as far as can be seen without a table.
+        """
         if isinstance(expression, list | tuple) and expression and isinstance(expression[0], str):
             name = SIGNS.get(expression[0], expression[0])
             if name not in FUNCTIONS:
@@ -215,13 +224,13 @@ class Records(Operator[Table | Nothing, Table]):
             if name == "is_in":
                 options = pc.SetLookupOptions(pa.array(rest[0]))
                 return pc.call_function(name, [self.evaluate(first, table)], options)
-            given = [self.evaluate(term, table) for term in expression[1:]]
+            values = [self.evaluate(term, table) for term in expression[1:]]
             try:
-                return pc.call_function(name, given)
+                return pc.call_function(name, values)
             except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-                terms = [f"{shown(term)} ({value.type})" for term, value in zip(expression[1:], given, strict=True)]
-                what = f"{name!r} of {' and '.join(terms)} cannot be computed"
-                raise self.refuse(f"{what}; choose another function, or make other columns with 'map'") from None
+                terms = [f"{shown(term)} ({value.type})" for term, value in zip(expression[1:], values, strict=True)]
+                problem = f"{name!r} of {' and '.join(terms)} cannot be computed"
+                raise self.refuse(f"{problem}; choose another function, or make other columns with 'map'") from None
         if isinstance(expression, str):
             return self.column(table, expression)
         return pa.scalar(expression["value"] if isinstance(expression, dict) else expression)
@@ -233,14 +242,14 @@ def failure(error: Exception) -> str:
 
 
 def why_of(error: Exception) -> str:
-    """Return an error of pyarrow's in one line, with what to do where that is known."""
+    """Return an error of pyarrow's as one line of text, with a remedy if one is known."""
     why = one_line(error)
     wrapping = "'add', 'subtract' and 'multiply' wrap, or compute with floats"
     return f"{why}; {wrapping}" if why.split(": ")[-1] == "overflow" else why
 
 
 def _failing(compute: Callable[[Table], Any], rows: Table, first: int) -> Iterator[tuple[int, str]]:
-    """Yield the rows for which ``compute`` fails, counted from ``first``, and why: by halves, as most do not fail."""
+    """Yield rows for which ``compute`` fails, counted from ``first``, with the reason. The search is by halves."""
     try:
         compute(rows)
     except FAILURES as error:
@@ -253,16 +262,16 @@ def _failing(compute: Callable[[Table], Any], rows: Table, first: int) -> Iterat
 
 
 def packed(table: Table) -> bytes:
-    """A table as a part of a state."""
+    """Return a table as a part of a state."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         every = pa.array(range(table.num_rows), pa.int64())
-        writer.write_table(table.combine_chunks().take(every))  # no more than is in it: buffers may be longer
+        writer.write_table(table.combine_chunks().take(every))  # copies only the rows: buffers may be longer
     return bytes(sink.getvalue())
 
 
 def unpacked(operator: Records, state: bytes) -> Table:
-    """The table of a state; OperatorError for other bytes."""
+    """Return the table in a part of a state. Raise OperatorError for other bytes."""
     try:
         table = pa.ipc.open_stream(pa.py_buffer(state)).read_all()
         table.validate(full=True)

@@ -1,6 +1,6 @@
-"""Numbered tuples, and what joins, selects, passes on and sees them: the queries of Pietzuch et al. (2006).
+"""Numbered tuples, with operators that join, select, forward and consume tuples: the queries of Pietzuch et al. (2006).
 
-A partition is an array of ``TUPLES`` rows: a number that rises by one, and words that only its producer gives.
+A partition is an array of ``TUPLES`` rows: a number that rises by one, and words that depend on the producer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from thalweg.operators.reference import digest
 
 Rows = NDArray[np.int64]
 
-TUPLES = 100  # of a partition, so that a percentage of them is a whole number
+TUPLES = 100  # in a partition: a percentage of the tuples is a whole number
 
 
 class Tuples(Source[Rows]):
-    """What a producer gives: ``words`` of 8 bytes a tuple, its number among them; the same for the same params."""
+    """Source of numbered tuples of ``words`` words of 8 bytes, the number included. Equal params give equal tuples."""
 
     def __init__(self, producer: int = 0, words: int = 10, seed: int = 1) -> None:
         if words < 1:
@@ -43,9 +43,9 @@ class Tuples(Source[Rows]):
 
 
 class SelectJoin(Operator[Rows, Rows]):
-    """Of so many ``percent`` of the numbers the tuples of all inputs, one beside the other.
+    """Operator that selects ``percent`` of the numbers and puts the inputs' tuples of a number side by side.
 
-    ``SELECT * FROM P1, P2 WHERE P1.data = P2.data AND mod(P1.data, 4) = 0`` (section 4.2) has 25.
+    ``SELECT * FROM P1, P2 WHERE P1.data = P2.data AND mod(P1.data, 4) = 0`` (section 4.2) selects 25.
     """
 
     def __init__(self, percent: int = 25) -> None:
@@ -55,17 +55,17 @@ class SelectJoin(Operator[Rows, Rows]):
 
     def combine(self, inputs: Sequence[Rows], index: int) -> Rows:
         first = inputs[0][:, 0]
-        if any(not np.array_equal(first, each[:, 0]) for each in inputs):
+        if any(not np.array_equal(first, rows[:, 0]) for rows in inputs):
             raise OperatorError(f"partition {index}: the inputs' tuples have other numbers")
-        kept = first * self.percent % 100 < self.percent  # as far apart as can be
-        return np.concatenate([each[kept] for each in inputs], axis=1)
+        selected = first * self.percent % 100 < self.percent  # evenly spread numbers
+        return np.concatenate([rows[selected] for rows in inputs], axis=1)
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return sum(input_sizes) * self.percent / 100
 
 
 class Pass(Operator[Rows, Rows]):
-    """What comes, as it comes: the place from which one copy goes on to several."""
+    """Operator with its input as output, so one copy goes on to several consumers."""
 
     def combine(self, inputs: Sequence[Rows], index: int) -> Rows:
         (only,) = inputs
@@ -73,7 +73,7 @@ class Pass(Operator[Rows, Rows]):
 
 
 class Consume(Operator[Rows, bytes]):
-    """A consumer, which says what it has got by its digest. ``number``: whose."""
+    """Operator with the digest of its input as output. ``number``: number of the consumer."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number

@@ -1,16 +1,17 @@
-"""Windows over records, by event time or by count: what windowed operators have in common, and aggregates.
+"""Windows over records, by event time or by count: the base of windowed operators, and aggregates of windows.
 
-A window by event time is complete when the watermark has passed its end: what the inputs say (``watermark_s``), or
-where they say nothing, the latest time seen in each less ``lateness_s``. Rows of which all windows are complete are
-late: they are left out, and counted. A window by count has that many rows. Windows that are not complete when the
-streams end are not delivered, unless sources end with a watermark of ``math.inf``.
+A window by event time is complete when the watermark has passed its end. The inputs give the watermark
+(``watermark_s``). If they give none, it is the earliest of the inputs' latest times, less ``lateness_s``. A row is late
+if all its windows are complete. Late rows are left out, and counted. A window by count has a fixed number of rows.
+Windows that are incomplete at the end of the streams are not delivered, unless sources end with a watermark of
+``math.inf``.
 
 Rules:
 
-- R1: Time is cut into panes of one step, counted from 0; a window is as many panes as it has steps.
-- R2: A row goes to its pane before the watermark of its partition counts: that says what follows it.
-- R3: What comes out is sorted by its window, then by its keys or by the order in which its rows came.
-- R4: The output's watermark is the beginning of the earliest window that is still to come.
+- R1: Time is cut into panes of one step, counted from 0. A window has as many panes as it has steps.
+- R2: A row goes to its pane before the watermark of its partition counts, because the watermark is about later rows.
+- R3: Outputs are sorted by window, then by keys or in the order of the input rows.
+- R4: The output's watermark is the beginning of the earliest incomplete window.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from thalweg.operators.columns import Layout, in_words
 from thalweg.operators.tables import OWN, Overflow, Records, Table, packed, unpacked
 
 pa = arrow()
-import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+import pyarrow.compute as pc  # noqa: E402  # after ``arrow``, whose error says what to install
 
-PANE = f"{OWN}pane"  # the column that tells the pane of a row
+PANE = f"{OWN}pane"  # column with the pane of a row
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 FAR = 2**62  # beyond any time or count
 START = "window_start"
 
 
 class Kept(msgspec.Struct):
-    """What a windowed operator remembers beside rows. Times and counts are in the unit of the column.
+    """State of a windowed operator beside its rows. Times and counts are in the unit of the column.
 
-    ``passed``: windows that begin before this pane are complete. ``seen``: of each input the latest time, or how many
-    rows. ``form``: of the times, ``timestamp`` (of that ``zone``), ``integer`` or ``floating``.
+    ``passed``: windows that begin before this pane are complete. ``seen``: latest time, or number of rows, of each
+    input. ``form``: form of the times: ``timestamp`` (with ``zone``), ``integer`` or ``floating``.
     """
 
     passed: int = -FAR
@@ -52,11 +53,11 @@ class Kept(msgspec.Struct):
     unit: str = ""
     form: str = ""
     zone: str | None = None
-    tables: list[int] = []  # bytes of each that follows
+    tables: list[int] = []  # bytes of each table that follows
 
 
 class Times(NamedTuple):
-    """What the column of times is: ``timestamp`` (of that ``zone``), ``integer`` or ``floating``, and its unit."""
+    """Form of the column of times: ``timestamp`` (with ``zone``), ``integer`` or ``floating``, and its unit."""
 
     form: str
     unit: str
@@ -64,7 +65,7 @@ class Times(NamedTuple):
 
 
 class Windowed(Records):
-    """What windowed operators have in common. The state is ``kept``, and tables by position."""
+    """Base class of windowed operators. The state is ``kept``, and tables of rows by position."""
 
     on_nothing = True  # a watermark may complete a window
     keys: Sequence[str] = ()  # the columns by which rows are grouped, or joined
@@ -77,11 +78,11 @@ class Windowed(Records):
             raise self.refuse("give window_s or window_rows: one of them")
         length: Any = window_s if window_rows is None else window_rows
         step = length if step is None else step
-        for what, value in (("a window", length), ("a step", step)):
+        for name, value in (("a window", length), ("a step", step)):
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not (whole or (window_rows is None and isinstance(value, float))) or not 0 < value < 2**40:
                 unit = "seconds" if window_rows is None else "rows"
-                raise self.refuse(f"{what} of {shown(value)} {unit}; give {unit} above 0")
+                raise self.refuse(f"{name} of {shown(value)} {unit}; give {unit} above 0")
         self.panes = round(length / step)
         if self.panes < 1 or not math.isclose(self.panes * step, length):
             raise self.refuse(f"a window of {length} is no multiple of its step of {step}")
@@ -89,14 +90,14 @@ class Windowed(Records):
             raise self.refuse(f"lateness_s={shown(lateness_s)}; give seconds, at least 0")
         super().__init__()
         self.step, self.by_time, self.time, self.lateness_s = step, window_rows is None, time, lateness_s
-        self._alike: dict[str, tuple[Any, int]] = {}  # by column: its type, and the input that had it first
+        self._alike: dict[str, tuple[Any, int]] = {}  # by column: its type, and the first input with it
         self.kept = Kept(-FAR if self.by_time else 0)
-        self.parts: dict[int, Table] = {}  # by position: of which windows are not complete
+        self.parts: dict[int, Table] = {}  # by position: rows or aggregates of incomplete windows
 
     # --- what comes in ---------------------------------------------------------------------------------
 
     def cut(self, value: Any, position: int, index: int) -> Table | None:
-        """An input's rows with the pane of each, without those that are late; None without any."""
+        """Return an input's rows with the pane of each row, without late rows. None: no rows remain."""
         while len(self.kept.seen) <= position:
             self.kept.seen.append(None)
         if value is NOTHING or not (rows := self.table(value, index)).num_rows:
@@ -130,37 +131,40 @@ class Windowed(Records):
 
     @abstractmethod
     def kinds(self, schema: Any, position: int) -> dict[str, Any]:
-        """Return the types of the columns that are taken. Raise OperatorError for one that cannot be."""
+        """Return the types of the columns that the operator takes. Raise OperatorError if a type is unsuitable."""
 
     def check_alike(self, kinds: Mapping[str, Any], position: int) -> None:
-        """Raise OperatorError if columns, which all inputs have, are of another type than in an input before."""
+        """Raise OperatorError if a column has another type than in an earlier input.
+
+        ``kinds``: types of the columns that every input has.
+        """
         for name, kind in kinds.items():
-            before, other = self._alike.setdefault(name, (kind, position))
+            before, first = self._alike.setdefault(name, (kind, position))
             if kind != before:
-                what = f"column {name!r} of input {position} is taken as {kind}, and that of input {other} as {before}"
-                raise self.refuse(f"{what}; make them of one type where they come from, or with 'map'")
+                why = f"column {name!r} of input {position} is taken as {kind}, and that of input {first} as {before}"
+                raise self.refuse(f"{why}; make them of one type where they come from, or with 'map'")
 
     def _lay_out_times(self, schema: Any, position: int) -> None:
-        """Check the column of times: all inputs have one form, unit and zone."""
+        """Check the column of times. All inputs must have one form, unit and zone."""
         self.check_single(schema, self.time)
         kind = schema.field(self.time).type
-        what = f"column {self.time!r} of input {position} is {kind}"
+        problem = f"column {self.time!r} of input {position} is {kind}"
         forms = ("timestamp", "integer", "floating")
         form = next((form for form in forms if getattr(pa.types, f"is_{form}")(kind)), "")
         if not form:
-            raise self.refuse(f"{what}; give timestamps, or seconds as integers or floats")
+            raise self.refuse(f"{problem}; give timestamps, or seconds as integers or floats")
         unit = {"timestamp": getattr(kind, "unit", ""), "integer": "s", "floating": "us"}[form]
         times = Times(form, unit, getattr(kind, "tz", None))
         before = Times(self.kept.form, self.kept.unit, self.kept.zone)
         if before.form and times != before:
             known = f"{before.form} in {before.unit}" + (f" of zone {before.zone}" if before.zone else "")
-            raise self.refuse(f"{what}, and times before were {known}; give all inputs times of one type")
+            raise self.refuse(f"{problem}, and times before were {known}; give all inputs times of one type")
         if not 1 <= self._in_units(self.step, unit) < FAR:
-            raise self.refuse(f"{what}: a step of {self.step} s is none in {unit}; choose another step, or unit")
+            raise self.refuse(f"{problem}: a step of {self.step} s is none in {unit}; choose another step, or unit")
         self.kept.form, self.kept.unit, self.kept.zone = times
 
     def _times(self, rows: Table) -> tuple[Any, Any]:
-        """Return the times of an input's rows, in the unit of the column, and a mask of those that have none."""
+        """Return the times of an input's rows, in the unit of the column, and a mask of the rows without a time."""
         column = self.column(rows, self.time)
         if self.kept.form == "floating":  # seconds: as exact as a timestamp of microseconds
             micros = np.floor(pc.cast(column, pa.float64()).to_numpy() * 1e6)
@@ -172,16 +176,16 @@ class Windowed(Records):
             whole = pc.cast(column, pa.int64())
             times = (pc.fill_null(whole, FAR) if whole.null_count else whole).to_numpy()
             bad = None
-            if times.view(np.uint64).max() >= FAR:  # one look for both ends; times before 1970 take another
+            if times.view(np.uint64).max() >= FAR:  # one comparison for both ends, a second for times before 1970
                 bad = (times >= FAR) | (times <= -FAR)
         return times, bad
 
     def _without(self, rows: Table, bad: Any, position: int, index: int) -> Table:
-        """Return the rows that have a time. The others are left out, or an error."""
+        """Return the rows that have a time. Leave out the remaining rows, or raise OperatorError."""
         first = int(bad.argmax())
         value = in_words(self.column(rows, self.time)[first])
-        what = f"{int(bad.sum())} of {len(bad)} rows have no time, the first of them row {first}: {value}"
-        why = f"column {self.time!r} of input {position}: {what}"
+        problem = f"{int(bad.sum())} of {len(bad)} rows have no time, the first of them row {first}: {value}"
+        why = f"column {self.time!r} of input {position}: {problem}"
         self.leave_out(
             rows.filter(pa.array(bad)),
             why,
@@ -197,7 +201,7 @@ class Windowed(Records):
     # --- what is complete ------------------------------------------------------------------------------
 
     def complete(self, inputs: int) -> int:
-        """Count what has passed, and give the first pane whose window is not complete."""
+        """Count the windows that have passed. Return the first pane whose window is not complete."""
         mark = self._watermark(inputs) if self.by_time else self._least(inputs)
         span = self._in_units(self.step) if self.by_time else int(self.step)
         first = FAR if mark >= FAR else mark // span - self.panes + 1 if mark > -FAR else -FAR
@@ -208,8 +212,8 @@ class Windowed(Records):
         return self.kept.passed
 
     def _least(self, inputs: int) -> int:
-        """What all inputs have reached."""
-        seen = [-FAR if each is None else each for each in self.kept.seen]
+        """Return the time, or number of rows, that every input has reached."""
+        seen = [-FAR if value is None else value for value in self.kept.seen]
         return min(seen) if len(seen) == inputs else -FAR
 
     def _watermark(self, inputs: int) -> int:
@@ -221,7 +225,7 @@ class Windowed(Records):
         return math.floor(self.watermark_s * UNITS[self.kept.unit or "us"])
 
     def starts(self, panes: Any) -> Any:
-        """The column that tells where windows begin: a time as the rows have it, or a number of rows."""
+        """Return the column of the windows' beginnings: times in the form of the rows, or numbers of rows."""
         starts = pc.multiply(panes, self._in_units(self.step) if self.by_time else int(self.step))
         if self.kept.form == "timestamp":
             return pc.cast(starts, pa.timestamp(self.kept.unit, self.kept.zone))
@@ -233,7 +237,7 @@ class Windowed(Records):
         tables = [packed(self.parts[position]) for position in sorted(self.parts)]
         if not self.kept.seen:
             return b""
-        self.kept.late_rows, self.kept.tables = self.late_rows, [len(each) for each in tables]
+        self.kept.late_rows, self.kept.tables = self.late_rows, [len(table) for table in tables]
         positions = sorted(self.parts)
         head = msgspec.msgpack.encode((self.kept, positions))
         return b"".join((len(head).to_bytes(4, "little"), head, *tables))
@@ -256,17 +260,18 @@ class Windowed(Records):
 
 
 def _with_panes(layout: Layout, rows: Table, panes: Any) -> Table:
-    """Return the columns that are taken, with the pane of each row before them."""
+    """Return the columns that the operator takes, after a column with the pane of each row."""
     return pa.table([pa.array(panes), *layout.columns(rows)], names=[PANE, *layout.names])
 
 
 class Window(Windowed):
-    """Aggregates of windows, by the columns ``by``: one row for each window and group, when the window is complete.
+    """Operator that aggregates windows by the columns ``by``: one row for each group of a complete window.
 
-    ``window_s`` of the event times in column ``time`` (timestamps, or seconds), or ``window_rows`` rows as they come;
-    a window begins every so many seconds or rows, without ``every`` where the last one ended. ``aggregates`` and
-    ``overflow`` as of ``GroupBy``. The inputs' rows are taken together. Column ``window_start`` says where a window
-    begins. ``share``: of the inputs' bytes that come out, that planners reckon with before any has come.
+    ``window_s``: length of a window by event time, from column ``time`` (timestamps, or seconds). ``window_rows``:
+    length of a window in rows as they come. ``every``: seconds or rows between the beginnings of two windows. Without
+    ``every``, a window begins where the last one ended. ``aggregates`` and ``overflow``: as of ``GroupBy``. The inputs'
+    rows are taken together. Column ``window_start`` has the window's beginning. ``share``: share of the inputs' bytes
+    that planners expect in the output.
     """
 
     name = "window"
@@ -310,7 +315,7 @@ class Window(Windowed):
                 count = len(inputs)
             else:
                 cut, count = [self.cut(self.rows(inputs, index) or NOTHING, 0, index)], 1
-            whole = self._added(parts, [rows for rows in cut if rows is not None], index)  # R2: late rows are left out
+            whole = self._added(parts, [rows for rows in cut if rows is not None], index)  # R2: before the watermark
             before = self.kept.passed
             passed = self.complete(count)
             if whole is None:
@@ -319,7 +324,10 @@ class Window(Windowed):
             return self.given(self._done(whole, before, passed, index) if passed > before else None)
 
     def _added(self, kept: list[Table], cut: list[Table], index: int) -> Table | None:
-        """Return what is kept with the partial aggregates of new rows, without groups that overflow if they may."""
+        """Return the earlier partial aggregates merged with those of new rows.
+
+        With ``skips_rows``, leave out new rows of groups that overflow.
+        """
         while True:
             try:
                 parts = [*kept, *(self.aggregates.of(rows, self.groups) for rows in cut)]
@@ -337,20 +345,23 @@ class Window(Windowed):
                 cut = remaining
 
     def _done(self, whole: Table, before: int, passed: int, index: int) -> Table | None:
-        """The windows that are complete, and what is needed no more let go."""
+        """Return the aggregates of newly complete windows, and drop panes that no later window needs."""
         self.parts[0] = whole.filter(pc.greater_equal(whole.column(PANE), passed)).combine_chunks()
-        made = []
+        shifted = []
         panes = whole.column(PANE)
-        for back in range(self.panes):  # the windows that begin so many panes before a pane
+        for back in range(self.panes):  # windows that begin so many panes before a pane
             begins = pc.subtract(panes, back)
             mask = pc.and_(pc.greater_equal(begins, before), pc.less(begins, passed))
-            made.append(whole.set_column(0, PANE, begins).filter(mask))
-        parts = self._merged(made, index) if self.panes > 1 else made[0]
+            shifted.append(whole.set_column(0, PANE, begins).filter(mask))
+        parts = self._merged(shifted, index) if self.panes > 1 else shifted[0]
         final = self.aggregates.final(parts, self.groups)
         return final.drop_columns([PANE]).add_column(0, START, self.starts(parts.column(PANE)))
 
     def _merged(self, made: list[Table], index: int) -> Table:
-        """Return the aggregates of windows of several panes. A window that overflows is left out if it may be."""
+        """Return the aggregates of windows of several panes.
+
+        With ``skips_rows``, leave out a window that overflows.
+        """
         while True:
             try:
                 return self.aggregates.merged(made, self.groups)
