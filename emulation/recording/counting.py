@@ -18,7 +18,7 @@ from thalweg.emulation.recording.samples import FINEST_S, Sample, Samples
 from thalweg.middleware.network.view import Cable, Link
 
 SHARE = 0.005
-"""Of a processor's time, for readings."""
+"""Share of a processor's time for readings."""
 CREDIT_S = 0.02  # of processor time that may be used at once
 IDLE_S = 1.0  # between two readings while nothing is carried
 LIVELY_S = 5.0  # of frequent readings, after traffic, a change or the start of a process
@@ -45,7 +45,7 @@ class Counting:
     def __init__(self, world: World, samples: Samples) -> None:
         self._world, self._samples = world, samples
         self.numbers: dict[Link, int] = {}
-        """Numbers of the links that samples and changes name, in the order of their first mention."""
+        """Numbers of links in samples and changes, in the order of first use."""
         self._ports: dict[Cable, _Port] = {}
         self._round: deque[Cable] = deque()  # ports that this round has still to read
         self._round_s = self._lively_s = self._counted_s = self.next_s = time.monotonic()

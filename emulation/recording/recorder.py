@@ -72,7 +72,7 @@ class Recorder:
         self._gone: set[Cable] = set()
         self._left_out: dict[str, int] = {}
         self.refusal = ""
-        """Why the counters of links are no longer read."""
+        """Reason why the counters of links are no longer read. Empty: they are read."""
 
     # --- links ----------------------------------------------------------------------------------------
 

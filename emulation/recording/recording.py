@@ -54,7 +54,7 @@ class Recording(msgspec.Struct):
     refusal: str
     cost_s: float
     begin_s: float = 0.0
-    """What ended before is left out, except ``changes``, which tell what was asked at that moment."""
+    """Entries that ended before are left out, except ``changes``, which give the shapes at this time."""
 
     def since(self, begin_s: float) -> Recording:
         """Return the record from ``begin_s`` on. ``changes`` stays complete."""

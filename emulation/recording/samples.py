@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 FINEST_S = 0.1
-"""The least time between two samples of a link."""
+"""Least time between two samples of a link."""
 LEVEL_ROWS = 20_000
-"""The rows of a level: 2 MB."""
+"""Most rows of a level: 2 MB."""
 LINK_ROWS = 2
-"""The rows of a level for each of its links, if these are more. With fewer a level would join none."""
+"""Rows of a level for each of its links, if this gives more rows. With fewer, a level would join no samples."""
 
 
 class Sample(NamedTuple):

@@ -32,8 +32,8 @@ from thalweg.middleware.network.view import NET, Link
 __all__ = ["Event", "HostSpec", "Scenario", "read_scenario"]
 
 DURATION_S = 86_400.0
-"""How long flaps and churn without an end go on, and traces of delays and losses. A day: with 33 hosts that leave and
-return every ten minutes these are half a million changes, which a testbed still holds easily."""
+"""Default end of flaps and churn without an end, and of traces of delays and losses: a day. With 33 hosts that leave
+and return every ten minutes, this gives half a million changes, which a testbed still holds easily."""
 
 
 class Duration(float, metaclass=Written):

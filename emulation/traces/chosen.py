@@ -40,7 +40,7 @@ MEANT: Mapping[str, tuple[str, Kind, float]] = {
     "--rtt": (DELAY, "time", 0.5),  # both directions count as equal
     "--loss": (LOSS, "share", 1.0),
 }
-"""By option: the field of the column, its kind, and the factor for its values."""
+"""Field of the column, kind, and factor for the values, by option."""
 _ENDINGS: Mapping[Kind, Mapping[str, str]] = {
     "time": {word: word for word in ("ns", "us", "ms", "s")}
     | dict.fromkeys(("sec", "secs", "second", "seconds"), "s")

@@ -58,7 +58,7 @@ class Column(NamedTuple):
 
 
 Choose = Callable[[Path, Sequence[str], Sequence[Sequence[str]]], list[Column]]
-"""Return the columns to be read, times first, of a file with these names of columns and these first rows."""
+"""Function from a path, the names of columns and the first rows to the columns to be read, times first."""
 
 
 def own(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> list[Column]:

@@ -14,7 +14,7 @@ from typing import Literal
 
 Order = Literal["ymd", "dmy", "mdy", "iso", "named", "clock"]
 EPOCHS: Sequence[tuple[float, str]] = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
-"""The least number that is taken as a date in each unit: all of them are in 1973."""
+"""Least number that is read as a date, by unit. All are in 1973."""
 WORTH = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 HALF_DAY_US, DAY_US = 43_200_000_000, 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
