@@ -178,8 +178,6 @@ class NodeCore(Machine):
             return "duplicate", []
         if self.turns is not None and index == self.turns[0] < self.index:
             return "taken", [*actions, Turned()]
-        if self.state is GATHERING or self.state is RUNNING:  # most demands: nothing is held
-            return "taken", actions
         return "taken", actions + (self._begin() if self.state is IDLE else self.go_on())
 
     def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
