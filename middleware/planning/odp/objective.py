@@ -157,12 +157,14 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
     - ``extremes``: extremes of every metric with a weight. No extremes are needed if one metric has all the weight,
       because normalisation then does not change the order of placements.
     - ``moving``: (n, h) additional cost of a move of an operator to a host, in the unit of the minimised form.
+    - ``shares``: (m,) factor of the cost of every stream on its link.
     """
 
     instance: OdpInstance
     objective: Objective
     extremes: Mapping[Metric, Extremes] = {}
     moving: Floats | None = None
+    shares: Floats | None = None
 
     @cached_property
     def main(self) -> Form:
@@ -170,8 +172,14 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
 
         The form is 1 - F up to a constant, or the metric itself if only one metric has a weight.
         """
-        form = self._weighed
+        form = self._shared(self._weighed)
         return form if self.moving is None else msgspec.structs.replace(form, node=form.node + self.moving)
+
+    def _shared(self, form: Form) -> Form:
+        """Return a form with the shares of the streams."""
+        if self.shares is None:
+            return form
+        return msgspec.structs.replace(form, edge=form.edge * self.shares[:, None, None])
 
     @cached_property
     def _weighed(self) -> Form:
@@ -199,7 +207,7 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
         deciding: tuple[tuple[Metric, float], ...] = (("response", TIE), ("usage", SECOND_TIE))
         for metric, share in deciding:
             if metric != sole and (most := worst_of(self.instance, metric)) > 0:
-                total = total.plus(form_of(self.instance, metric), share * scale / most)
+                total = total.plus(self._shared(form_of(self.instance, metric)), share * scale / most)
         return total
 
     def _least(self, sole: Metric) -> float:

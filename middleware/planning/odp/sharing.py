@@ -3,10 +3,9 @@
 The paper counts every stream separately. (6) to (8) count twice what two consumers on one host take. The shared
 transfers depend on the hosts of the consumers, so a placement is found in three steps.
 
-R1. The first problem gives each stream an equal share of the producer's rate. Costs that are proportional to rates are
-    then never above the true costs, so the optimum is a bound. The availability of links does not depend on rates. If
-    availability has a weight, the optimum may be above the true costs. Bandwidths (17) are kept with the paper's rates,
-    so the result keeps the bandwidths with room to spare.
+R1. In the first problem, the costs of a stream are divided by the number of its producer's streams. A sum of such costs
+    is never above the true costs, so the optimum is a bound. Bandwidths (17) are kept with the paper's rates, so the
+    result keeps the bandwidths with room to spare.
 R2. A descent by true costs starts from this optimum, from the optimum for the paper's streams, and from the present
     placement. In a step an operator moves, or every operator of one host that may move, or all consumers of a producer.
 R3. The best of these results is returned. The result is proven if its cost meets the bound.
@@ -51,9 +50,8 @@ def solve_as_sent(goal: Goal, effort: OdpLimits, start: Indices | None = None) -
     """
     instance = goal.instance
     sent = np.bincount(instance.edges[:, 0], minlength=instance.count)
-    shares = msgspec.structs.replace(instance, rate=instance.rate / sent[instance.edges[:, 0]])
-    # R1: with shares, costs by rates are never above the true costs, so the optimum is a bound
-    least = solve(msgspec.structs.replace(goal, instance=shares), effort, start)
+    # R1: with shares, the costs are never above the true costs, so the optimum is a bound
+    least = solve(msgspec.structs.replace(goal, shares=1.0 / sent[instance.edges[:, 0]]), effort, start)
     if sent.max(initial=0) < 2:
         return least
     own = solve(goal, effort, start)

@@ -570,3 +570,18 @@ def test_consumers_on_one_host_keep_their_producer_at_its_source_while_data_flow
 def test_options_of_the_planner_are_checked(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         Odp(**{"objective": "usage", **given})
+
+
+@pytest.mark.parametrize("seed", [67, *range(12)])
+def test_the_bound_of_shared_transfers_holds_for_the_availability_of_links(seed: int) -> None:
+    """The first seed has an optimum that was called proven and was none: availability does not depend on rates."""
+    random = np.random.default_rng(seed)
+    instance = drawn(random, (3, 5), (2, 4))
+    links = random.uniform(0.5, 1.0, instance.delay_s.shape)
+    instance = msgspec.structs.replace(instance, link_availability=links)
+    rows = everything(instance)
+    goal = Goal(instance, only("availability"))
+    best = float(costs_as_sent(goal, rows, goal.main).min())
+    solved = solve_as_sent(goal, OdpLimits(), rows[0])
+    assert solved.bound <= best * (1 + 1e-9) + 1e-12
+    assert not solved.proven or solved.cost == pytest.approx(best)
