@@ -138,12 +138,19 @@ class Map(Records):
             return NOTHING
         try:
             result = self.function(rows, **self.params)
-            return NOTHING if result is NOTHING else self.given(self.table(result, index))
+            return NOTHING if result is NOTHING else self.given(self._checked(result, index))
         except Exception as error:
             if not self.skips_rows or isinstance(error, MemoryError):
                 raise
             self.leave_out(rows, failure(error), index)  # only the function knows the row of the error
             return NOTHING
+
+    def _checked(self, result: Any, index: int) -> Table:
+        """Return the records of a function. Raise OperatorError if the function returned something else."""
+        if not isinstance(result, pa.Table | pa.RecordBatch):
+            made = f"{self.function.__module__}:{self.function.__name__} returned {type(result).__name__}"
+            raise self.refuse(f"{made} for partition {index}; let it return a table, a record batch or NOTHING")
+        return self.table(result, index)
 
 
 class Union(Records):

@@ -106,6 +106,19 @@ def big(values: list[int], keys: list[Any]) -> Any:
     return pa.table({"time": range(len(values)), "k": keys, "v": values, "id": range(len(values))})
 
 
+@pytest.mark.parametrize("how", ["fail", "skip"])
+def test_a_function_that_returns_no_records_is_named_with_its_type(how: Any) -> None:
+    """The error said that an input was no table."""
+    why = "record_codes:lists returned list for partition 0; let it return a table, a record batch or NOTHING"
+    if how == "skip":
+        run = Moved(graph("map", {"function": "record_codes:lists"}, how, FLAKY), 3, (*ALLOW, "record_codes"))
+        assert {fields["detail"]["why"] for fields in run.of_kind("left-out")} >= {f"map: {why}"}
+        return
+    code = load_code(Code("map", {"function": "record_codes:lists"}), ("thalweg.operators", "record_codes"))
+    with pytest.raises(OperatorError, match=re.escape(why)):
+        code.combine([pa.table({"a": [1]})], 0)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("key", [1.0, math.nan, None])
 def test_rows_whose_group_overflows_are_left_out_and_other_groups_stay(key: float | None) -> None:
     rows = big([2**62, 5, 2**62, 6], [key, 7.0, key, 7.0])

@@ -58,7 +58,7 @@ def sibling(path: Path, ending: str) -> Path:
 
 
 def salvage(path: Path) -> bool:
-    """Replace a damaged file by a file with its whole entries. Return False if there are none.
+    """Replace a damaged file by a file with its whole entries. Return False, and keep the file, if there are none.
 
     The damaged file is kept (``.damaged``). Raises UsageError if nothing can be written.
     """
@@ -96,6 +96,8 @@ def _write_anew(path: Path) -> bool:
     try:
         (version,) = file.execute("PRAGMA user_version").fetchone()
         rows, _ = whole_rows(file)
+        if not rows:  # an empty file would be opened as a sound one next time
+            return False
         new.execute(CREATE_ENTRIES)
         new.executemany(INSERT_ENTRY, rows)
         new.execute(f"PRAGMA user_version={version}")
@@ -109,4 +111,4 @@ def _write_anew(path: Path) -> bool:
     for ending in ("-wal", "-shm"):  # before the replacement, or SQLite would apply the old logs to the new file
         path.with_name(path.name + ending).unlink(missing_ok=True)
     rebuilt.replace(path)
-    return bool(rows)
+    return True

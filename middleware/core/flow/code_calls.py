@@ -103,6 +103,7 @@ class CodeCalls:
         names = [*names]
         for name in names:
             self._held.pop(name, None)
+            self.called.pop(name, None)
         if self._pace is not None:
             self._pace.forget(names)
 

@@ -78,6 +78,7 @@ class EndedRuns:
             return
         self.until_s = {key: at_s for key, at_s in self.until_s.items() if key[0] != most}
         self._joined = {key: joined for key, joined in self._joined.items() if key in self.until_s}
+        self._generations = {key: last for key, last in self._generations.items() if key in self.until_s}
         self.until_s[most, NO_RUN] = last_s
 
     def knows(self, client: str, run: RunId, now: float, joins: int = 0) -> bool:

@@ -52,7 +52,6 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
-Heard = n.Notes | None
 OF_NODES = frozenset({Timer.EPOCH, Timer.DECIDE, Timer.PACE})  # timers of one node
 WITH_BYTES = frozenset({m.State, m.InheritedState, m.Checkpoint})
 FROM_CLIENT = frozenset(

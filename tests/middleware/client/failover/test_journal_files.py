@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runtime_codes import blocks
 
 from thalweg.middleware.client.failover import journal
 from thalweg.middleware.client.failover.journal import FILE, LOCK, MARK, Journal, JournaledQuery, ResumableStream
+from thalweg.middleware.client.failover.salvage import CREATE_ENTRIES, INSERT_ENTRY, salvage
 from thalweg.middleware.client.resuming import find
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import JournalError, JournalGapError, UsageError
@@ -387,3 +389,16 @@ def test_one_client_at_a_time_has_the_journal(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be used"):
         Journal(tmp_path / "file")
+
+
+def test_a_damaged_file_without_a_whole_entry_is_kept_and_refused_every_time(tmp_path: Path) -> None:
+    """It was replaced by an empty file, which the next client opened as a sound one."""
+    path = tmp_path / FILE
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(CREATE_ENTRIES)
+        file.execute(INSERT_ENTRY, (1, "r", "begun", b"body", 12345))  # the checksum is wrong
+        file.commit()
+    before = path.read_bytes()
+    for _ in range(2):
+        assert not salvage(path)
+        assert path.read_bytes() == before

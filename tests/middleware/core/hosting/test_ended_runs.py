@@ -120,7 +120,8 @@ def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, 
 def test_a_refused_client_that_removes_what_was_refused_is_not_refused_for_longer() -> None:
     past = EndedRuns(LIMITS)
     for number in range(200):
-        past.add("client", RunId(f"run-{number}"), 0.0)
+        past.add("client", RunId(f"run-{number}", generation=1), 0.0)
+        assert len(past._generations) <= LIMITS.max_past_runs
     for at_s in range(30):
         assert past.full("client")
         past.add("client", run_of("refused"), float(at_s), opened=False)
