@@ -90,7 +90,7 @@ Allow = Collection[str] | Allowed  # packages, or all permissions
 
 _OWN = Allowed()
 ALLOWED: ContextVar[Allowed] = ContextVar("thalweg_allowed", default=_OWN)
-"""What is allowed while a node's code is being constructed, for code whose parameters name more code, or folders."""
+"""Permissions of the node's code under construction, for parameters that name further code or folders."""
 
 
 @cache

@@ -108,8 +108,8 @@ class HostCore:
         """Handle the messages of the host to itself. Then end runs without guests, and begin runs anew after a loss."""
         local, host = self.context.local, self.host
         while local:  # R3: messages to this host itself come after all else
-            said = message, value, size_bytes = local.popleft()
-            self.hosted.hear(said)
+            pending = message, value, size_bytes = local.popleft()
+            self.hosted.hear(pending)
             self._handle_message(host, message, value, size_bytes)
         self.hosted.hear(None)
         if self._lingering:
@@ -257,8 +257,8 @@ class HostCore:
 
     def _of_application(self, event: Any) -> None:
         event = self.hosted.failover_runs.current(event) if self._led else event
-        taken = self.hosted.subscriptions
-        if taken.known and event.run not in self.runs and (here := taken.here(event.run)):
+        subscriptions = self.hosted.subscriptions
+        if subscriptions.known and event.run not in self.runs and (here := subscriptions.here(event.run)):
             event = msgspec.structs.replace(event, run=here)
         self._of_run(event)
 
@@ -289,9 +289,9 @@ class HostCore:
             meters = self.links.meters
             if meters.runs and not event.end:
                 meters.made(run.id, event.node, event.index, event.size_bytes, event.duration_s, self.context.now)
-            heard = run.flow.finished(event)
-            if heard:
-                run.handle_notes(heard)
+            notes = run.flow.finished(event)
+            if notes:
+                run.handle_notes(notes)
 
     def _on_timer(self, event: e.TimerFired) -> None:
         timer, about = event.key.timer, event.key.run

@@ -55,4 +55,4 @@ TARIFFS: Mapping[Kind, Tariff] = {
     "public": Tariff("public", 0.09, source=_SOURCE),
     "dedicated": Tariff("dedicated", 0.02, per_port_hour=0.30, source=_SOURCE),
 }
-"""What networks cost that say nothing else."""
+"""Default tariffs, by the kind of the network."""

@@ -79,7 +79,7 @@ class Link(_Ends):
 
 
 Cable = str | tuple[str, str]
-"""A host's end of a network: its name, where that is the network that all share, or its name and the network's."""
+"""Cable of a host to a network: the host's name for the network that all hosts share, else the names of both."""
 
 
 def cable_of(host: str, via: str) -> Cable:

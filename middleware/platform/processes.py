@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OPEN_MAX = 10_240  # macOS refuses a higher limit, also where it says that there is none: setrlimit(2)
 STOPS_WHEN_ASKED = sys.platform != "win32"
-"""Whether a process can handle SIGTERM; on Windows the process ends at once."""
+"""True if a process can handle SIGTERM. On Windows, SIGTERM ends the process at once."""
 _PIECE = 4096
 
 # --- this process -----------------------------------------------------------------------------------

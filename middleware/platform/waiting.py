@@ -110,4 +110,4 @@ def unix_socket() -> socket.socket:
 
 
 UNIX_SOCKETS = hasattr(socket, "AF_UNIX")
-"""Whether Python has Unix sockets on the system: not on Windows."""
+"""True if Python has Unix sockets on the system. False on Windows."""

@@ -12,16 +12,15 @@ from thalweg.middleware.protocol.states import StateMessage
 
 
 class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How a run outlives its hosts: what ``Client.run(…, failover=Failover())`` says.
+    """Options of a run that survives the loss of hosts, for ``Client.run(…, failover=Failover())``.
 
-    An operator with state leaves a replica of it with ``replicas`` other hosts whenever it has made ``every``
-    partitions since the last one, or has taken ``every_bytes`` of inputs, or ``every_s`` have passed. Up to
-    ``increments`` after each whole one are what has changed since the one before, where its code tells (``delta()``),
-    or its state is large and little of it is another. A lost host
-    that has a source is waited for as long as ``wait_s`` (seconds of the hosts' clocks); then the run ends.
-    ``domains``: by host, what it fails together with, as a rack or a site: replicas go to others; of a host that is not
-    in it, its machine. An operator keeps its outputs since its consumer's last two, up to ``retained_bytes``; a third
-    of that in inputs makes one due.
+    An operator with state sends a replica to ``replicas`` other hosts. A replica is due when, since the last replica,
+    the operator has made ``every`` partitions, has consumed ``every_bytes`` of inputs, or ``every_s`` have passed. Up
+    to ``increments`` replicas after a whole replica hold only the changes. The code must report the changes
+    (``delta()``), or they must be small in a large state. If a host with a source is lost, the run waits for ``wait_s``
+    (seconds of the hosts' clocks), and then ends. ``domains``: by host, its failure domain, such as a rack or a site.
+    Replicas go to other domains. The default domain is the host's machine. An operator keeps its outputs since the last
+    two replicas of its consumer, up to ``retained_bytes``. A third of that in inputs makes a replica due.
     """
 
     every: Annotated[int, msgspec.Meta(ge=1)] = 16
@@ -34,15 +33,15 @@ class Failover(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     retained_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
 
     def dilated(self, time_scale: float) -> Failover:
-        """The same times of wall-clock time on hosts' clocks that run ``time_scale`` times as fast."""
+        """Return the options for hosts' clocks that run ``time_scale`` times as fast as the wall clock."""
         return msgspec.structs.replace(self, every_s=self.every_s * time_scale, wait_s=self.wait_s * time_scale)
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
-    """In a later generation of a run ``node`` begins with partition ``index``, from its replica at ``holder`` if any.
+    """Start of ``node`` in a later generation: with partition ``index``, from the replica on ``holder`` if any.
 
-    ``LAST`` says that nothing more is wanted of it. One that is ``free`` begins with whatever its consumer wants first:
-    it is a source, or has no state.
+    ``LAST``: no more outputs of the node are needed. A node that is ``free`` begins with the first partition that its
+    consumer needs, because it is a source or has no state.
     """
 
     node: Name
@@ -52,11 +51,10 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
-    """From partition ``index`` on ``node`` was given something else since ``generation``
-    (``protocol.absent_sources``).
+    """Change of the values that sources deliver to ``node``, from partition ``index`` on, since ``generation``.
 
-    Of what was before that, replicas up to there are right, if they were in generation ``before``, when the like of it
-    had been last; older ones up to ``least``.
+    See ``protocol.absent_sources``. The change before was in generation ``before``. Replicas of that generation or
+    later are right up to ``index``, older replicas up to ``least``.
     """
 
     node: Name
@@ -67,16 +65,19 @@ class HistoryGap(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(StateMessage, frozen=True):
-    """Replica of an operator's state, for a host to keep or to start the operator with.
+    """Replica of an operator's state, for a host that keeps it or starts the operator with it.
 
-    With ``since``, it holds only the changes since the replica at that partition.
+    With ``since``, the replica holds only the changes since the replica at that partition.
     """
 
     since: Demanded = -1
 
 
 class CheckpointStored(RunMessage, frozen=True, tag="Stable"):
-    """To the client: ``hosts`` have a replica of ``node`` at partition ``index``; with none of them it has no state."""
+    """Report to the client that ``hosts`` have a replica of ``node`` at partition ``index``.
+
+    No hosts: ``node`` has no state.
+    """
 
     node: Name
     index: Index
@@ -84,9 +85,10 @@ class CheckpointStored(RunMessage, frozen=True, tag="Stable"):
 
 
 class StateMissing(RunMessage, frozen=True, tag="Lacks"):
-    """A host has not what ``node`` begins with, its replica at ``index``; or 0: what its consumer goes on with.
+    """Report that a host lacks the replica at ``index`` with which ``node`` begins.
 
-    To the client, or to the operator's host by who was to send the replica.
+    Index 0: the host lacks the outputs with which the node's consumer continues. The report goes to the client. The
+    host that was to send the replica reports to the operator's host.
     """
 
     node: Name
@@ -95,9 +97,9 @@ class StateMissing(RunMessage, frozen=True, tag="Lacks"):
 
 
 class CheckpointsObsolete(RunMessage, frozen=True, tag="Settled"):
-    """From the client: of these nodes no replica is needed that is older, and none of nodes that are gone.
+    """Notice of the client that replicas before ``lines`` are no longer needed, nor outputs of the nodes' producers.
 
-    Nor is what their producers have kept of before.
+    Replicas of nodes that are gone are not needed either.
     """
 
     lines: tuple[Start, ...]

@@ -1,4 +1,4 @@
-"""Messages by which an operator changes hosts (``core.moving``)."""
+"""Messages by which an operator moves to another host (``core.moving``)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from thalweg.middleware.protocol.states import StateMessage
 
 
 class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Counts of an operator's epoch (``epochs.EpochBook``), which it takes along when it moves.
+    """Counts of an operator's epoch (``epochs.EpochBook``), which move with the operator.
 
-    Raises ValueError (on decoding, msgspec.ValidationError) for counts that cannot be.
+    Raises ValueError (on decoding, msgspec.ValidationError) for impossible counts.
     """
 
     round: Count
@@ -30,7 +30,7 @@ class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class ConsumerDemand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a consumer has demanded of an operator that moves, and the operator's epoch so far for it."""
+    """Last demand of a consumer to an operator that moves, and the counts of the operator's epoch for the consumer."""
 
     consumer: Name
     demanded: Demanded
@@ -38,23 +38,23 @@ class ConsumerDemand(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 class Offer(NodeMessage, frozen=True):
-    """Will you take ``node``, which has its ``version``-th placement here? Repeated, it asks how far you are."""
+    """Offer of ``node`` in its ``version``-th placement to a host. Repeated, it asks for the host's progress."""
 
 
 class Accept(NodeMessage, frozen=True):
-    """Answer to Offer: the code of ``node`` is loaded here, there is room, and its state has not come."""
+    """Answer to ``Offer``: the sender has the code of ``node`` and room for the node, but not the state."""
 
 
 class Refuse(NodeMessage, frozen=True):
-    """``node`` cannot run here, or not from that state, for the reason given; nothing is kept."""
+    """Refusal of ``node``, which cannot run on the sender, or not with the sent state. The sender keeps nothing."""
 
     reason: Text
 
 
 class State(StateMessage, frozen=True):
-    """State of an operator that moves, and the demands of its consumers.
+    """State of an operator that moves, and the demands of the operator's consumers.
 
-    ``tail``: the host that keeps the operator's last output until it is acknowledged, if any.
+    ``tail``: host that keeps the operator's last output until the output is acknowledged. Empty: no output is kept.
     """
 
     demanded: tuple[ConsumerDemand, ...] = ()
@@ -62,25 +62,25 @@ class State(StateMessage, frozen=True):
 
 
 class Restored(NodeMessage, frozen=True):
-    """``node`` is here with its state and waits for the word that it has moved."""
+    """Report that ``node`` is restored on the sender, and waits for the commit of the move."""
 
 
 class Withdraw(NodeMessage, frozen=True):
-    """``node`` stays where it is; forget the offer."""
+    """Withdrawal of the offer of ``node``, which stays on its host."""
 
 
 class Resumed(NodeMessage, frozen=True):
-    """``node`` runs here, by its placement after ``version``."""
+    """Report that ``node`` runs on the sender, by the placement after ``version``."""
 
 
 class MoveRequest(NodeMessage, frozen=True, tag="Wish"):
-    """To the client: ``node``, which is here, would be better on ``target``. It may be heard, or not."""
+    """Request to the client to move ``node`` from the sender to ``target``. The client may ignore the request."""
 
     target: Name
 
 
 class Relocated(RunMessage, frozen=True):
-    """To the client: what became of handing ``node`` over, and why it stayed if it did."""
+    """Report to the client on the end of a hand-over of ``node``. ``why``: the reason, if the operator has stayed."""
 
     node: Name
     moved: bool

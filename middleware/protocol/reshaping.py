@@ -1,4 +1,4 @@
-"""The next tree of a run, and messages by which its operators take states over (``core.reshaping``)."""
+"""Next tree of a run, and messages with states for operators of the next tree (``core.reshaping``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from thalweg.middleware.protocol.states import StateMessage
 
 
 class Graft(msgspec.Struct, frozen=True, array_like=True):
-    """A node of the next tree, with its inputs there. ``like``: the node is new; else the present tree has it.
+    """Node of the next tree, with its inputs there. If ``like`` is empty, the present tree has the node already.
 
     A new operator has the code of operator ``like``, is on ``host``, and begins with the merged states of the present
-    operators ``states``. For a node of another query ``like`` is the node itself.
+    operators ``states``. For a node of a further query, ``like`` is the node itself.
     """
 
     node: Name
@@ -26,9 +26,9 @@ class Graft(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):
-    """The next tree (``reshaping``): its nodes, and where the client believes the operators of the present one to be.
+    """Next tree of a run (``reshaping``): grafts, and locations of the present operators as the client knows them.
 
-    For another query (``query_attachment``): the nodes that are added.
+    For a further query (``query_attachment``), the grafts are the nodes to add.
     """
 
     grafts: tuple[Graft, ...]
@@ -36,7 +36,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def grows(self) -> bool:
-        """Whether nodes are only added, for another query."""
+        """Return whether nodes are only added, for a further query."""
         return any(isinstance(graft.like, Node) for graft in self.grafts)
 
 

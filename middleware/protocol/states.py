@@ -1,4 +1,4 @@
-"""Messages with operators' states, and requests for them (``core.states``)."""
+"""Messages with operators' states, and requests for states (``core.states``)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 from thalweg.middleware.protocol.fields import Index, Name, NodeMessage, RunMessage
 
-INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
+INLINE_STATE_BYTES = 16_384  # up to this size, a state is sent as control, ahead of all bulk
 
 
 class StateMessage(NodeMessage, frozen=True):
     """Base of messages with the state of ``node``, which needs partition ``index`` next.
 
-    The result of ``snapshot()`` has ``size_bytes``. Up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
-    else it is the payload of a bulk message.
+    ``size_bytes``: size of the result of ``snapshot()``. Up to ``INLINE_STATE_BYTES``, the state is ``inline`` in a
+    control message. A larger state is the payload of a bulk message.
     """
 
     index: Index
@@ -26,9 +26,9 @@ class StateMessage(NodeMessage, frozen=True):
 
 
 class StateRequest(RunMessage, frozen=True):
-    """Request for the state of ``node``, which has not come. With ``heir``, that operator takes it over.
+    """Request for the state of ``node``, which has not come.
 
-    Without ``heir``, ``node`` itself waits for the replica with which it starts.
+    With ``heir``, that operator takes the state over. Without ``heir``, ``node`` starts with the state, a replica.
     """
 
     node: Name

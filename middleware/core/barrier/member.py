@@ -180,8 +180,8 @@ class Member(Machine, Part):
         """
         if commit.ways is None or commit.number < self.number:
             return ()
-        heard = commit.number == self.number and self.state is not MemberState.VOTED
-        return commit.ways if not heard and self._credible(sender, commit) else ()
+        known = commit.number == self.number and self.state is not MemberState.VOTED
+        return commit.ways if not known and self._credible(sender, commit) else ()
 
     def _switch(self, message: m.Commit) -> Notes:
         """Apply the committed placement (R2).
@@ -262,8 +262,8 @@ class Member(Machine, Part):
 
     def _done(self, number: int, *, retired: bool = False) -> None:
         out, locations = self._out, self._directory.locations
-        mine = [move.node for move in self.moves if move.source == out.host] if self.number == number else []
-        where = tuple(locations[name] for name in mine if name in locations)  # refused moves may name anything
+        left = [move.node for move in self.moves if move.source == out.host] if self.number == number else []
+        where = tuple(locations[name] for name in left if name in locations)  # refused moves may name anything
         out.send(self._install.client, m.Done(out.run, number, out.host, where, retired))
 
     def _release(self) -> Notes:

@@ -1,8 +1,8 @@
-"""A run goes on that has lost a host, as its next generation.
+"""Failover: continuation of a run that has lost a host, as the next generation of the run.
 
-- ``checkpoints`` has the rules of replicas and is a host's part, with ``replica_placement``.
-- ``recovery`` has the rules of generations and is the client's part, with ``rejoin_policy``. ``generation_states`` has
-  the states.
-- ``carried_over`` says what goes on as it is, and ``failover_runs`` what a host keeps beyond a generation.
+- ``checkpoints`` has the rules of replicas and is the part of a host, with ``replica_placement``.
+- ``recovery`` has the rules of generations and is the part of the client, with ``rejoin_policy``. ``generation_states``
+  has the states.
+- ``carried_over`` selects the operators that continue. ``failover_runs`` has the state that outlives a generation.
 - The application's side is ``client.failover``. Messages: ``protocol.failover``.
 """

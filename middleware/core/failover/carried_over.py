@@ -1,27 +1,28 @@
-"""Operators that go on as they are when a run begins anew without a host that it has lost: a host's part in it.
+"""Operators of a host that continue in the next generation of a run, which has lost a host.
 
 Rules:
 
-R1. Only what the lost host had begins anew: its operators from their replicas (``recovery``), and all sources, which
-    make again whatever is wanted of them. Every other operator goes on as it is: with its state, the inputs that it has
-    got, the output that it holds, and its code, even while that runs. Its host closes the generation before and opens
-    the next one in the same event, so nothing of the one before is heard any more, as ever.
-R2. An operator here goes on if the next generation has it here, with the same inputs and consumer, and if it is as far
-    as it would start; not if it still waits for a replica or for states that it takes over, if its last output is on
-    another host, or if it has not begun. Else it begins like those that were lost: each of the two is sound, whatever
-    the others do, so nobody has to agree on it.
-R3. An operator keeps its outputs from where its consumer would start (``flow.replay_log``). So whoever begins anew,
-    with whatever has gone on around it, is given what it wants again, and its consumer's first demand tells how far it
-    is. The client lets the next generation be of this kind only if no operator would start before what it has had
-    dropped (``CheckpointsObsolete``); that is so as long as no state is lost with all its replicas.
-R4. Where an output is not there nevertheless (there were too many bytes of them, or the operator has come from another
-    host since, where they stayed), the host says so (``StateMissing``), and the run begins wholly anew. What was in a
-    generation before that one does not go on in a later one (``Install.kept_from``).
-R5. Where nodes have several consumers, each of these goes on with a partition of its own. So that nobody waits for the
-    word of who has all that it wants, all say it at once (R6 of ``flow.flow``), and what begins anew gathers at once.
-R6. What takes from a source that is missing, or is back, begins anew (``protocol.absent_sources``): the rest goes on.
-R7. Hand-overs, proposals and other trees that are under way are over with the generation: an operator that was to leave
-    goes on where it is, one that was to come is not there. While the client has two trees, all nodes begin anew.
+R1. Only the operators of the lost host restart, from replicas (``recovery``), and all sources, which make the demanded
+    partitions again. The remaining operators continue with their state, inputs, held output and code, even during a
+    call. The host closes the old generation and opens the new generation in the same event. So messages of the old
+    generation are ignored, as always.
+R2. An operator continues if the new generation has it on this host, with the same inputs and consumer, and if the
+    operator has got as far as its start. It restarts if it waits for a replica or for states, if its last output is on
+    a second host, or if it has not begun. Both are sound, whatever the remaining hosts do, so the hosts need not agree.
+R3. An operator keeps its outputs from the start of its consumer on (``flow.replay_log``). So a restarted node gets its
+    inputs again, and the first demand of its consumer shows the progress of the consumer. The client begins a
+    generation of this kind only if no operator would start before outputs that have been dropped
+    (``CheckpointsObsolete``). This holds unless a state is lost with all its replicas.
+R4. An output may be missing even so: there were too many bytes, or the output stayed on an earlier host of the
+    operator. The host reports the missing output (``StateMissing``), and every node restarts. Nodes of earlier
+    generations do not continue after that (``Install.kept_from``).
+R5. If nodes have several consumers, every consumer continues with a partition of its own. The consumers announce the
+    partition at once (R6 of ``flow.flow``), and restarted nodes gather at once. So no node waits for a consumer that
+    needs nothing.
+R6. Consumers of a source that is absent, or is back, restart (``protocol.absent_sources``). The remaining nodes
+    continue.
+R7. Hand-overs, proposals and new trees end with the generation. An operator that was to leave continues on its host. An
+    operator that was to come is not there. While the client has two trees, every node restarts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from thalweg.middleware.protocol.run_id import NO_RUN
 
 
 def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
-    """R2: return the operators here that go on in the next generation, which begins with ``install``."""
+    """Return the operators here that continue in the generation of ``install`` (R2)."""
     context, tree, flow = before.context, before.tree, before.flow
     if install.kept_from is None or tree.former is not None:
         return {}
@@ -52,16 +53,16 @@ def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
         return {}
     where = {entry.node: entry.host for entry in install.locations}
     starts = {start.node: start.index for start in install.starts}
-    # R6: operators whose source is absent now, or is back, begin anew
+    # R6: operators whose source is absent now, or is back, restart
     changed = {cut.node for cut in install.history_gaps if cut.generation > context.install.run.generation}
-    waiting = {name for part in before.parts for name in part.awaited}  # their state is still to come
+    waiting = {name for part in before.parts for name in part.awaited}  # operators without their state
     staying: dict[str, CarriedOver] = {}
     for name, core in flow.nodes.items():
         node, consumers = install.dataflow.by_name.get(name), install.dataflow.consumers.get(name, ())
         if node is None or where[name] != context.out.host or node.kind != "operator":
             continue
         same = (node.inputs, node.code) == (core.node.inputs, core.node.code)
-        known = set(consumers) <= set(tree.consumers[name])  # others may have left
+        known = set(consumers) <= set(tree.consumers[name])  # further consumers may have left
         as_far = core.state is not IDLE and core.index >= starts.get(name, LAST)
         if same and known and as_far and name not in waiting | changed:
             survivor = _survivor(before, core, node, install)
@@ -71,7 +72,7 @@ def carried_over(before: RunCore, install: m.Install) -> dict[str, CarriedOver]:
 
 
 def _survivor(before: RunCore, core: NodeCore, node: Node, install: m.Install) -> CarriedOver | None:
-    """Return an operator of this host, as it goes on as ``node`` (R2). None: it begins anew."""
+    """Return the entry of an operator that continues as ``node`` (R2). None: the operator restarts."""
     name, flow = node.name, before.flow
     if name in flow.tails.kept or flow.has_failed(name):
         return None
@@ -82,7 +83,7 @@ def _survivor(before: RunCore, core: NodeCore, node: Node, install: m.Install) -
 
 
 class CarriedNodes(Part):
-    """Operators on this host that have gone on from the generation before."""
+    """Operators on this host since the previous generation."""
 
     NEEDED_FOR = Need.FAILOVER
 
@@ -94,7 +95,7 @@ class CarriedNodes(Part):
         self._install, self._tree, self._flow = context.install, tree, flow
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """Repeat the open demands and calls of these operators. In a graph, announce where each goes on (R5)."""
+        """Repeat the open demands and calls of the operators. In a graph, announce the next partitions (R5)."""
         dataflow, flow = self._tree.dataflow, self._flow
         graph = self._install.kept_from is not None and bool(dataflow.several)
         survivors: Mapping[str, CarriedOver] = beginning.carried_over
@@ -102,7 +103,7 @@ class CarriedNodes(Part):
             node = survivor.node
             if survivor.run is not None:
                 flow.perform(node, [survivor.run])
-            # what was held goes out if fewer outputs are kept than before; the loop below demands the inputs
+            # a held output is dispatched if fewer outputs are kept than before. The loop below demands the inputs
             flow.perform(node, [action for action in node.resume() if type(action) is not Ask])
             if graph and node.state is ENDED and len(dataflow.sinks) > 1:
                 flow.perform(node, [Renounce(node.node.inputs)])

@@ -1,38 +1,40 @@
-"""Replicas of operators' states on other hosts, from which a run goes on that has lost a host: a host's part in it.
+"""Replicas of operators' states on other hosts, from which a run restarts operators of lost hosts: the part of a host.
 
 Rules:
 
-R1. When an operator has made a partition, and its next replica is due, its state is taken, and it makes nothing more
-    until that is there. The first one is due at once, the others as ``Failover`` says, so that there are some of all
-    operators at the same partitions: those after a multiple of ``every``. Nothing is due while the operator is on its
-    way, while there are two trees, or while ``MOST`` replicas of it are kept here (R10).
-R2. The state is kept here and sent to other hosts, as a hand-over sends one: to those that do not fail together, over
-    the widest ways, one after the other to different hosts (``replica_hosts``). Who has got it says so to the client
-    (``CheckpointStored``). One that is lost on its way is not waited for: another follows.
-R3. Replicas are the host's, not a generation's: the next one finds them. They go when the client says that they are
-    not needed any more (``CheckpointsObsolete``), and with the run, whatever ends it.
-R4. In a later generation an operator that starts with a replica makes nothing before it is restored. Where it is kept
-    on another host it is requested from there (``awaited_states``).
-R5. Of an operator without state there are no replicas, and the client is told so, and when one would be due, as it lets
-    go then of what nobody needs. Where a consumer runs the same code that one's word is enough: it follows soon.
-R6. A host that has let go of replicas, as its client was silent for long, says so when one is needed
-    (``StateMissing``).
-R7. So does one to which a replica came damaged, or as a version that the code there does not read: the run begins anew
-    with an older one. Where the code itself fails to restore one, the run ends.
-R8. Up to ``increments`` replicas after each whole one are what has changed since the one before, where that is to be
-    had (``shell.node_code``), and go to the same hosts as that. One counts for a host when all that it follows on are
-    there; what another follows on stays as long as that does. The next is whole again where a host of these is gone, a
-    transfer has failed, or the changes are together as large as the whole; after a hand-over, which leaves other code
-    here; and where what it would follow on is not here any more, as an operator that began anew is behind what is
-    needed. One that follows on what is not here gives way to another of the same partition.
-R9. One that does not get there is as one that came damaged (R7), as who keeps it says after ``TRIES`` failed transfers.
-R10. The newest replica here goes to others once more where an operator has started with it, where one of these is lost,
-    and instead of another where there is no room for that: what went there, or the word of it, has been lost.
-R11. A whole replica that came where a change was asked for, as most of the state is another each time, has the next one
-    wait, until its bytes are at most ``SHARE`` of those that the operator has taken since, and for ``every_s`` at most;
-    then too it comes after a multiple of ``every``. States of up to ``SMALL_BYTES`` have none wait.
-R12. Where sources give something else than before (``protocol.absent_sources``), replicas that are later than that are
-     let go.
+R1. When an operator has made a partition, and its next replica is due, its state is read. The operator makes nothing
+    until then. The first replica is due at once. Later replicas are due as ``Failover`` says, after a multiple of
+    ``every``, so that all operators have replicas at the same partitions. No replica is due while the operator is
+    handed over, while there are two trees, or while ``MOST`` replicas of the operator are kept here (R10).
+R2. The state is kept here, and sent to other hosts like the state of a hand-over. The hosts should not fail together,
+    have the fastest links, and take turns (``replica_hosts``). A host reports a replica that has arrived to the client
+    (``CheckpointStored``). A replica lost on the way is not repeated, because a newer replica follows.
+R3. Replicas belong to the host, not to a generation, so the next generation finds them. They are dropped when the
+    client no longer needs them (``CheckpointsObsolete``), and when the run ends for any reason.
+R4. In a later generation, an operator that starts with a replica makes nothing before the replica is restored. If the
+    replica is on another host, it is requested from there (``awaited_states``).
+R5. An operator without state has no replicas. The client is notified of the fact, and whenever a replica would be due,
+    because the client then drops old data. If a consumer runs the same code, its notice, which follows soon, is enough.
+R6. If a host has dropped its replicas, because the client was silent for long, it reports a replica that is needed as
+    missing (``StateMissing``).
+R7. A host does the same if a replica arrives damaged, or in a version that the code there does not read. The run then
+    begins anew with an older replica. If the code itself fails to restore a replica, the run ends.
+R8. Up to ``increments`` replicas after a whole replica hold only the changes since the replica before, their base, if
+    the changes are known (``shell.node_code``). They go to the same hosts. A replica counts for a host when all
+    replicas that it builds on are there. A base stays as long as a replica that builds on it. The next replica is whole
+    if one of the hosts is gone, a transfer has failed, or the changes together are as large as the whole. It is also
+    whole after a hand-over, because the code here is new. It is whole as well if its base is no longer here, because an
+    operator that restarted is behind the needed partitions. If the base of an incremental replica is not here, a second
+    replica of the same partition replaces the incremental one.
+R9. A replica that does not arrive counts as damaged (R7). The host that keeps it reports this after ``TRIES`` failed
+    transfers.
+R10. The newest replica here is sent again if an operator has started with it, if one of its holders is lost, or if a
+    new replica has no room. In the last case, the replica or its report has been lost.
+R11. If the code answers the request for changes with a whole replica, most of the state changes every time. Then the
+    next replica waits until it is at most ``SHARE`` of the input bytes since, for ``every_s`` at most. It also comes
+    after a multiple of ``every``. States of up to ``SMALL_BYTES`` cause no wait.
+R12. If sources deliver other values than before (``protocol.absent_sources``), replicas of later partitions are
+    dropped.
 """
 
 from __future__ import annotations
@@ -62,21 +64,20 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import is_right
 
-TRIES = 3  # of a transfer of a replica with which an operator is to start
-MOST = 5  # replicas of an operator that are kept on one host; twice as many where the client is slow to say
-SHARE = 0.05  # of an operator's inputs, for replicas of all of its state
+TRIES = 3  # transfers of a replica with which an operator is to start
+MOST = 5  # whole replicas of an operator on its host. Other hosts keep up to twice as many, as the client may be late
+SHARE = 0.05  # of an operator's input bytes, for whole replicas
 SMALL_BYTES = 65_536
-TURNS = 3  # replicas that are due before there are more outputs than are kept: consumers may start two behind
+TURNS = 3  # replicas due within ``retained_bytes`` of inputs: a consumer may start two replicas back
 
 
 @dataclass
 class ReplicaProgress:
-    """What an operator has done since its last replica, which came ``after`` that partition; ``index``: of the one that
-    is being taken.
+    """Progress of an operator since its last replica, which came ``after`` that partition.
 
-    ``last``: the replica on which a change may follow, which ``holders`` have, -1 for none. On the last whole one
-    ``changes`` have followed, which leaves ``room_bytes`` for more. ``delta``: a change was asked for; ``wait_bytes``:
-    of inputs, before the next is due.
+    ``index``: of the replica that is being taken. ``last``: possible base of a change, which ``holders`` have, -1 for
+    none. ``changes``: number of changes since the last whole replica, which leaves ``room_bytes`` for more. ``delta``:
+    a change was requested. ``wait_bytes``: input bytes before the next replica is due.
     """
 
     after: int = -1
@@ -93,7 +94,7 @@ class ReplicaProgress:
 
 
 class Checkpoints(Part):
-    """A host's part in it, in one generation of a run; nothing where the run does not outlive its hosts."""
+    """Replicas on this host and of its operators, in one generation. Without failover, the part does nothing."""
 
     NEEDED_FOR = Need.FAILOVER
 
@@ -113,15 +114,15 @@ class Checkpoints(Part):
         self.replicas: Replicas = shared.replicas.of(install) if options is not None else {}
         self._since: dict[str, ReplicaProgress] = {}
         self._stateless: set[str] = set()
-        self._lines: dict[str, int] = {}  # by consumer, the partition with which it would begin anew
+        self._lines: dict[str, int] = {}  # by consumer, the partition with which it would restart
         self._states, self._awaited_states = parts.get(StateTransfers), parts.get(AwaitedStates)
-        self._waiting: dict[str, int] = {}  # operators here that start with a replica, at that partition
-        self._transfers: dict[tuple[str, str], StateTransfer] = {}  # of whole replicas, by operator and host
+        self._waiting: dict[str, int] = {}  # by operator here that starts with a replica, the partition
+        self._transfers: dict[tuple[str, str], StateTransfer] = {}  # transfers of whole replicas, by operator and host
         self._cuts = {cut.node: cut for cut in install.history_gaps}
         self._starts: Mapping[str, m.Start] = {start.node: start for start in install.starts}
 
     def on_run_begun(self, beginning: RunBeginning) -> None:
-        """R4: have the operators that are here wait for the replicas with which they start."""
+        """Let operators here wait for the replicas with which they start (R4)."""
         self._drop_wrong()
         for name, start in self._starts.items():
             if start.holder and name in self._flow.nodes and name not in beginning.carried_over:
@@ -133,7 +134,7 @@ class Checkpoints(Part):
                     self._awaited_states.expect(name, start.holder, at_once=True)
 
     def _drop_wrong(self) -> None:
-        """R12: let go of what was of another history, and have the rest be of this generation."""
+        """Drop replicas that are wrong after a gap (R12), and assign the remaining replicas to this generation."""
         for name, replicas in list(self.replicas.items()):
             right = {
                 index: msgspec.structs.replace(replica, run=self._out.run)
@@ -147,7 +148,7 @@ class Checkpoints(Part):
     # --- the host of an operator ------------------------------------------------------------------------
 
     def on_made(self, note: OutputMade) -> None:
-        """R1: take the operator's state, if a replica is due."""
+        """Read the operator's state if a replica is due (R1)."""
         options, name, now = self._options, note.node, self._out.now
         if options is None:
             return
@@ -171,14 +172,14 @@ class Checkpoints(Part):
         )
 
     def _act(self, name: str, since: ReplicaProgress, index: int, *, in_time: bool) -> bool:
-        """R1: a replica of an operator at that partition is due; whether that can be seen to now."""
+        """Take the replica of an operator that is due (R1). Return False if it has to wait."""
         stateless = name in self._stateless
         departures = self._parts.existing(Departures)
         going = departures is not None and departures.going(name)
         if not stateless and (since.index is not None or going or self._tree.former is not None):
             return False
         since.after, since.size_bytes, since.at_s, since.due = index - 1, 0, self._out.now, False
-        if stateless:  # R5: there is no replica, and the client only hears how far the operator is
+        if stateless:  # R5: there is no replica, and only the progress is reported
             if not in_time or not self._is_followed(name):
                 self._out.send(self._client, m.CheckpointStored(self._out.run, name, index))
         elif not self._room(name, MOST):
@@ -195,13 +196,13 @@ class Checkpoints(Part):
         return True
 
     def _is_followed(self, name: str) -> bool:
-        """R5: whether a consumer of an operator runs the same code, and so has no state either."""
+        """Return whether a consumer of an operator runs the same code, and so has no state either (R5)."""
         node_of, code = self._tree.node_of, self._tree.node_of(name).code
         consumers = map(node_of, self._tree.consumers.get(name, ()))
         return any(consumer.kind == "operator" and consumer.code == code for consumer in consumers)
 
     def on_taken(self, event: e.StateTaken) -> None:
-        """R2: what was asked for, or something else that is the same: nothing has been made meanwhile."""
+        """Keep and send the state that was read for a replica (R2). Then let the operator go on."""
         name, since, out = event.node, self._since.get(event.node), self._out
         if since is None or since.index is None:
             return
@@ -247,14 +248,14 @@ class Checkpoints(Part):
         self._out.record("checkpoint", node=name, index=index, size_bytes=size_bytes, **detail)
 
     def _share(self, name: str) -> None:
-        """R10: send the newest replica here to where replicas go now, once more perhaps."""
+        """Send the newest replica here to the present holders, perhaps once more (R10)."""
         chains = (self._chain(name, index) for index in sorted(self.replicas.get(name, ()), reverse=True))
         for replica in next(filter(None, chains), ()):
             for host in self._holders(name):
                 self._send(host, replica)
 
     def _holders(self, name: str) -> tuple[str, ...]:
-        """R2: where the next replicas of an operator go from here."""
+        """Return the hosts to which the next replicas of an operator go from here (R2)."""
         assert self._options is not None
         since, start = self._since.get(name), self._starts.get(name)
         before = since.holders if since is not None and since.holders else () if start is None else (start.holder,)
@@ -265,7 +266,7 @@ class Checkpoints(Part):
         return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rates_bps, before))
 
     def _send(self, host: str, kept: m.Checkpoint) -> bool:
-        """Send a replica. Return False if a whole one of the operator is under way to that host."""
+        """Send a replica. Return False if a whole replica of the operator is under way to that host."""
         transfer = StateTransfer(host)
         if kept.since < 0:
             transfer = self._transfers.setdefault((kept.node, host), transfer)
@@ -274,7 +275,7 @@ class Checkpoints(Part):
         return self._states.send(transfer, message, kept.inline)
 
     def on_transfer_over(self, peer: str, message: m.Checkpoint, *, arrived: bool) -> None:
-        """R9: tell the operator's host of a replica that does not get there."""
+        """Report a replica that does not arrive to the operator's host (R9)."""
         if arrived:
             return
         self._flow.demands.stuck(peer)
@@ -287,17 +288,17 @@ class Checkpoints(Part):
             self._out.send(peer, m.StateMissing(self._out.run, message.node, index, why))
 
     def awaits(self, message: m.Checkpoint) -> bool:
-        """Return whether an operator is to start with a replica (R9). The others are kept for a loss of their host."""
+        """Return whether an operator is to start with a replica (R9). The remaining replicas only wait for a loss."""
         start = self._starts.get(message.node)
         return start is not None and message.index <= start.index
 
     @property
     def awaited(self) -> Collection[str]:
-        """Operators here that cannot start yet, as their replica has not come."""
+        """Operators here that cannot start yet, because the replica has not come."""
         return [name for name in self._waiting if name in self._flow.nodes]
 
     def on_lost(self, note: HostLost) -> None:
-        """A host is gone for good, perhaps with replicas: others are due."""
+        """Make replicas due, because the lost host may have had replicas."""
         self._transfers = {key: transfer for key, transfer in self._transfers.items() if transfer.to != note.host}
         for name, since in self._since.items():
             since.due = True
@@ -308,7 +309,7 @@ class Checkpoints(Part):
     # --- the host of a replica --------------------------------------------------------------------------
 
     def _chain(self, name: str, index: int) -> list[m.Checkpoint]:
-        """R8: a whole replica and the changes that lead to that at ``index``; none where one of them is not here."""
+        """Return a whole replica and the changes up to the replica at ``index`` (R8). Empty: the chain has a gap."""
         replicas, chain = self.replicas.get(name, {}), list[m.Checkpoint]()
         while (replica := replicas.get(index)) is not None:
             chain.append(replica)
@@ -318,21 +319,21 @@ class Checkpoints(Part):
         return []
 
     def _room(self, name: str, most: int) -> bool:
-        """Whether another replica may be kept here: ``most`` whole ones, and changes of one of them."""
+        """Return whether there is room for a replica: up to ``most`` whole replicas, and one series of changes."""
         assert self._options is not None
         replicas = self.replicas.get(name, {}).values()
         whole = plain_sum([replica.since < 0 for replica in replicas])
         return whole < most and len(replicas) < most + self._options.increments
 
     def _has(self, message: m.Checkpoint) -> bool:
-        """R8: whether a replica is here, or another of that partition with all that it follows on."""
+        """Return whether a replica is here, or a complete chain to the same partition (R8)."""
         replica = self.replicas.get(message.node, {}).get(message.index)
         return replica is not None and (
             replica.since == message.since or bool(self._chain(message.node, message.index))
         )
 
     def wants(self, message: m.Checkpoint) -> bool:
-        """Whether a replica that begins to arrive may be kept, or is what an operator here starts with."""
+        """Return whether a replica that begins to arrive may be kept, or is the start of an operator here."""
         if self._options is None or message.since >= message.index or self._has(message):
             return False
         start = self._waiting.get(message.node)
@@ -341,7 +342,7 @@ class Checkpoints(Part):
         return message.node in self._directory.locations and self._room(message.node, 2 * MOST)
 
     def on_checkpoint(self, sender: str, message: m.Checkpoint, state: Any) -> None:
-        """Keep a replica, or start an operator with it."""
+        """Keep a replica and report it, or start an operator with it."""
         has = self._has(message)
         if not has and (state is None or not (self.wants(message) and len(state) == message.size_bytes)):
             return
@@ -356,13 +357,13 @@ class Checkpoints(Part):
                 self._restore(message.node)
             return
         hosts, whole = (self._out.host, sender), {message.index} if self._chain(message.node, message.index) else set()
-        for index in sorted(here):  # R8: a change may come before the replica that it follows
+        for index in sorted(here):  # R8: a change may come before its base
             if index in whole or here[index].since in whole:
                 whole.add(index)
                 self._out.send(self._client, m.CheckpointStored(self._out.run, message.node, index, hosts))
 
     def on_request(self, sender: str, message: m.StateRequest) -> None:
-        """R4: an operator elsewhere starts with what is kept here."""
+        """Send the replica with which an operator on another host starts (R4)."""
         start = self._starts.get(message.node)
         chain = [] if start is None else self._chain(message.node, start.index)
         here = self._directory.locations.get(message.node)  # its query may have left
@@ -375,9 +376,9 @@ class Checkpoints(Part):
             self._miss(message.node, start.index)
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
-        """R9: tell the client that a replica for which an operator here waits does not come.
+        """Notify the client that a replica for which an operator here waits does not come (R9).
 
-        The client itself hears it from the host that lacks the replica.
+        If this host is the client, the report of the host that lacks the replica is enough.
         """
         if self._client == self._out.host:
             return
@@ -386,7 +387,7 @@ class Checkpoints(Part):
             self._out.send(self._client, message)
 
     def _miss(self, name: str, index: int) -> None:
-        """R6: tell the client that a replica is not here."""
+        """Notify the client that a replica is not here (R6)."""
         self._out.send(self._client, m.StateMissing(self._out.run, name, index, "its replica is not there any more"))
 
     def _settle(self, lines: Iterable[m.Start]) -> None:
@@ -407,21 +408,21 @@ class Checkpoints(Part):
         return min([*lines, *(consumer.demanded for consumer in node.window.consumers.values())])
 
     def on_settled(self, sender: str, message: m.CheckpointsObsolete) -> None:
-        """R3: what is not needed any more."""
+        """Drop replicas and outputs that are no longer needed (R3)."""
         self._settle(message.lines)
         least = {line.node: line.index for line in message.lines}
         for name in list(self.replicas):
             line = least.get(name, 0 if name in self._directory.locations else math.inf)
             replicas = self.replicas[name]
             needed = {index for index in replicas if index >= line}
-            for index in sorted(needed):  # R8: a replica stays as long as another one follows it
+            for index in sorted(needed):  # R8: a replica stays as long as a change builds on it
                 if replicas[index].since not in needed:
                     needed.update([replica.index for replica in self._chain(name, index)])
             self.replicas[name] = {index: replica for index, replica in replicas.items() if index in needed}
             if not needed:
                 del self.replicas[name]
 
-    # --- the host of an operator that starts with one ---------------------------------------------------
+    # --- the host of an operator that restarts ----------------------------------------------------------
 
     def _restore(self, name: str) -> None:
         self._awaited_states.came(name)
@@ -434,7 +435,7 @@ class Checkpoints(Part):
         self._out.emit(e.RestoreState(self._out.run, name, version, *fields, tuple(deltas)))
 
     def on_restored(self, event: e.StateRestored) -> None:
-        """Let an operator run that has its replica, or have the run begin anew with an older one (R7)."""
+        """Let an operator run with its replica, or have the run begin anew with an older replica (R7)."""
         index, missing = self._waiting.get(event.node), self._awaited_states.missing(event.node)
         if index is None or missing is not None or event.node not in self._flow.nodes:
             return
@@ -453,7 +454,7 @@ class Checkpoints(Part):
         self._flow.let_run(event.node)
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         for name, replicas in self.replicas.items():
             assert self._options is not None
             assert plain_sum(replica.since < 0 for replica in replicas.values()) <= 2 * MOST, (name, sorted(replicas))

@@ -1,9 +1,8 @@
-"""How a run begins anew, as tables: at its client, generation by generation, and at a host that is asked to take part.
+"""Tables of generations of a run: the recovery at the client, and requests to a host to take part.
 
-At the client a generation is *whole* from the start where nothing was lost. Else it is *decided* where each node
-begins, until all hosts that are needed have said that they have their part (*restored*), and its first partition has
-come; in either order, as what was not lost goes on meanwhile. A host takes a generation from its client when it has
-none as new.
+At the client, a generation without a loss is *whole* from the start. Otherwise, its starts are *decided* first. It is
+*restored* when every needed host has its part, and whole when its first partition has come as well. Both may come in
+either order, because operators have continued. A host takes a generation that is newer than its own.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from thalweg.middleware.protocol.run_id import RunId
 
 class RecoveryPhase(Term):
     WHOLE = "whole"
-    DECIDED = "decided"  # all hosts that are needed are being asked
-    RESTORED = "restored"  # they have it; nothing has come
-    FLOWING = "flowing"  # something has come; not all of them have it
+    DECIDED = "decided"  # every needed host is being asked
+    RESTORED = "restored"  # every needed host has its part, and no partition has come
+    FLOWING = "flowing"  # a partition has come, and not every needed host has its part
 
 
 class RecoveryEvent(Term):
-    LOST = "lost"  # hosts were, with the generation before
-    STARTED = "started"  # all hosts that are needed have their part
+    LOST = "lost"  # hosts were lost, and the generation before has ended
+    STARTED = "started"  # every needed host has its part
     DELIVERED = "delivered"
-    CLOSED = "closed"  # it is over, or another generation follows
+    CLOSED = "closed"  # the generation is over, or the next generation follows
 
 
 RENEWAL: dict[tuple[RecoveryPhase, RecoveryEvent], RecoveryPhase] = {
@@ -43,7 +42,7 @@ RENEWAL: dict[tuple[RecoveryPhase, RecoveryEvent], RecoveryPhase] = {
 
 
 class RunGeneration(Machine):
-    """A generation at its client."""
+    """Recovery of one generation, at its client."""
 
     __slots__ = ("run",)
     TABLE = RENEWAL
@@ -56,17 +55,17 @@ class RunGeneration(Machine):
 
 
 class GenerationState(Term):
-    NONE = "none"  # nothing of the run is here
-    HAS = "has"  # a generation
-    FENCED = "fenced"  # one that is newer than what was asked for: who asks is told who leads the run
-    OVER = "over"  # that generation is over here: what is late changes nothing
+    NONE = "none"  # no generation is here
+    HAS = "has"  # a generation is here
+    FENCED = "fenced"  # a newer generation is here: the sender is told who leads the run
+    OVER = "over"  # the generation is over here: late messages change nothing
 
 
 class GenerationRequest(Term):
-    NEWER = "newer"  # to take part in a generation that is newer than what is here, if anything is
+    NEWER = "newer"  # the requested generation is newer, or no generation is here
     SAME = "same"
     OLDER = "older"
-    LATE = "late"  # in one that was here, and is over
+    LATE = "late"  # the requested generation was here, and is over
 
 
 GENERATION: dict[tuple[GenerationState, GenerationRequest], GenerationState] = {
@@ -80,9 +79,9 @@ GENERATION: dict[tuple[GenerationState, GenerationRequest], GenerationState] = {
 
 
 def generation_state(here: int | None, asked: int, *, late: bool) -> GenerationState:
-    """What a host that has generation ``here`` of a run, or none, does about one that it is ``asked`` to take part in.
+    """Return the reaction of a host to the request to take part in generation ``asked`` of a run.
 
-    ``late``: that one is over here.
+    ``here``: the generation on this host. None: there is none. ``late``: the requested generation is over here.
     """
     event = (
         GenerationRequest.NEWER

@@ -1,47 +1,48 @@
-"""A run that has lost a host begins anew from replicas, as its next generation: the client's part in it.
+"""Recovery of a run that has lost a host: the client begins the next generation of the run from replicas.
 
 Rules:
 
-R1. The client knows which replicas there are (``CheckpointStored``), and how far its sinks are. From these follows
-    where each node starts (``restart``): a sink with the partition that the application has not got, a source and an
-    operator without state with the first that a consumer wants, an operator with state with its newest replica that is
-    no later than that, or else where it began first, with none. All between is made again, as it was: sources give a
-    partition whenever they are asked for it. What the sinks have had they are not sent again.
-R2. Replicas that no restart from now on can need are dropped: who has them is told where the nodes would start now, if
-    the one host that has the newest replica of an operator were lost as well as the operator's own
-    (``replica_placement``, R3). Where the application keeps a journal that is where they would start under the client
-    that comes after, which begins with what this one is not done with (``OutputCommitted``); of replicas that are later
-    than that, ``LATER`` are kept. So are operators' outputs that no consumer can need again.
-R13. Other clients' sinks go on with the run. The client knows only with which partition each begins at the latest: no
-    producer is further ahead of a consumer than ``FURTHER``. The sink itself says where it goes on.
-R3. Where the tree changes, the old one is begun anew until the application has had all that comes through it, then
-    the new one. Hand-overs, proposals and queries that have not begun are begun again, or not, as if they were new.
-R4. Operators of lost hosts are put where the run's planner says, if it has one that plans while data flows; else where
-    their replica is, else beside what they are connected with, else anywhere.
-R5. A source of a lost host starts on the first of its stand-ins that is there; without one its host is waited for, and
-    has to install the run within ``wait_s``; then the run ends, naming it.
-R6. Lost hosts are asked to take part again as long as the run goes on; one that refused a generation, or that has been
-    cut off from another host while it heard the client, is not. One that has failed to join later rests
+R1. The client knows the existing replicas (``CheckpointStored``) and the progress of its sinks. The start of every node
+    follows (``restart``). A sink starts with the first partition that the application lacks. A source, or an operator
+    without state, starts with the first partition that a consumer needs. An operator with state starts with its newest
+    replica up to there. Without a replica, it starts where it began first. Partitions in between are made again with
+    the same values, because sources deliver a partition whenever it is demanded. Sinks do not get partitions twice.
+R2. Replicas that no later restart can need are dropped. The client computes where the nodes would start after the loss
+    of the operator's host and the only host with its newest replica (``replica_placement``, R3). Hosts are notified of
+    these starts. If the application keeps a journal, the starts are those under a later client, which begins with the
+    first uncommitted partition (``OutputCommitted``). Of replicas later than that, ``LATER`` are kept. Outputs of
+    operators are kept in the same way.
+R13. Sinks of other clients go on with the run. The client knows only the least partition of such a sink, because no
+    producer is further ahead of a consumer than ``FURTHER``. The sink itself announces its partition.
+R3. If the tree changes, the old tree begins anew until the application has its last partition. Then the new tree begins
+    anew. Hand-overs, proposals and queries that have not begun may begin again, as if they were new.
+R4. If the planner of the run plans while data flows, it places the operators of lost hosts. Otherwise an operator goes
+    to the host of its replica, to the host of a neighbour, or to any host, in this order.
+R5. A source of a lost host starts on its first present stand-in. Without a stand-in, the run waits for the host. If the
+    host does not install the run within ``wait_s``, the run ends and names the host.
+R6. Lost hosts are asked to take part again as long as the run goes on. Exceptions are hosts that have refused a
+    generation, and hosts that could reach the client, but not a second host. A host that has failed to join later rests
     (``rejoin_policy``).
-R7. What another client would need to go on is told to the application where it keeps a journal. That one begins the run
-    anew (``resumed``), as a generation that is later than all by the client before it.
-R8. What hosts say has a run begin anew only where it can be, so that none of them can have it do so for ever. That
-    another's outputs are gone is so where the client lost that one in this generation. That another does not answer
-    takes ``detect_s`` to be found out, and costs the other its part in the run, or who says so of a second one its own.
-    Who says so of a host without which the run cannot go on loses its own at once, if the run can go on without it.
-    A replica is lacking where who keeps it, or starts with it, says so, and is then of no use: there are fewer each
-    time, and who says so too often has no part in the run any more.
-R9. Who has a replica says so of itself and of the operator's host, from which it came; that an operator has no state
-    says its host.
-R10. Nodes of lost hosts alone begin anew, and the others go on (``carried_over``), where the graph is no stripe, while
-    there are not two trees, nor several partitions under way to one of several consumers: if no operator would start
-    before what was dropped (R2), and none has said that it lacks what its consumer goes on with. Where one says so, no
-    later generation is of this kind until another host is lost: so it is said once for each.
-R11. A source without which the run may go on (``protocol.absent_sources``) is not waited for: it is absent, until it is
-    back, when the run begins anew with it. All operators that remember what it gave begin with the same partition then,
-    from which on it gives nothing, or something again; their later replicas are no longer right (``HistoryGap``).
-R12. Of a host that was silent nobody knows whether it is gone, or late. It is lost, but its replicas count again when
-    it has taken a part, or has to be waited for anyhow (R5), unless it was started again meanwhile.
+R7. If the application keeps a journal, it gets the records that a later client would need. The later client begins the
+    run anew (``resumed``), as a generation after all generations of the client before.
+R8. A report of a host lets the run begin anew only if the report can be true. So no host can cause restarts for ever. A
+    report of lost outputs is true if the client lost their host in this generation. A report that a host does not
+    answer needs ``detect_s``, and removes this host from the run. If the sender has reported a different host before,
+    the sender is removed instead. The sender is removed at once if the run needs the reported host, and does not need
+    the sender. A missing replica is reported by its host, or by the host that starts with it. The replica then no
+    longer counts, so there are fewer each time. A host that reports missing replicas too often is removed.
+R9. A host with a replica reports it for itself, and for the operator's host, from which it came. The operator's host
+    reports that an operator has no state.
+R10. Only nodes of lost hosts restart, and the remaining nodes continue (``carried_over``), under these conditions. The
+    graph is no stripe, and there is one tree. Nodes with several consumers send one partition at a time. No operator
+    would start before dropped outputs (R2), and no operator has reported missing outputs. After such a report, every
+    node restarts in later generations until a further host is lost. So there is one such report for every loss.
+R11. A source without which the run may go on (``protocol.absent_sources``) is not waited for. It is absent until it is
+    back, and then the run begins anew. Operators that remember its values begin with the same partition. From there on,
+    the source delivers nothing, or delivers again. Later replicas of these operators are not right any more
+    (``HistoryGap``).
+R12. A silent host may be gone or late. It is lost, but its replicas count again when it has taken a part, or when the
+    run has to wait for it (R5). They do not count if the host was restarted meanwhile.
 """
 
 from __future__ import annotations
@@ -89,10 +90,10 @@ from thalweg.middleware.protocol.absent_sources import (
     without_source,
 )
 
-LATER = 3  # replicas of an operator before the newest, as hosts leave no others while they have five
-FURTHER = 3  # partitions that a node can be ahead of its consumer: one held, one on its way, one of its inputs
-KNOWN = 64  # replicas of an operator of which the client keeps account
-Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts that have a replica
+LATER = 3  # replicas of an operator before the newest: its host makes no further replica while it has ``MOST``
+FURTHER = 3  # partitions that a node can be ahead of its consumer: a held output, an output on its way, gathered inputs
+KNOWN = 64  # replicas of an operator that the client remembers
+Known = dict[str, dict[int, set[str]]]  # by operator and partition, the hosts with the replica
 
 
 def restart(
@@ -103,13 +104,13 @@ def restart(
     stateless: Collection[Code],
     there: Collection[str],
 ) -> dict[str, m.Start]:
-    """R1: where each node starts.
+    """Return the start of every node (R1).
 
     Args:
-        sinks: the partition that each sink wants next, ``LAST`` of one that has ended.
-        bases: where nodes began that began after the run.
-        known, stateless: replicas that there are, and code without state.
-        there: hosts whose replicas can be had.
+        sinks: next partition of every sink, ``LAST`` for a sink that has ended.
+        bases: first partition of every node that began after the run.
+        known, stateless: existing replicas, and code without state.
+        there: hosts with usable replicas.
     """
     starts: dict[str, m.Start] = {}
     for name in reversed(flow.upward):
@@ -137,12 +138,12 @@ def resumed(
     process: int = 0,
     term: int = 0,
 ) -> m.Install:
-    """R7: the generation with which another client goes on.
+    """Return the generation with which a later client continues a run (R7).
 
     Args:
-        peers: the hosts that are there.
+        peers: the present hosts.
         process: the number of the client's process, which no other process has.
-        term: the latest term that is known of the run.
+        term: the latest known term of the run.
     """
     install = kept.install
     flow, where = install.dataflow, {entry.node: entry.host for entry in install.locations}
@@ -172,7 +173,7 @@ def place(
     there: Collection[str],
     client: str,
 ) -> str:
-    """R4."""
+    """Return the host for an operator of a lost host, without a planner (R4)."""
     near = [
         starts[name].holder,
         *(where[neighbour] for neighbour in (*flow.consumers[name], *flow.by_name[name].inputs)),
@@ -182,10 +183,10 @@ def place(
 
 
 class _Draft(msgspec.Struct):
-    """A generation that is being planned: its ``nodes``, and the hosts ``where`` they are to be.
+    """Draft of a generation: its ``nodes``, and their hosts (``where``).
 
-    ``able``: hosts whose replicas can be had. ``gone``, ``regained``: sources that become absent or come back (R11),
-    with the hosts that they are on from now on.
+    ``able``: hosts with usable replicas. ``gone``, ``regained``: sources that become absent or come back (R11), with
+    their new hosts.
     """
 
     nodes: dict[str, Node]
@@ -196,7 +197,10 @@ class _Draft(msgspec.Struct):
 
 
 class Recovery(Part):
-    """The client's part, in one generation; nothing elsewhere, or where the run does not outlive its hosts."""
+    """Recovery of one generation of a run at its client.
+
+    On a host that is not the client, and in a run without failover, the part does nothing.
+    """
 
     NEEDED_FOR = Need.RECOVERY
 
@@ -210,28 +214,28 @@ class Recovery(Part):
         self.known: Known = {}
         self.stateless: list[Code] = []
         self.keeps = False  # R7: the application keeps a journal
-        self.had: dict[str, int] = {}  # by sink the last partition that the application is done with
+        self.had: dict[str, int] = {}  # by sink, the last partition that the application has committed
         self.bases: dict[str, int] = {}
         self.rejoin_policy = RejoinPolicy()
         starts = context.install.starts
-        self._leaning = {start.node: start.holder for start in starts if start.holder}  # until they have made something
+        self._leaning = {start.node: start.holder for start in starts if start.holder}  # until the first new replica
         self._begun_s = context.out.now
-        self._fallen_s: float | None = None  # when a host was lost without which this generation cannot go on
+        self._fallen_s: float | None = None  # time at which the loss of a needed host was noticed
         self._late: dict[str, str] = {}  # R12: silent hosts that were lost, and their instances
         self._lines: dict[str, int] = {}
-        self._told: dict[str, int] = {}  # R2: the latest partition with which each operator was said to begin
-        self._missed: frozenset[str] = frozenset()  # hosts that had been lost when this generation began
-        self._wary = False  # R10: an operator lacks what is wanted of it
-        self._demanded: list[str] = []  # sinks whose next partition the application wants
+        self._told: dict[str, int] = {}  # R2: by operator, the latest start of which hosts were notified
+        self._missed: frozenset[str] = frozenset()  # hosts that were lost when this generation began
+        self._wary = False  # R10: an operator lacks outputs that a consumer needs
+        self._demanded: list[str] = []  # sinks with an open request of the application
         # R11: sources without which this generation goes on
         self._absent = [node for node in tree.dataflow.nodes if is_absent(node)]
-        self.asking: bool | None = None  # R4: whether the planner is asked; None: not yet, False: no more
+        self.asking: bool | None = None  # R4: the planner is asked. None: not yet. False: no longer
         self._chosen: dict[str, str] = {}
-        self._begun: dict[str, Any] | None = None  # what is to be recorded of how this generation began
+        self._begun: dict[str, Any] | None = None  # record of the beginning of this generation, until it is written
         self._phases_s: dict[str, float] = {}
         self.generation = RunGeneration(context.out.run)
-        self._wanted = 0  # what the application wanted next when this generation began
-        self._kept: set[str] = set()  # R10: operators that have gone on
+        self._wanted = 0  # next partition of the application when this generation began
+        self._kept: set[str] = set()  # R10: operators that have continued
 
     # --- replicas -------------------------------------------------------------------------------------
 
@@ -242,7 +246,7 @@ class Recovery(Part):
         if not self._context.fails_over or node is None or node.code is None:
             return
         owner = self._directory.locations[message.node].host
-        # R9: only a host that has the replica, or the operator's own host, is believed
+        # R9: only a host with the replica, or the operator's own host, is believed
         if sender not in (message.hosts or (owner,)) or sender not in self._directory.hosts:
             self._out.record("unexpected", peer=sender, detail={"message": "Stable", "node": message.node})
             return
@@ -254,12 +258,12 @@ class Recovery(Part):
             replicas = self.known.setdefault(message.node, {})
             replicas.setdefault(message.index, set()).update({sender, *message.hosts} & {sender, owner})
             if len(replicas) > KNOWN:
-                del replicas[max(replicas)]  # who says what cannot be yet keeps nobody's from being known
+                del replicas[max(replicas)]  # a false report of a far partition displaces no true report
         self.settle()
         self.emit_resumable()
 
     def emit_resumable(self) -> None:
-        """R7: what another client would need."""
+        """Give the application the records that a later client would need (R7)."""
         install = self._context.install
         if not self.keeps or install.failover is None:
             return
@@ -276,22 +280,25 @@ class Recovery(Part):
         )
 
     def on_changed(self, _: ChangedOver | Left) -> None:
-        """R7: the graph has changed, perhaps, or where its nodes are."""
+        """Renew the records for a later client, because the graph or locations may have changed (R7)."""
         self.emit_resumable()
 
     def keep_journal(self) -> None:
-        """R7: have the application write down what another client would need."""
+        """Give the application the records for its journal from now on (R7)."""
         self.keeps = True
 
     def adopt(self, kept: e.ResumableRun) -> None:
-        """R7: go on with what another client has begun."""
+        """Take over the records of an earlier client (R7)."""
         self.known = {
             name: {index: set(hosts) for index, hosts in replicas.items()} for name, replicas in kept.known.items()
         }
         self.stateless, self.bases = [*kept.stateless], dict(kept.bases)
 
     def settle(self, *, again: bool = False) -> None:
-        """R2: tell who has replicas, or outputs, what is needed no more, if that is new."""
+        """Notify hosts of replicas and outputs that are no longer needed (R2).
+
+        Unless ``again``, only hosts for which the notice is new are notified.
+        """
         if not self._context.fails_over or not self._context.leads or not (self.known or self.stateless):
             return
         flow, locations, lines = self._graph(), self._directory.locations, self._least_needed()
@@ -313,7 +320,7 @@ class Recovery(Part):
             self._out.send(host, m.CheckpointsObsolete(self._out.run, tuple(words[host])))
 
     def _least_needed(self) -> dict[str, int]:
-        """Return the first partition of each operator whose checkpoint or output may be needed (R2)."""
+        """Return, by operator, the first partition for which a replica or outputs may be needed (R2)."""
         flow = self._graph()
         starts = self._restart(self._directory.hosts, known=self._behind())
         lines = {name: starts[name].index for name, node in flow.by_name.items() if node.kind == "operator"}
@@ -326,11 +333,11 @@ class Recovery(Part):
         return lines
 
     def on_pinged(self, _: HostsPinged) -> None:
-        """R2: with each ping, say again which replicas are not needed any more: the message may have been lost."""
+        """Repeat the notices of ``settle`` with every ping, because a notice may be lost (R2)."""
         self.settle(again=True)
 
     def _behind(self) -> Known:
-        """R2: the replicas there are, but for the newest of an operator while that before it is on another host."""
+        """Return the replicas without the newest of an operator if the replica before is on a further host (R2)."""
         present, locations, behind = self._directory.hosts, self._directory.locations, self.known.copy()
         for name in self.known.keys() & locations.keys():
             replicas = self.known[name]
@@ -340,24 +347,24 @@ class Recovery(Part):
         return behind
 
     def on_lacking(self, sender: str, message: m.StateMissing) -> None:
-        """A host lacks the replica with which a node is to start, or the node its last output: begin anew without."""
+        """Begin anew, because a node lacks the replica for its start, or outputs for its consumer."""
         install, directory = self._context.install, self._directory
         here = directory.locations.get(message.node)
         if install.failover is None or not self._context.leads or here is None or sender not in directory.hosts:
             return
         if install.kept_from is not None and not message.index and sender == here.host:
-            # R10: an operator that has gone on lacks outputs that its consumer goes on with
+            # R10: an operator that has continued lacks outputs that its consumer needs
             if self._wary:
-                return  # it was said in this generation, which is as good as over
+                return  # a report has ended this generation already
             self._wary = True
         else:
             named = (start for start in install.starts if (start.node, start.index) == (message.node, message.index))
             start = next((start for start in named if start.holder and sender in (start.holder, here.host)), None)
-            if start is None:  # R8: only a host that keeps the replica, or starts with it, may say so
+            if start is None:  # R8: only a host that keeps the replica, or starts with it, may report it
                 return
             if sender == start.holder:
                 self._forget(sender)
-            else:  # what came from its holder is of no use
+            else:  # the replica from this holder cannot be used
                 self.known.get(start.node, {}).get(start.index, set()).discard(start.holder)
         directory.doom()
         if sender != self._client and self.rejoin_policy.lacks(sender, self._had_by_now):
@@ -365,7 +372,10 @@ class Recovery(Part):
             directory.lose(sender, "has said too often that it lacks what it has said that it has")
 
     def judge(self, sender: str, host: str) -> str:
-        """R8: whom to do without, or that was done without, as ``sender`` says that ``host`` is lost; or nobody."""
+        """Return the host without which the run begins anew, as ``sender`` reports that ``host`` is lost (R8).
+
+        The result may be a host that is lost already. Empty: the report is ignored.
+        """
         hosts, limits = self._directory.hosts, self._context.limits
         if host in self._directory.fell:
             return host
@@ -373,14 +383,14 @@ class Recovery(Part):
         if host == sender or not hosts >= {host, sender} or self._out.now - self._begun_s < found_s:
             return ""
         if host != self._client and self._needs(host) and not self._needs(sender):
-            return sender  # R8: the run cannot go on without the other host
+            return sender  # R8: the run needs the reported host, and not the sender
         if sender == self._client or (host != self._client and self.rejoin_policy.accuse(sender, host)):
             return host
         return sender
 
     def _needs(self, host: str) -> bool:
-        """Whether the run cannot go on without a host: it has a source that no other has, or it is the client."""
-        flow, remaining = self._tree.dataflow, self._directory.hosts - {host}  # the client may be a stand-in, too
+        """Return whether the run cannot go on without a host: the client, or the only host of a needed source."""
+        flow, remaining = self._tree.dataflow, self._directory.hosts - {host}  # the client may be a stand-in too
         fixed = [node for node in flow.nodes if node.kind == "source" and node.pinned == host]
         alone = [node for node in fixed if not (remaining.intersection(node.stand_ins) or may_miss(flow, node.name))]
         return host == self._client or bool(alone)
@@ -389,7 +399,7 @@ class Recovery(Part):
         self._forget_of((note.host,))
 
     def _forget_of(self, lost: Iterable[str]) -> None:
-        """R12: what hosts that are lost had, unless they are only late."""
+        """Forget the replicas of lost hosts, except late hosts (R12)."""
         for host in lost:
             if host not in self._late:
                 self._forget(host)
@@ -400,11 +410,15 @@ class Recovery(Part):
                 hosts.discard(host)
 
     def leans_on(self, host: str) -> bool:
-        """Whether an operator starts with a replica there, as far as is known: it has left none itself yet."""
+        """Return whether an operator starts with a replica on ``host``, and has no newer replica yet."""
         return host in self._leaning.values()
 
     def give_up(self, host: str, *, again: bool, wait: bool) -> None:
-        """R5, R6: begin anew without a host, perhaps one not to be asked ``again``, or to be waited for no more."""
+        """Begin anew without a host (R5, R6).
+
+        Without ``again``, the host is not asked to take part again. Without ``wait``, the run does not wait for the
+        host.
+        """
         if not again:
             self.rejoin_policy.bar(host)
         if not wait:
@@ -418,18 +432,19 @@ class Recovery(Part):
         return self._fallen_s is not None
 
     def begin_anew(self) -> float:
-        """Return when the loss was noticed by which the run begins anew now."""
+        """Clear and return the time at which the loss was noticed, because the run begins anew now."""
         detected_s, self._fallen_s = self._fallen_s, None
         return self._out.now if detected_s is None else detected_s
 
     def put_off(self, detected_s: float) -> None:
-        """R4: begin anew later, as the planner is asked first; ``detected_s``: when the loss was noticed."""
+        """Begin anew later, after the answer of the planner (R4). ``detected_s``: when the loss was noticed."""
         self._fallen_s = detected_s
 
     def fell(self, host: str, *, late: bool, blamed: bool) -> int:
-        """A host is lost: how often in a row before anything more came to the application.
+        """Record the loss of a host. Return the number of its losses in a row without progress.
 
-        ``late``: it has been silent, so perhaps it is there, with all it has. Not ``blamed``: others were not there.
+        ``late``: the host was silent, and may still be there with its replicas. Without ``blamed``, the loss does not
+        count, because further hosts were missing.
         """
         self._late.pop(host, None)
         if late and host in self._directory.peers:
@@ -441,7 +456,7 @@ class Recovery(Part):
         return self.rejoin_policy.lost(host, self._had_by_now, self._out.now, limits.retry_s, wait_s)
 
     def on_not_joined(self, note: NotJoined) -> None:
-        """Have a host that did not join rest before it is asked again."""
+        """Let a host that did not join rest before it is asked again."""
         within_s = self._context.limits.patience * self._context.limits.liveness_s
         self.rejoin_policy.not_joined(note.peer.name, note.peer.instance, self._out.now, within_s)
 
@@ -451,24 +466,24 @@ class Recovery(Part):
 
     @property
     def _had_by_now(self) -> int:
-        """How many partitions the application has got, of the sink that is furthest."""
+        """Number of partitions that the application has got from the sink that is furthest."""
         return max((node.index for node in self._flow.nodes.values() if node.node.kind == "sink"), default=0)
 
     # --- where to begin anew --------------------------------------------------------------------------
 
     def _graph(self, *, own: bool = False) -> Dataflow:
-        """R3: what is to be begun anew; of this application's ``own`` alone, without what is other clients'."""
+        """Return the graph that begins anew (R3). ``own``: without nodes that only sinks of other clients need."""
         tree = self._tree
         flow = tree.dataflow
         if tree.former is not None and self._flow.nodes[flow.sinks[0]].index <= tree.turn:
             flow = tree.former
-        mine = [name for name in flow.sinks if name in self._flow.nodes or not own]
-        used = {node for name in mine for node in flow.below(name)}
+        local = [name for name in flow.sinks if name in self._flow.nodes or not own]
+        used = {node for name in local for node in flow.below(name)}
         gone = flow.by_name.keys() - used
         return without(flow, gone) if gone else flow
 
     def _based(self, *, own: bool = False) -> Dataflow:
-        """The same, of which it is known where its nodes began."""
+        """Return ``_graph``, and record where its nodes began."""
         flow = self._graph(own=own)
         for name in flow.by_name:
             self.bases.setdefault(name, self._tree.first.get(name, 0))
@@ -483,7 +498,7 @@ class Recovery(Part):
         }  # fmt: skip
 
     def _latest(self, flow: Dataflow, guest: str) -> int:
-        """R13: with which partition the sink of another client goes on at the latest."""
+        """Return the least partition with which the sink of another client may continue (R13)."""
         nodes, inputs, below = self._flow.nodes, {*flow.by_name[guest].inputs}, flow.below(guest)
         further = FURTHER + self._context.install.ahead - 1
         far = [nodes[name].index for name in flow.sinks if name in nodes]
@@ -492,11 +507,11 @@ class Recovery(Part):
         return max(0, least, self._tree.first.get(guest, 0))
 
     def on_had(self, event: e.OutputCommitted) -> None:
-        """R2: the application is done with a partition."""
+        """Record that the application has committed a partition (R2)."""
         self.had[event.sink] = max(event.index, self.had.get(event.sink, -1))
 
     def _not_done(self) -> dict[str, int]:
-        """R2: by sink the first partition that a client that comes after would get."""
+        """Return, by sink, the first partition that a later client would get (R2)."""
         sinks = self._sinks(self._graph(own=True))
         return {name: min(index, self.had.get(name, self.bases.get(name, 0) - 1) + 1) for name, index in sinks.items()}
 
@@ -513,7 +528,7 @@ class Recovery(Part):
         return restart(flow, sinks or self._sinks(flow), self.bases, all_replicas, self.stateless, there)
 
     def on_taking_part(self, note: HostTakesPart) -> None:
-        """R11: a host has taken its part in the run: perhaps one that has an absent source."""
+        """Record that a host has taken its part. Begin anew if the host can have an absent source (R11)."""
         host = note.host
         self.rejoin_policy.came(host, self._had_by_now)
         self._see_again((self._directory.peers[host],))
@@ -522,7 +537,7 @@ class Recovery(Part):
             self._directory.doom()
 
     def _see_again(self, peers: Iterable[m.Peer]) -> None:
-        """R12: who was late, and was started again meanwhile, has nothing any more."""
+        """Forget the replicas of late hosts that were restarted meanwhile (R12)."""
         for peer in peers:
             if self._late.get(peer.name, peer.instance) != peer.instance:
                 del self._late[peer.name]
@@ -530,15 +545,15 @@ class Recovery(Part):
 
     @property
     def over(self) -> bool:
-        """Whether the application has all that it will get."""
+        """Return whether the application has got its last partition."""
         return all(index == LAST for index in self._sinks(self._graph(own=True)).values())
 
     def plan(self, lost: Mapping[str, str], peers: tuple[m.Peer, ...]) -> m.Install | str:
-        """The next generation without these hosts, with how they were lost; or why there can be none."""
+        """Return the next generation without the ``lost`` hosts, or the reason why there can be none."""
         install, directory = self._context.install, self._directory
         self._see_again(peers)
         remaining = directory.hosts - lost.keys()
-        stays = remaining - directory.vacating  # where something may be put
+        stays = remaining - directory.vacating  # hosts that may get nodes
         flow, starts = self._graph(), self._restart(remaining)
         draft = _Draft(dict(flow.by_name), directory.where(flow.by_name), {*remaining})
         if why := self._find_homes(draft, flow, starts, lost, remaining, stays):
@@ -581,7 +596,7 @@ class Recovery(Part):
         remaining: Collection[str],
         stays: Collection[str],
     ) -> str:
-        """R5, R11: find hosts for pinned nodes of lost hosts. Return why the run cannot go on; empty if it can."""
+        """Find hosts for pinned nodes of lost hosts (R5, R11). Return why the run cannot go on, or an empty text."""
         install, barred, nodes, where = self._context.install, self.rejoin_policy.barred, draft.nodes, draft.where
         assert install.failover is not None
         for name, node in flow.by_name.items():
@@ -592,7 +607,7 @@ class Recovery(Part):
             if where[name] in remaining or node.pinned is None or node.kind == "sink":
                 continue
             stand_ins = (*node.stand_ins, self._client) if starts[name].index == LAST else node.stand_ins
-            stand_in = next((host for some in (stays, remaining) for host in stand_ins if host in some), None)
+            stand_in = next((host for group in (stays, remaining) for host in stand_ins if host in group), None)
             if stand_in is not None:
                 fallbacks = [host for host in (*node.stand_ins, node.pinned) if host not in (stand_in, *barred)]
                 nodes[name] = msgspec.structs.replace(node, pinned=stand_in, stand_ins=tuple(fallbacks))
@@ -607,7 +622,10 @@ class Recovery(Part):
         return ""
 
     def _return_or_leave(self, draft: _Draft, node: Node, index: int, remaining: Collection[str]) -> None:
-        """Bring back an absent source if one of its hosts is there, or leave it out of later partitions too (R11)."""
+        """Bring back an absent source if one of its hosts is there (R11).
+
+        Otherwise, if the source would start before its gap, begin the gap earlier.
+        """
         home = next((host for host in node.stand_ins if host in remaining), None)
         if home is not None:
             draft.regained[node.name] = home
@@ -617,7 +635,7 @@ class Recovery(Part):
     def _change_sources(
         self, draft: _Draft, flow: Dataflow, cuts: Mapping[str, m.HistoryGap]
     ) -> dict[str, m.HistoryGap]:
-        """R11: have operators that remember sources which go, or are back, begin with one and the same partition.
+        """Let operators that remember sources that go or come back begin with the same partition (R11).
 
         Return the gaps in the history of these operators.
         """
@@ -631,31 +649,31 @@ class Recovery(Part):
         return {name: follows(cuts.get(name), name, first, number) for name in taking}
 
     def _kept_from(self, starts: Mapping[str, m.Start]) -> int | None:
-        """R10: since which generation operators that go on may have been what they are; None: all begin anew."""
+        """Return the generation since which continuing operators may exist (R10). None: every node restarts."""
         install = self._context.install
         early = any(start.index < self._told.get(name, 0) for name, start in starts.items())
         flow = self._tree.dataflow
-        deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # who has which of them nobody says
+        deep = install.ahead > 1 and bool(flow.several or len(flow.sinks) > 1)  # the consumers' progress is unknown
         if self._tree.former is not None or early or self._wary or deep or install.run.stripe is not None:
             return None
         return install.run.generation if install.kept_from is None else install.kept_from
 
     def _free(self, node: Node) -> bool:
-        """R10: whether a node can begin with any partition."""
+        """Return whether a node can begin with any partition (R10)."""
         return node.kind == "source" or (node.kind == "operator" and node.code in self.stateless)
 
     def await_plan(self, *, asked: bool) -> None:
-        """R4: wait for the planner, if it was asked; it is asked once a generation."""
+        """Wait for the planner if it was ``asked`` (R4). It is asked once in a generation."""
         self.asking = asked
 
     def on_planned_anew(self, event: e.RecoveryPlanReady) -> None:
-        """R4: the planner has said where operators of lost hosts go."""
+        """Record the planner's hosts for operators of lost hosts (R4)."""
         if self.asking:
             self.asking, self._chosen = False, event.placement or {}
             self._out.record("replaced", detail={"placement": self._chosen, **event.detail})
 
     def _cut(self, flow: Dataflow, changed: Collection[str], there: Collection[str]) -> tuple[int, list[str]]:
-        """R11: from which partition on these sources give something else, and the operators that take from them."""
+        """Return the partition from which sources deliver other values, and the operators that consume them (R11)."""
         takers = above(flow, changed)
         wanted = [index for sink, index in self._sinks(flow).items() if sink in takers]
         remember = [name for name in flow.operators if name in takers and flow.by_name[name].code not in self.stateless]
@@ -669,7 +687,7 @@ class Recovery(Part):
     # --- the next generation --------------------------------------------------------------------------
 
     def continue_from(self, before: Recovery, change: GenerationChange) -> None:
-        """Go on as the next generation of a run."""
+        """Take over the records of the generation before, as the next generation of the run."""
         lost, detected_s = change
         self.stateless, self.bases, self.keeps, self.had = before.stateless, before.bases, before.keeps, before.had
         self.rejoin_policy, self._late = before.rejoin_policy, before._late
@@ -685,7 +703,7 @@ class Recovery(Part):
         self._demanded = [name for name in dict.fromkeys(self._demanded) if name in self._tree.dataflow.sinks]
         self._begun = self._record_of_beginning(before, lost)
         self._wanted = max((index for index in before._sinks(before._graph()).values() if index < LAST), default=0)
-        if before.over:  # what comes yet, as a query, comes after all that there was
+        if before.over:  # new queries begin after all partitions so far
             ended = (nodes[name].index for name in before._tree.dataflow.sinks if name in nodes)
             self._flow.reach(max(before._flow.ahead, *ended))
         self._went_on(self._flow.kept)
@@ -705,7 +723,7 @@ class Recovery(Part):
         return record
 
     def go_on(self) -> Notes:
-        """R10: what the application wanted is demanded again, of those that have gone on: they may have it."""
+        """Demand again from nodes that have continued, which may have the outputs for the application (R10)."""
         install = self._context.install
         if install.kept_from is not None:
             yield from self._demand()
@@ -716,19 +734,19 @@ class Recovery(Part):
             yield from self._flow.next(e.NextRequested(self._out.run, name))
 
     def on_installed(self, note: HostInstalled) -> None:
-        """A host has installed this generation."""
+        """Record the operators that have continued on a host, which has installed this generation."""
         if note.host in self._directory.members:
             self._went_on(note.message.carried_over)
 
     def _went_on(self, nodes: Iterable[m.Start]) -> None:
-        """Note which nodes have gone on from the generation before."""
+        """Record nodes that have continued from the generation before."""
         most = self._wanted + (FURTHER + self._context.install.ahead - 1) * len(self._tree.dataflow.nodes)
         for start in nodes:
             self._kept.add(start.node)
             self._flow.reach(min(start.index, most))
 
     def _again(self) -> dict[str, int]:
-        """How many partitions of each node are made again, as far as the sinks' next ones tell."""
+        """Return how many partitions of every node are made again, up to the sinks' next partitions."""
         install = self._context.install
         flow = install.dataflow
         starts, least = {start.node: start for start in install.starts}, dict.fromkeys(flow.sinks, self._wanted)
@@ -742,7 +760,7 @@ class Recovery(Part):
         return {name: max(0, self._wanted - index) for name, index in least.items()}
 
     def on_started(self, _: Started) -> Notes:
-        """All hosts that are needed have the run: what the application wanted is demanded again."""
+        """Demand the partitions for the application again, because every needed host has the run."""
         self._phases_s["ready"] = self._out.now
         self._to(RecoveryEvent.STARTED)
         yield from self._demand()
@@ -753,11 +771,11 @@ class Recovery(Part):
             self._to(RecoveryEvent.DELIVERED)
 
     def on_run_over(self, _: str) -> None:
-        """Another generation follows, or the run is over."""
+        """Close this generation, because the next generation follows or the run is over."""
         self._to(RecoveryEvent.CLOSED)
 
     def _to(self, event: RecoveryEvent) -> None:
-        """Record how this generation began when it is whole, if that is still to be done."""
+        """Apply an event. When the generation is whole, record once how it began."""
         self.generation.to(event)
         if self.generation.state is not RecoveryPhase.WHOLE:
             return
@@ -771,7 +789,7 @@ class Recovery(Part):
             self._out.record("recovered", duration_s=pause_s, detail=detail)
 
     def on_timer(self) -> None:
-        """R4: begin anew without the planner's answer, which has not come in time."""
+        """Begin anew without the answer of the planner, which is too late (R4)."""
         self.asking = False
 
     HANDLERS = Handlers(

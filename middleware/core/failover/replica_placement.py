@@ -1,14 +1,15 @@
-"""Which hosts keep the replicas of an operator's state.
+"""Choice of the hosts that keep the replicas of an operator's state.
 
 Rules:
 
-R1. What fails together is a *failure domain*: a host's is what ``Failover.domains`` says, else its machine, the address
-    at which it listens. Each next replica goes to a domain in which neither the operator nor a replica before it is, as
-    long as there is one.
-R2. Of the hosts that are as good by R1 it goes to the client last: it is busy with what comes out.
-R3. Of those that are as good by R2 one replica goes to others than the one before, by turns: so the loss of the
-    operator's host together with that of its last replica costs no more than what came since the replica before.
-R4. Of those that are as good by R3 it goes where the way is cheapest: where the state takes the shortest time.
+R1. Hosts that fail together are a *failure domain*: the domain in ``Failover.domains``, or the machine, which is the
+    address at which a host listens. Every replica goes to a domain without the operator and without an earlier replica,
+    as long as there is a free domain.
+R2. Of hosts that are equal by R1, the client comes last, because it is busy with the results.
+R3. Of hosts that are equal by R2, a single replica goes to a host without the replica before, in turns. If the
+    operator's host and the host of the last replica are lost together, only the progress since the replica before is
+    lost.
+R4. Of hosts that are equal by R3, the host with the fastest link gets the replica.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Collection, Mapping
 
 
 def domain_of(host: str, control: str, domains: Mapping[str, str]) -> tuple[str, str]:
-    """R1: a host's failure domain; ``control``: where it listens."""
+    """Return the failure domain of a host (R1). ``control``: endpoint at which the host listens."""
     domain = domains.get(host)
     return ("machine", control.rpartition(":")[0]) if domain is None else ("domain", domain)
 
@@ -31,13 +32,13 @@ def replica_hosts(
     rates_bps: Mapping[str, float],
     before: Collection[str] = (),
 ) -> list[str]:
-    """Those of ``hosts`` that get the ``count`` replicas of an operator on host ``here``, the best first.
+    """Return the hosts that get the ``count`` replicas of an operator on host ``here``, the best host first.
 
-    ``domains``: of hosts, ``here`` among them. ``rates_bps``: of the ways there that are known.
-    ``before``: who got the last ones.
+    ``domains``: by host, including ``here``. ``rates_bps``: known rates of the links to hosts. ``before``: hosts of the
+    last replicas.
     """
-    turn = {*before} if count == 1 else set[str]()  # R3: several replicas are apart already
-    # R2 to R4: the client last, then hosts by turns, then the fastest ways first
+    turn = {*before} if count == 1 else set[str]()  # R3: several replicas are on different hosts anyway
+    # R2 to R4: the client last, then hosts by turns, then the fastest links first
     left = sorted({*hosts} - {here}, key=lambda host: (host == client, host in turn, -rates_bps.get(host, 0.0), host))
     used_domains, chosen = {domains.get(here)}, list[str]()
     while left and len(chosen) < count:

@@ -543,8 +543,8 @@ class Coordinator:
         """Excuse silent hosts for the time by which this host itself was late (R9)."""
         late_s = self._out.now - led.ping_at_s
         if late_s > ping_s:
-            heard = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
-            led.heard_s = {host: at_s + late_s for host, at_s in heard.items()}
+            latest_s = {host: max(at_s, self._heard_s.get(host, at_s)) for host, at_s in led.heard_s.items()}
+            led.heard_s = {host: at_s + late_s for host, at_s in latest_s.items()}
 
     def woke(self, slept_s: float, *, fresh: bool) -> None:
         """Note that this host did not run. If ``fresh``, count the silence of every host from now on (R9)."""

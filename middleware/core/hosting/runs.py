@@ -118,8 +118,8 @@ class Runs:
             survivors = carried_over(self.runs[other], install)
             self.close_run(other, follows=install.run, kept=tuple(survivors))
         out, visit = self.out.of(install.run), tuple[RunSubscriptions, ...]()
-        if self.subscriptions.known and (taken := self.subscriptions.get(install.run, install.client)) is not None:
-            visit = (taken,)
+        if self.subscriptions.known and (entry := self.subscriptions.get(install.run, install.client)) is not None:
+            visit = (entry,)
         run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, TABLE, visit)
         self._spent[install.run] = self.links.costs()
         if install.afresh:

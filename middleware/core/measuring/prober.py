@@ -268,8 +268,8 @@ class Prober:
             yield from self._answer_waiting(self._to(link.source, link.via), link, estimate)
 
     def _over(self, way: Link, probe: m.Probe) -> None:
-        mine = self.under_way
-        if mine is not None and probe.echo and (mine.way, mine.number) == (way, probe.number):
+        current = self.under_way
+        if current is not None and probe.echo and (current.way, current.number) == (way, probe.number):
             self.under_way = None
             self._next()
 

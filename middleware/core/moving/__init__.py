@@ -1,6 +1,6 @@
-"""An operator changes hosts.
+"""Moves of single operators between two hosts.
 
 - ``handover`` has the rules and the states, for both hosts.
-- ``departures`` is the part of the host that an operator leaves, ``arrivals`` that of the host to which it comes.
+- ``departures`` is the part of the host that an operator leaves, ``arrivals`` the part of its new host.
 - The application's side is ``client.moving``. Messages: ``protocol.moving``.
 """

@@ -1,7 +1,6 @@
-"""Operators that come to this host: from another one, or from none, as those that appear in another tree.
+"""Operators on their way to this host: from an old host, or new in a tree or query.
 
-The rules of hand-overs, and the states with what moves between them, are in ``handover``. What an operator that
-appears takes over of others is in ``inheritance``.
+``handover`` has the rules and the states. ``inheritance`` has the states that new operators take over.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from thalweg.middleware.protocol import messages as m
 
 @dataclass(eq=False, repr=False)
 class Arrival(Machine):
-    """An operator that may come, as the host sees it that it would come to; without a ``source`` it would appear."""
+    """Operator that may come to this host from ``source``. Without ``source``, the operator is new."""
 
     TABLE = COMING
 
     node: Node
     source: str
     version: int
-    number: int  # of the proposal by which it may, 0 for none
+    number: int  # of the proposal with the move, 0 for none
     state: ArrivalState = ArrivalState.PREPARING
     came: m.State | None = None
     came_s: float = 0.0
@@ -50,7 +49,7 @@ class Arrival(Machine):
 
 
 class Arrivals(Part):
-    """The operators of one run that may come to this host, or appear on it."""
+    """Operators of a run that may come to this host, or appear here."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Arrivals:
@@ -66,21 +65,21 @@ class Arrivals(Part):
 
     @property
     def _barred(self) -> str:
-        """Why nothing may come here, if that is so."""
+        """Return why no operator may come here, or an empty text."""
         return self._bars or ("it is being drained" if self._out.context.draining else "")
 
-    # --- before it is decided -------------------------------------------------------------------------
+    # --- before the decision ---------------------------------------------------------------------------
 
     def on_offer(self, sender: str, message: m.Offer) -> None:
         name, out = message.node, self._out
         here = self._directory.locations.get(name)
-        if here is None or self._tree.former is not None:  # answered once the old tree is retired
+        if here is None or self._tree.former is not None:  # the old tree is retired before the answer
             return
         arrival = self.coming.get(name)
         if arrival is not None and (arrival.source, arrival.version) == (sender, message.version):
-            arrival.number = 0  # a proposal that names it as well is voted down by the sender
+            arrival.number = 0  # the sender votes against a proposal that names the operator too
             self._answer(arrival)
-        elif here.version > message.version:  # R5: the message is late, the operator has moved or stayed
+        elif here.version > message.version:  # R5: a late offer: the operator has moved or stayed
             out.send(sender, m.Located(out.run, (here,)))
         else:
             error = self.invite(name, sender, message.version, 0)
@@ -88,9 +87,9 @@ class Arrivals(Part):
                 out.send(sender, m.Refuse(out.run, name, message.version, error))
 
     def invite(self, name: str, source: str, version: int, number: int) -> str:
-        """Prepare for ``name``, which may come from ``source``; why not, or empty.
+        """Prepare for operator ``name``, which may come from ``source``. Return the obstacle, or an empty text.
 
-        ``number``: of the proposal by which it may, 0 for none.
+        ``number``: of the proposal with the move, 0 for none.
         """
         if self._barred:
             return self._barred
@@ -116,10 +115,9 @@ class Arrivals(Part):
         return ""
 
     def invite_new(self, nodes: Iterable[Node], number: int, near: dict[str, set[str]], merging: Any = None) -> str:
-        """Prepare for nodes that may appear here by proposal ``number``; why not, or empty.
+        """Prepare for new nodes of proposal ``number`` on this host. Return the obstacle, or an empty text.
 
-        ``near``: the hosts that each would talk to; ``merging``: the codes whose states are merged, where they stand
-        for others that disappear.
+        ``near``: by node, the hosts of its neighbours. ``merging``: in a new tree, the code whose states are merged.
         """
         new, room, count = list(nodes), self._limits.max_operators, self._shared.occupied
         if new and self._barred:
@@ -139,12 +137,12 @@ class Arrivals(Part):
             self._out.emit(e.Approach(self._out.run, host))
 
     def arm(self) -> None:
-        """Look after what may come now and then: the word that it does not may be lost."""
+        """Check arrivals again after ``retry_max_s``, because a withdrawal may be lost."""
         if any(arrival.source for arrival in self.coming.values()):
             self._alarm.by(self._out.now + self._limits.retry_max_s)
 
     def ready(self, number: int) -> bool:
-        """Whether all that may come by proposal ``number`` has its code loaded."""
+        """Return whether the code of every arrival by proposal ``number`` is loaded."""
         coming = [arrival for arrival in self.coming.values() if arrival.number == number]
         return all(arrival.state is ArrivalState.PREPARED for arrival in coming)
 
@@ -162,7 +160,7 @@ class Arrivals(Part):
             self._answer(arrival)
 
     def discard(self, arrival: Arrival, event: ArrivalEvent = ArrivalEvent.WITHDRAWN) -> None:
-        """It does not come."""
+        """Stop expecting an operator, and close its code."""
         arrival.to(event)
         name = arrival.node.name
         del self.coming[name]
@@ -171,25 +169,25 @@ class Arrivals(Part):
         self._out.emit(e.CloseNode(self._out.run, name))
 
     def uninvite(self, number: int) -> None:
-        """Proposal ``number`` is off: what would have come by it does not."""
+        """Discard the arrivals of proposal ``number``, which is not committed."""
         for arrival in [arrival for arrival in self.coming.values() if arrival.number == number]:
             self.discard(arrival)
 
     def keep_only(self, names: Any) -> None:
-        """Another tree has no operators but these, and none is under way."""
+        """Discard arrivals that the new tree lacks, and arrivals whose state has come."""
         for arrival in [
             arrival for name, arrival in self.coming.items() if name not in names or arrival.came is not None
         ]:
             self.discard(arrival)
 
     def cut(self, gone: AbstractSet[str]) -> Notes:
-        """No query uses these nodes any more."""
+        """Discard operators that no query uses any longer."""
         for name in sorted(gone & self.coming.keys()):
             self.discard(self.coming[name])
-        yield Prepared()  # what was waited for may have been of these
+        yield Prepared()  # the proposal may have waited for a discarded operator
 
     def _refuse(self, arrival: Arrival, why: str) -> Notes:
-        """R6: it cannot run here, or not from its state."""
+        """Refuse an operator that cannot run here, or not from the sent state (R6)."""
         name, out = arrival.node.name, self._out
         self.discard(arrival, ArrivalEvent.FAILED)
         if arrival.number and arrival.came is None:
@@ -197,16 +195,16 @@ class Arrivals(Part):
         else:
             out.send(arrival.source, m.Refuse(out.run, name, arrival.version, why[:4000]))
 
-    # --- its state ------------------------------------------------------------------------------------
+    # --- the state ------------------------------------------------------------------------------------
 
     def wants(self, message: m.State) -> bool:
         """Return whether a state that begins to arrive is of an operator that may come."""
         return message.node in self.coming
 
     def _fits(self, message: m.State) -> bool:
-        """Whether a state is of a partition of the run, and says of each consumer once what it has demanded.
+        """Return whether a state is of a partition of the run, and has the demand of every consumer once.
 
-        Queries may begin and leave meanwhile; of one that has begun unheard of here nobody would know any more.
+        Queries may begin and leave meanwhile. A consumer that this host never knew is refused.
         """
         if self._partitions is not None and message.index > self._partitions:
             return False
@@ -218,10 +216,10 @@ class Arrivals(Part):
         return len(set(names)) == len(names) and set(names).issuperset(lasting)
 
     def on_state(self, sender: str, message: m.State, state: Any) -> None:
-        """Restore the state of an operator that was offered to this host, or refuse it."""
+        """Restore a state of an offered operator, or refuse the operator."""
         name, out, limit = message.node, self._out, self._limits.max_state_bytes
         here = self._directory.locations.get(name)
-        if here is None or self._tree.former is not None:  # nothing honest is under way then
+        if here is None or self._tree.former is not None:  # no correct host sends a state then
             return
         arrival = self.coming.get(name)
         if arrival is None or (arrival.source, arrival.version) != (sender, message.version):
@@ -257,7 +255,7 @@ class Arrivals(Part):
         self._answer(arrival)
 
     def _answer(self, arrival: Arrival) -> None:
-        """Say how far this host is, where the other one is to know."""
+        """Report the progress of an arrival to the old host, if the code is loaded or the state restored."""
         out, name = self._out, arrival.node.name
         if arrival.state is ArrivalState.PREPARED:
             out.send(arrival.source, m.Accept(out.run, name, arrival.version))
@@ -265,13 +263,13 @@ class Arrivals(Part):
             out.send(arrival.source, m.Restored(out.run, name, arrival.version))
 
     def on_timer(self) -> None:
-        """R5: ask the host that an operator was to come from whether it still is."""
+        """Ask the old hosts whether their operators still come (R5)."""
         for name, arrival in self.coming.items():
-            if not arrival.number or name in self._flow.expected:  # a proposal's end is told until it is heard
+            if not arrival.number or name in self._flow.expected:  # the end of a proposal is repeated anyway
                 self._answer(arrival)
         self.arm()
 
-    # --- what comes of it -----------------------------------------------------------------------------
+    # --- after the decision ---------------------------------------------------------------------------
 
     def on_withdraw(self, sender: str, message: m.Withdraw) -> None:
         arrival = self.coming.get(message.node)
@@ -279,7 +277,10 @@ class Arrivals(Part):
             self.discard(arrival)
 
     def on_located(self, note: OperatorLocated) -> None:
-        """``note.sender`` may wait for what follows from the location, also where that is not new here."""
+        """Activate or discard an arrival by a new location of the operator.
+
+        Even if the location is known here, ``note.sender`` may wait for ``Resumed``.
+        """
         entry, here = note.entry, self._out.host
         arrival = self.coming.get(entry.node)
         if arrival is not None and arrival.source and entry.version > arrival.version:
@@ -291,7 +292,7 @@ class Arrivals(Part):
             self._out.send(note.sender, m.Resumed(self._out.run, entry.node, entry.version - 1))
 
     def _activate(self, arrival: Arrival) -> None:
-        """R2: the operator has moved here."""
+        """Start an operator after the commit of the move to this host (R2)."""
         state, now = arrival.came, self._out.now
         assert state is not None
         arrival.to(ArrivalEvent.COMMITTED)
@@ -301,7 +302,7 @@ class Arrivals(Part):
         self._adopt(state, came)
 
     def _adopt(self, state: m.State, came: Newcomer) -> None:
-        """Add an operator whose state has come. Consumers whose query has left meanwhile are ignored."""
+        """Add an operator with the state that has come. Ignore consumers of queries that have left meanwhile."""
         name, tree, flow, last = state.node, self._tree, self._flow, state.index - 1
         known = {progress.consumer: progress for progress in state.demanded}
         consumers = dict[str, ConsumerState]()
@@ -316,29 +317,29 @@ class Arrivals(Part):
         flow.begin_adopted(node)
 
     def _progress(self, state: m.State, consumer: str, known: m.ConsumerDemand | None) -> ConsumerState:
-        """Return the last demand of a consumer. The consumer of a newer query has demanded nothing yet."""
+        """Return the progress of a consumer. A consumer of a newer query has demanded nothing yet."""
         first = self._tree.first.get(consumer, 0)
         if known is None:
             return ConsumerState(max(first, state.index) - 1, first=first)
-        if state.index < known.demanded < LAST:  # it goes on there
+        if state.index < known.demanded < LAST:  # the consumer continues there
             first = max(first, known.demanded)
         return ConsumerState(known.demanded, first=first)
 
     def on_lost(self, note: HostLost) -> None:
-        """A host is gone for good: what was to come from there does not."""
+        """Discard the operators that were to come from a host that is lost for good."""
         for arrival in [arrival for arrival in self.coming.values() if arrival.source == note.host]:
             self.discard(arrival)
 
     # --- what the barrier commits ---------------------------------------------------------------------
 
     def expect(self, name: str, number: int, index: int) -> None:
-        """Proposal ``number`` is committed: by it ``name`` begins here with partition ``index``."""
+        """Expect operator ``name`` to begin here with partition ``index``, by the committed proposal ``number``."""
         arrival = self.coming.get(name)
         if arrival is not None and arrival.number == number:
             self._flow.expect(name, index)
 
     def prepared(self, number: int) -> set[str]:
-        """The operators that can appear here by proposal ``number``."""
+        """Return the new operators of proposal ``number`` whose code is loaded here."""
         return {
             name
             for name, arrival in self.coming.items()
@@ -346,7 +347,7 @@ class Arrivals(Part):
         }
 
     def appear(self) -> list[str]:
-        """Another tree is committed: the operators that appear here, which are no longer to come."""
+        """Return the new operators of the committed tree, and end their arrivals."""
         new = [arrival for arrival in self.coming.values() if not arrival.source]
         for arrival in new:
             arrival.to(ArrivalEvent.APPEARED)
@@ -354,7 +355,7 @@ class Arrivals(Part):
         return [arrival.node.name for arrival in new]
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         assert self.coming.keys().isdisjoint(self._flow.nodes), self.coming
         assert self.coming.keys() >= self._flow.expected.keys(), self._flow.expected
         assert self._tree.former is None or all(arrival.came is None for arrival in self.coming.values()), self.coming

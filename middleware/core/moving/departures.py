@@ -1,4 +1,4 @@
-"""Operators that leave this host. The rules, and the states with what moves between them, are in ``handover``."""
+"""Operators on their way from this host. ``handover`` has the rules and the states."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from thalweg.middleware.core.states.state_transfers import StateTransfer, StateT
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-WAITING = (DepartureState.OFFERED, DepartureState.SENT, DepartureState.COMMITTED)  # for the other host
+WAITING = (DepartureState.OFFERED, DepartureState.SENT, DepartureState.COMMITTED)  # for the new host
 
 
 @dataclass(eq=False, repr=False)
 class Departure(Machine):
-    """A hand-over as the host sees it that the operator leaves."""
+    """Hand-over of an operator, on the host that the operator leaves."""
 
     TABLE = LEAVING
 
@@ -48,12 +48,12 @@ class Departure(Machine):
     reason: str
     number: int  # of the barrier's proposal, 0 for none
     state: DepartureState = DepartureState.OFFERED
-    begun_s: dict[str, float] = field(default_factory=dict)  # phase -> when it began
+    begun_s: dict[str, float] = field(default_factory=dict)  # phase -> time of its beginning
     expires_s: float = 0.0
     taken: e.StateTaken | None = None
     transfer: StateTransfer = field(init=False)
     size_bytes: int = 0  # of the state
-    index: int = 0  # of the operator's next partition, once it is light
+    index: int = 0  # next partition of the operator, known when it is light
 
     def __post_init__(self) -> None:
         self.transfer = StateTransfer(self.target)
@@ -63,7 +63,7 @@ class Departure(Machine):
 
 
 class Departures(Part):
-    """The operators of one run that are to leave this host."""
+    """Operators of a run that are to leave this host."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Departures:
@@ -94,7 +94,7 @@ class Departures(Part):
         self.state_bytes: dict[str, int] = {}  # of operators when they last left, at their host and at the client
 
     def obstacle(self, name: str, target: str) -> str:
-        """Why ``name`` cannot be handed over from here to ``target`` now; empty when it can."""
+        """Return why ``name`` cannot be handed over to ``target`` now, or an empty text."""
         here, node = self._out.host, self._flow.nodes.get(name)
         if node is None:
             return f"{name!r} is not on host {here!r}"
@@ -107,19 +107,19 @@ class Departures(Part):
         return self.going(name)
 
     def going(self, name: str) -> str:
-        """Says that ``name`` is on its way, if it is."""
+        """Return that ``name`` is on its way to a host, as a line. Empty: it is not."""
         departure = self.leaving.get(name)
         return "" if departure is None else f"{name!r} is on its way to host {departure.target!r}"
 
     @property
     def undecided(self) -> bool:
-        """Whether an operator is on its way of which nobody knows yet where it will be."""
+        """Return whether the commit of a hand-over from this host is still open."""
         return any(departure.state is not DepartureState.COMMITTED for departure in self.leaving.values())
 
     def begin(self, name: str, target: str, *, protocol: str, reason: str, after: int = -1, number: int = 0) -> Notes:
-        """Hand ``name`` over to ``target`` after partition ``after``; ``obstacle`` has said that it can be.
+        """Hand ``name`` over to ``target`` after partition ``after``. The caller has checked ``obstacle``.
 
-        With ``number`` a barrier's proposal has been agreed upon by ``target``, else it is offered first.
+        With ``number``, ``target`` has agreed to this proposal of a barrier. Else the operator is offered first.
         """
         version = self._directory.locations[name].version
         departure = self.leaving[name] = Departure(name, target, version, protocol, reason, number)
@@ -134,7 +134,7 @@ class Departures(Part):
             self.arm()
 
     def arm(self) -> None:
-        """Look after the hand-overs again, if another host is to answer."""
+        """Set the timer for the next check, if a hand-over waits for the new host."""
         if any(departure.state in WAITING for departure in self.leaving.values()):
             self._alarm.by(self._out.now + self._limits.retry_s)
 
@@ -146,10 +146,10 @@ class Departures(Part):
         yield from self._flow.recall(node, node.leave(after, recall=recall))
         yield from self.on_ended(Ended(departure.node))
 
-    # --- what the operator does -----------------------------------------------------------------------
+    # --- events of the operator -----------------------------------------------------------------------
 
     def on_ended(self, note: Ended) -> Notes:
-        """An operator whose stream is over never becomes light."""
+        """Let an operator stay if its stream has ended before the operator was light."""
         departure, node = self.leaving.get(note.node), self._flow.nodes.get(note.node)
         if departure is None or node is None or node.state is not NodeState.ENDED:
             return
@@ -157,7 +157,7 @@ class Departures(Part):
             yield from self._stay(departure, DepartureEvent.ENDED, "the stream ended first")
 
     def take_state(self, note: Light) -> None:
-        """R1: the operator is light."""
+        """Read the state of an operator that is light now (R1)."""
         departure = self.leaving[note.node]
         departure.to(DepartureEvent.LIGHTENED)
         departure.begun_s["suspended"] = self._out.now
@@ -169,7 +169,7 @@ class Departures(Part):
         departure = self.leaving.get(event.node)
         if departure is None or (departure.state, departure.version) != (DepartureState.SUSPENDED, event.version):
             return
-        if event.delta is True:  # asked for before, for a replica
+        if event.delta is True:  # the state was requested earlier, for a replica
             return
         error = refusal(event, self._limits.max_state_bytes)
         if error:
@@ -205,10 +205,10 @@ class Departures(Part):
         )
         self._states.send(departure.transfer, message, snapshot.state)
 
-    # --- what the other host says ---------------------------------------------------------------------
+    # --- messages of the new host ---------------------------------------------------------------------
 
     def on_transfer_over(self, _: str, message: m.State, *, arrived: bool) -> None:
-        """Give the other host time to restore a state that has arrived."""
+        """Give the new host time to restore a state that has arrived."""
         departure = self.leaving.get(message.node)
         if departure is not None and departure.version == message.version and arrived:
             departure.expires_s = self._out.now + self._limits.handoff_s
@@ -217,18 +217,18 @@ class Departures(Part):
         departure = self._of(sender, message)
         if departure is None:
             here = self._directory.locations.get(message.node)
-            if here is not None and here.version > message.version:  # else a barrier's commit is still to come here
+            if here is not None and here.version > message.version:  # else a commit is still to come here
                 self._out.send(sender, m.Withdraw(self._out.run, message.node, message.version))
         elif departure.state is DepartureState.OFFERED:
             departure.to(DepartureEvent.ACCEPTED)
             yield from self._agreed(departure, -1, recall=False)
         elif departure.state is DepartureState.SENT:
-            self._send_state(departure)  # R5: the state was lost on its way, if it is under way no longer
+            self._send_state(departure)  # R5: the state is sent again, unless it is under way
 
     def on_refuse(self, sender: str, message: m.Refuse) -> Notes:
         departure = self._of(sender, message)
         if departure is not None and departure.can(DepartureEvent.REFUSED):
-            # R6: the operator stays if the other host refuses it
+            # R6: the operator stays, because the new host refuses it
             why = f"host {sender!r} refuses it: {message.reason}"
             yield from self._stay(departure, DepartureEvent.REFUSED, why)
 
@@ -236,7 +236,7 @@ class Departures(Part):
         departure = self._of(sender, message)
         if departure is not None and departure.state is DepartureState.SENT:
             self._commit(departure)
-        elif departure is None and message.node in self._directory.locations:  # it stayed, or this is an echo
+        elif departure is None and message.node in self._directory.locations:  # it stayed, or the message is late
             self._out.send(sender, m.Located(self._out.run, (self._directory.locations[message.node],)))
 
     def on_resumed(self, sender: str, message: m.Resumed) -> Notes:
@@ -245,7 +245,7 @@ class Departures(Part):
             yield from self._over(departure, DepartureEvent.RESUMED, "")
 
     def on_located(self, note: OperatorLocated) -> Generator[Note, None, bool]:
-        """R3: a version after the commit's shows that the other host has resumed."""
+        """End a hand-over if a version after the commit shows that the new host has resumed (R3)."""
         departure = self.leaving.get(note.entry.node)
         if departure is None or departure.state is not DepartureState.COMMITTED:
             return False
@@ -255,7 +255,7 @@ class Departures(Part):
         return True
 
     def _of(self, sender: str, message: Any) -> Departure | None:
-        """The hand-over that this message is about; None for one that is over, or another."""
+        """Return the hand-over of a message. None: the hand-over is over, or a different one."""
         departure = self.leaving.get(message.node)
         if departure is None or departure.version != message.version or departure.target != sender:
             return None
@@ -264,11 +264,11 @@ class Departures(Part):
     # --- the end --------------------------------------------------------------------------------------
 
     def _commit(self, departure: Departure) -> None:
-        """R2: from here on the operator is at the other host."""
+        """Commit a hand-over: from here on the operator is on the new host (R2)."""
         name = departure.node
         departure.to(DepartureEvent.RESTORED)
         departure.taken = None
-        self._flow.release(name)  # R4: the tail stays here
+        self._flow.release(name)  # R4: the tail of the operator stays here
         location = m.Location(name, departure.target, departure.version + 1)
         self._directory.settle((location,))
         self._out.emit(e.CloseNode(self._out.run, name))
@@ -277,16 +277,16 @@ class Departures(Part):
         self.arm()
 
     def insist(self, note: Misplaced) -> None:
-        """An operator is here, which another host, or who had it from there, has put elsewhere by a newer version."""
-        sender, said = note.sender, note.entry
-        movable = self._tree.node_of(said.node).kind == "operator" and said.node not in self.leaving
-        if movable and said.version <= self._directory.locations[said.node].version + FAR:
-            location = m.Location(said.node, self._out.host, said.version + 1)  # R3: a version that no other host makes
+        """Give an operator here a version above that of a wrong location on a second host."""
+        sender, entry = note.sender, note.entry
+        movable = self._tree.node_of(entry.node).kind == "operator" and entry.node not in self.leaving
+        if movable and entry.version <= self._directory.locations[entry.node].version + FAR:
+            location = m.Location(entry.node, self._out.host, entry.version + 1)  # R3: no other host makes a version
             self._directory.settle((location,))
             self._announce(location, sender)
 
     def _announce(self, location: m.Location, other: str) -> None:
-        """The new location, to those who need it first: the other host, and who talks to the operator."""
+        """Send a new location to host ``other``, to the hosts of the operator's neighbours, and to the client."""
         name, tree = location.node, self._tree
         near = self._directory.where((*tree.consumers[name], *tree.node_of(name).inputs)).values()
         for host in dict.fromkeys((other, *near, self._install.client)):
@@ -294,18 +294,18 @@ class Departures(Part):
                 self._out.send(host, m.Located(self._out.run, (location,)))
 
     def _stay(self, departure: Departure, event: DepartureEvent, why: str) -> Notes:
-        """It goes on here after all."""
+        """End a hand-over without a move. The operator goes on here, with a new version."""
         name, out = departure.node, self._out
         departure.to(event)
         out.send(departure.target, m.Withdraw(out.run, name, departure.version))
-        location = m.Location(name, out.host, departure.version + 1)  # R3: the version ends this hand-over for all
+        location = m.Location(name, out.host, departure.version + 1)  # R3: the version ends the hand-over on every host
         self._directory.settle((location,))
         self._announce(location, departure.target)
         yield from self._flow.stay(name)
         yield from self._settled(departure, why)
 
     def _over(self, departure: Departure, event: DepartureEvent, why: str) -> Notes:
-        """It goes on at the other host, or has gone with it."""
+        """End a committed hand-over: the operator has resumed, or is lost with the new host."""
         departure.to(event)
         yield from self._settled(departure, why)
 
@@ -339,13 +339,13 @@ class Departures(Part):
         )
 
     def settle(self) -> Notes:
-        """All that has left is where it went: a proposal of another shape that says so has been agreed upon there."""
+        """End the committed hand-overs, because the hosts have agreed on a new shape with their locations."""
         for departure in list(self.leaving.values()):
             if departure.can(DepartureEvent.RESUMED):
                 yield from self._over(departure, DepartureEvent.RESUMED, "")
 
     def on_lost(self, note: HostLost) -> Notes:
-        """A host is gone for good: what was on its way there stays, or is lost with it."""
+        """End the hand-overs to a host that is lost for good. A committed operator is lost too."""
         why = f"host {note.host!r} went away"
         for departure in [departure for departure in self.leaving.values() if departure.target == note.host]:
             if departure.state is DepartureState.COMMITTED:
@@ -354,7 +354,7 @@ class Departures(Part):
                 yield from self._stay(departure, DepartureEvent.LOST, why)
 
     def on_timer(self) -> Notes:
-        """R5: ask again where an answer is due, and give up where it is overdue."""
+        """Repeat messages without an answer, and end hand-overs that have expired (R5)."""
         for departure in list(self.leaving.values()):
             location = self._directory.locations[departure.node]
             moved_on = yield from self.on_located(OperatorLocated(location, self._out.host))
@@ -363,7 +363,7 @@ class Departures(Part):
             if departure.state is DepartureState.COMMITTED:
                 self._out.send(departure.target, m.Located(self._out.run, (location,)))
             elif departure.transfer.under_way:
-                self._send_state(departure)  # if the transfer is stuck
+                self._send_state(departure)  # sent again only if the transfer is stuck
             elif departure.state in WAITING:
                 if self._out.now >= departure.expires_s:
                     why = f"host {departure.target!r} did not answer in {self._limits.handoff_s:g} s"
@@ -373,18 +373,18 @@ class Departures(Part):
         self.arm()
 
     def on_relocated(self, sender: str, message: m.Relocated) -> Notes:
-        """At the client: what became of a hand-over somewhere."""
+        """At the client: record the result of a hand-over, and pass it on."""
         self._directory.merge((message.location,))
         self.state_bytes[message.node] = message.size_bytes
         yield HandedOver(sender, message.location, message.moved, message.why)
 
     def forget(self, gone: Any) -> None:
-        """Nodes that no tree has any more."""
+        """Remove nodes that no tree contains any longer."""
         for name in gone & self.state_bytes.keys():
             del self.state_bytes[name]
 
     def on_run_over(self, _: str) -> None:
-        """The run is over in the middle of hand-overs: what is committed has moved."""
+        """Record the open hand-overs of a run that is over. Committed operators have moved."""
         for departure in list(self.leaving.values()):
             self._close(departure, "the run ended before")
 
@@ -394,7 +394,7 @@ class Departures(Part):
         self._record(departure, "" if moved else why)
 
     def cut(self, gone: AbstractSet[str]) -> Notes:
-        """No query uses these nodes any more: whoever is on its way does not get there."""
+        """End the hand-overs of nodes ``gone``, which no query uses any longer."""
         for name in sorted(gone & self.leaving.keys()):
             departure = self.leaving.pop(name)
             self._close(departure, "its query has left")
@@ -402,7 +402,7 @@ class Departures(Part):
         self.forget(gone)
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         for name, departure in self.leaving.items():
             assert (name in self._flow.nodes) == (departure.state is not DepartureState.COMMITTED), name
         assert self._tree.former is None or not self.leaving, self.leaving

@@ -1,22 +1,22 @@
-"""One operator changes hosts: a hand-over between the host it leaves and the host it comes to, as data.
+"""Hand-over: rules and states of the move of one operator between two hosts.
 
 Rules:
 
-R1. The operator leaves when it is *light*: its output has gone, and none of its inputs is in hand (Ranganathan et al.,
-    section 2). What travels is what ``snapshot()`` gives then, and the number of its next partition.
-R2. Until the hand-over is committed the operator is where it was, whatever becomes of the other host; from then on it
-    is at the other. Only the host it leaves commits, and only when the other has said that the state is restored.
-R3. The commit is the operator's next location version. Nobody else makes one, so knowing it is proof of the commit. An
-    operator that stays gets a new version as well, so that every hand-over has one of its own.
-R4. The host it leaves keeps the operator's last output (its *tail*) until a later partition is demanded, and answers
-    demands for it (``flow``).
-R5. Every message may be lost or come twice: an offer is repeated until it is answered, a state until it is restored, a
-    commit until the operator has resumed. What is late is answered with the newer location.
-R6. The operator's code is never sent. A host that does not have it, has no room, or is given a state that fails its
-    digest, refuses, and the operator stays.
+R1. The operator leaves when it is *light*: its output is dispatched, and no input is gathered (Ranganathan et al.,
+    section 2). The result of ``snapshot()`` is sent, and the number of the next partition.
+R2. Until the commit, the operator stays on its old host, even if the new host is lost. From the commit on, the operator
+    is on the new host. Only the old host commits, after the new host has reported that the state is restored.
+R3. The commit is the operator's next location version. No other host makes a version, so a host that knows the version
+    has proof of the commit. An operator that stays gets a new version as well, so every hand-over has its own version.
+R4. The old host keeps the operator's last output (its *tail*) until a later partition is demanded, and answers demands
+    for it (``flow``).
+R5. A message may be lost or repeated. An offer is repeated until the answer, a state until it is restored, and a commit
+    until the operator has resumed. A late message is answered with the newer location.
+R6. The operator's code is never sent. A host refuses the operator if it lacks the code or room, or if the state fails
+    its digest. Then the operator stays.
 
-``LEAVING`` are the states of the host the operator leaves (``departures``), ``COMING`` those of the host it comes to
-(``arrivals``), also where it comes from nowhere: an operator that appears in another tree.
+``LEAVING`` has the states of the old host (``departures``), and ``COMING`` the states of the new host (``arrivals``).
+``COMING`` also serves operators without an old host, which appear in a new tree.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from thalweg.middleware.core.parts.part import Part, RunParts
 
 class DepartureState(Term):
     OFFERED = "offered"
-    AGREED = "agreed"  # the other host is ready; the operator works on until it is light
-    SUSPENDED = "suspended"  # light; its state is being taken
+    AGREED = "agreed"  # the new host is ready, and the operator goes on until it is light
+    SUSPENDED = "suspended"  # the operator is light, and its state is being read
     SENT = "sent"
     COMMITTED = "committed"
     MOVED = "moved"
@@ -42,12 +42,12 @@ class DepartureEvent(Term):
     REFUSED = "refused"
     LIGHTENED = "lightened"
     TAKEN = "taken"
-    FAILED = "failed"  # no state, or one that is too large
+    FAILED = "failed"  # no state, or too large a state
     RESTORED = "restored"
     RESUMED = "resumed"
-    EXPIRED = "expired"  # no answer in time
-    LOST = "lost"  # the other host is gone for good
-    ENDED = "ended"  # the stream was over before the operator was light
+    EXPIRED = "expired"  # the new host has not answered in time
+    LOST = "lost"  # the new host is lost for good
+    ENDED = "ended"  # the stream ended before the operator was light
 
 
 LEAVING: dict[tuple[DepartureState, DepartureEvent], DepartureState] = {
@@ -77,7 +77,7 @@ class ArrivalState(Term):
     PREPARING = "preparing"  # the code is being loaded
     PREPARED = "prepared"
     RESTORING = "restoring"
-    RESTORED = "restored"  # waits for the commit
+    RESTORED = "restored"  # the operator waits for the commit
     ACTIVE = "active"
     DISCARDED = "discarded"
 
@@ -87,9 +87,9 @@ class ArrivalEvent(Term):
     STATE_CAME = "state came"
     RESTORED = "restored"
     COMMITTED = "committed"
-    APPEARED = "appeared"  # it is in another tree, which is committed
+    APPEARED = "appeared"  # the tree with the operator is committed
     FAILED = "failed"
-    WITHDRAWN = "withdrawn"  # the operator stays, or has gone elsewhere
+    WITHDRAWN = "withdrawn"  # the operator stays, or has moved to a third host
 
 
 COMING: dict[tuple[ArrivalState, ArrivalEvent], ArrivalState] = {
@@ -108,7 +108,7 @@ COMING: dict[tuple[ArrivalState, ArrivalEvent], ArrivalState] = {
 
 
 class MoveAlarm(Alarm, Part):
-    """The timer of all hand-overs from and to this host, in one run."""
+    """Timer of a run's hand-overs from and to this host."""
 
     __slots__ = ()
 

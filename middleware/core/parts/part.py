@@ -150,8 +150,8 @@ class PartTable:
             ends = {("transfer", message): method for message, method in record.transfers.items()}
             tables: tuple[Mapping[Any, Any], ...] = record.messages, record.events, record.notes, record.timers, ends
             for table in tables:
-                for what, method in table.items():
-                    self.handled[what] = (*self.handled.get(what, ()), (kind, method))
+                for key, method in table.items():
+                    self.handled[key] = (*self.handled.get(key, ()), (kind, method))
         self.messages = frozenset(message for kind in kinds for message in kind.HANDLERS.messages)
 
 
@@ -203,8 +203,8 @@ class RunParts:
         bound = self._bound.get(what)
         if bound is None:
             handled = self._table.handled.get(what, ())
-            there = any(kind in self._made for kind, _ in handled)
-            if handled and (what in self._table.messages or (event and not there)):  # P2: create the part
+            exists = any(kind in self._made for kind, _ in handled)
+            if handled and (what in self._table.messages or (event and not exists)):  # P2: create the part
                 self.get(handled[0][0])
             bound = tuple([MethodType(method, self._made[kind]) for kind, method in handled if kind in self._made])
             self._bound[what] = bound

@@ -102,11 +102,11 @@ class QueryAttachment(Part):
                 self._install.client
             }:
                 return f"{kind} {graft.node!r} is on {graft.host!r}, which has no part in the run, or is not a client"
-        mine = [flow.by_name[name] for name in self._coded(message.shape)]
+        new = [flow.by_name[name] for name in self._coded(message.shape)]
         near = {
-            node.name: {where[neighbour] for neighbour in (*node.inputs, *flow.consumers[node.name])} for node in mine
+            node.name: {where[neighbour] for neighbour in (*node.inputs, *flow.consumers[node.name])} for node in new
         }
-        return self._arrivals.invite_new(mine, message.number, near)
+        return self._arrivals.invite_new(new, message.number, near)
 
     def _coded(self, shape: m.Shape) -> list[str]:
         """Return the names of nodes that appear here and have code."""

@@ -83,9 +83,9 @@ class Subscribers(Part):
     def _enrolment_of(self, name: str) -> m.InstallSubscriber:
         """Return the message to a guest about the next generation (R6). One subscription stands for all."""
         queries = self._queries
-        mine = [query for query, guest in queries.subscribers.items() if guest.peer.name == name]
-        stay = [query for query in mine if query not in queries.why]
-        return self._enrolment(queries.subscribers[(stay or mine)[0]])
+        own = [query for query, guest in queries.subscribers.items() if guest.peer.name == name]
+        stay = [query for query in own if query not in queries.why]
+        return self._enrolment(queries.subscribers[(stay or own)[0]])
 
     # --- who may --------------------------------------------------------------------------------------
 

@@ -33,11 +33,11 @@ class SubscriptionTable:
         base, visit = run_id.first_generation, self.known.get(run_id.first_generation)
         if visit is None:
             return NO_RUN
-        mine = (
+        ids = (
             name for name, run in self._runs.items()
             if name.first_generation == base and run.install.client == visit.owner.name
         )  # fmt: skip
-        return next(mine, NO_RUN)
+        return next(ids, NO_RUN)
 
     def request(self, event: e.SubscribeRequested) -> None:
         """Subscribe to a node for the application. Report an error if the run has another part on this host."""

@@ -1,6 +1,6 @@
-"""Another tree of the same sources takes the place of the present one, between two partitions.
+"""Replacement of the tree of a run by another tree of the same sources, between two partitions.
 
-- ``reshaping`` has the rules and is a host's part. ``shape`` says what another tree is.
-- ``inheritance`` hands states over to operators of the new tree, with rules of its own.
+- ``reshaping`` has the rules, and is the part of a host. ``shape`` defines and checks the new tree.
+- ``inheritance`` passes states to operators of the new tree, with rules of its own.
 - The client proposes trees (``barrier``). Messages: ``protocol.reshaping``.
 """

@@ -1,17 +1,16 @@
-"""The states of operators that disappear with their tree, and the operators that take them over, merged.
+"""Passing of states from operators that disappear with their tree to operators of the new tree, which merge them.
 
 Rules:
 
-R1. Operators of a combination that have states disappear all together (``shape``). The state of each one after the
-    change-over iteration goes to the host of its *heir*, the last operator of the combination that takes its place. The
-    state is taken as soon as that partition has been made, as the operator makes no further one.
-R2. The heir gathers its first partition at once, like all operators that appear. It runs when all states have come,
-    and have been merged and restored.
-R3. The host of the heir requests missing states (``awaited_states``). An old host keeps the state that it has taken
-    until the tree is retired. The client retires a tree when all heirs have their states, as their hosts do not report
-    before that they are through (``Done``).
-R4. The operators that made the states are gone. If a state cannot be taken, sent, merged or restored, the run ends with
-    one line that names the operator and its host.
+R1. The operators of a combination with states disappear together (``shape``). A state after the change-over iteration
+    goes to the host of the *heir*, the last operator of the new combination. The state is read as soon as the operator
+    has made the change-over iteration, its last partition.
+R2. The heir gathers its first partition at once, like every new operator. It runs when all states have come, and are
+    merged and restored.
+R3. The host of the heir requests missing states (``awaited_states``). The old host keeps the state until the tree is
+    retired. The client retires the tree when every heir has its states, because a host does not answer ``Done`` before.
+R4. The old operators are gone. If a state cannot be read, sent, merged or restored, the run ends with one line that
+    names the operator and the host.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from thalweg.middleware.protocol import messages as m
 
 @dataclass
 class Legacy:
-    """State of operator ``node`` on this host, which ``heir`` takes over on another host, or on this one."""
+    """State of operator ``node`` on this host, for ``heir`` on this or a different host."""
 
     node: str
     heir: str
     transfer: StateTransfer
-    asked: bool = False  # whether the code has been asked for the state
+    asked: bool = False  # the state has been requested from the code
     message: m.InheritedState | None = None
     state: bytes = b""
 
 
 @dataclass
 class Heir:
-    """An operator that appears, or is to, and the operators, with their hosts, whose states it takes over."""
+    """New operator here, which may not have appeared yet. ``takes``: operators with states for it, and the hosts."""
 
     node: str
     takes: dict[str, str]
@@ -59,12 +58,12 @@ class Heir:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all states have come."""
+        """Return whether every state has come."""
         return len(self.states) == len(self.takes)
 
 
 class Inheritance(Part):
-    """A host's part in it, on both sides."""
+    """States that operators here leave to heirs, and heirs on this host."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Inheritance:
@@ -89,19 +88,19 @@ class Inheritance(Part):
         self._out, self._limits = context.out, context.limits
         self._tree, self._directory, self._flow = tree, directory, flow
         self._states, self._awaited_states = states, awaited_states
-        self.legacies: dict[str, Legacy] = {}  # by the operators here that disappear
-        self.heirs: dict[str, Heir] = {}  # operators that wait for states, or are to appear
+        self.legacies: dict[str, Legacy] = {}  # by operator here that disappears
+        self.heirs: dict[str, Heir] = {}  # by operator: heirs that wait for states, or are to appear
 
     def expect(self, node: str, takes: dict[str, str]) -> None:
-        """An operator may appear here, which then takes over these, with their hosts."""
+        """Expect heir ``node`` to appear here. ``takes``: the operators with the states, and the hosts."""
         self.heirs[node] = Heir(node, takes)
 
     def give_up(self) -> None:
-        """Nothing appears after all."""
+        """Forget the expected heirs, because the new tree is not committed."""
         self.heirs.clear()
 
     def begin(self, commit: m.Commit) -> None:
-        """Another shape is committed, and this host has both trees."""
+        """Begin to pass states on, because a new tree is committed and this host has both trees."""
         assert commit.shape is not None
         for graft in commit.shape.grafts:
             for name in graft.states:
@@ -116,13 +115,13 @@ class Inheritance(Part):
             self.on_made(OutputMade(name))
 
     def retire(self) -> None:
-        """The old tree is gone, and with it what its operators left."""
+        """Forget the states of the old tree, which is retired."""
         self.legacies.clear()
 
     # --- the host of an operator that disappears ------------------------------------------------------
 
     def on_made(self, note: OutputMade) -> None:
-        """R1: take the state of an operator that has made its last partition."""
+        """Read the state of an operator that has made its last partition (R1)."""
         legacy, turn = self.legacies.get(note.node), self._tree.turn
         if legacy is None or legacy.asked:
             return
@@ -135,7 +134,7 @@ class Inheritance(Part):
     def on_taken(self, event: e.StateTaken) -> None:
         """Send a state to the host of its heir."""
         legacy = self.legacies.get(event.node)
-        if legacy is None or not legacy.asked or event.delta is True:  # it was taken for a replica, before
+        if legacy is None or not legacy.asked or event.delta is True:  # the state was read earlier, for a replica
             return
         error = refusal(event, self._limits.max_state_bytes)
         if error:
@@ -158,7 +157,10 @@ class Inheritance(Part):
             self._states.send(legacy.transfer, message, event.state)
 
     def on_request(self, sender: str, message: m.StateRequest) -> None:
-        """R3: answer the heir's host, which has not got the state. Else tell the client again why there is none."""
+        """Answer the request of an heir's host with a missing state (R3).
+
+        If the code of the operator has failed, repeat the report to the client.
+        """
         legacy = self.legacies.get(message.node)
         if legacy is None or (legacy.heir, legacy.transfer.to) != (message.heir, sender):
             return
@@ -168,13 +170,13 @@ class Inheritance(Part):
             self._states.answer(legacy.transfer, legacy.message, legacy.state)
 
     def on_transfer_over(self, peer: str, message: m.InheritedState, *, arrived: bool) -> None:
-        """R4: end the run if transfers of a state fail for longer than the lease."""
+        """End the run if transfers of a state fail for longer than the lease (R4)."""
         legacy = self.legacies.get(message.node)
         if arrived or legacy is None or legacy.heir != message.heir:
             return
         self._flow.demands.stuck(peer)
         lease_s = self._limits.patience * self._limits.lease_s
-        if self._out.now - legacy.transfer.failing_s >= lease_s:  # though that host requests it
+        if self._out.now - legacy.transfer.failing_s >= lease_s:  # although the host may request the state
             self._report_failure(legacy.node, f"its state has not got to host {peer!r} for {lease_s:g} s")
 
     # --- the host of an heir --------------------------------------------------------------------------
@@ -204,14 +206,14 @@ class Inheritance(Part):
             self._merge(heir)
 
     def _merge(self, heir: Heir) -> None:
-        """R2: have the states merged and restored when all have come."""
+        """Merge and restore the states of an heir if all have come (R2)."""
         if heir.appeared and heir.is_complete:
             states = tuple([heir.states[name] for name in heir.takes])
             version = self._directory.locations[heir.node].version
             self._out.emit(e.MergeStates(self._out.run, heir.node, version, states))
 
     def on_merged(self, event: e.StateRestored) -> Notes:
-        """Let an heir run whose states are merged (R2)."""
+        """Let an heir run after the merge of its states (R2)."""
         heir, out = self.heirs.get(event.node), self._out
         if heir is None or not heir.appeared or not heir.is_complete:
             return
@@ -235,12 +237,12 @@ class Inheritance(Part):
     # --- both -----------------------------------------------------------------------------------------
 
     def _report_failure(self, node: str, error: str, cause: m.Cause | None = None) -> None:
-        """R4: the run cannot go on."""
+        """Report an operator with which the run cannot go on (R4)."""
         self._flow.failed(e.OperatorFailed(self._out.run, node, error[:4000], cause))
 
     @property
     def awaited(self) -> Collection[str]:
-        """Operators that wait for states of the tree before, or are to appear."""
+        """Operators here that wait for states of the old tree, or are to appear."""
         return self.heirs.keys()
 
     def awaits(self, message: m.InheritedState) -> bool:
@@ -248,7 +250,7 @@ class Inheritance(Part):
         return True
 
     def validate(self) -> None:
-        """The invariants; AssertionError tells which does not hold."""
+        """Check the invariants. Raise AssertionError if an invariant is violated."""
         if not (self.heirs or self.legacies):
             return
         waiting = {heir.node for heir in self.heirs.values() if heir.appeared}

@@ -1,20 +1,22 @@
-"""Another tree from one partition on: a host's part, beyond that in the barrier.
+"""Change to another tree from one partition on: part of a host, beside the barrier.
 
 Rules:
 
-R1. The barrier proposes another shape as it proposes moves, and commits it with a change-over iteration. Partitions up
-    to that come through the old tree, later ones through the new. A host has both until the old one is drained.
-R2. Hosts on which operators appear load their code before they vote; code that is not reorderable is refused. At the
-    commit they have them, and these gather their first partition at once, while the old tree is still at work.
-R3. What operators that disappear remember goes to one that appears, which waits for it (``inheritance``).
-R4. Operators that disappear end with the change-over iteration, and keep that output until they are told to retire.
-R5. A node that stays and has another consumer keeps its output of the change-over iteration for the old consumer
-    beside what it makes for the new (a ``Tail``, as one that has left), until then. Demands count by their partition:
-    up to the change-over iteration the old consumer's, later the new one's.
-R6. When the sink has got the change-over iteration, nobody needs the old tree: the client has all hosts retire it.
-R7. Nothing is handed over meanwhile: a host with both trees begins no hand-over, and answers no offer.
+R1. The barrier proposes a shape like moves, and commits it with a change-over iteration. Partitions up to there come
+    through the old tree, later partitions through the new tree. A host has both trees until the old tree is drained.
+R2. A host loads the code of operators that appear there before the vote. Code that is not reorderable is refused. After
+    the commit, the new operators gather their first partition at once, while the old tree is still at work.
+R3. The states of operators that disappear go to a new operator, which waits for them (``inheritance``).
+R4. An operator that disappears ends with the change-over iteration, and keeps this output until the client retires the
+    tree.
+R5. If a node that stays has a new consumer, its output of the change-over iteration stays for the old consumer, as a
+    tail. The tail is kept until the tree is retired. Demands up to this iteration are of the old consumer, later
+    demands of the new consumer.
+R6. When the sink has got the change-over iteration, the old tree is no longer needed. The client then has the old tree
+    retired on every host.
+R7. Meanwhile no operator is handed over. A host with both trees begins no hand-over, and answers no offer.
 
-What another shape may be is in ``shape``; the states are the barrier's.
+``shape`` says which shapes are possible. The states are those of the barrier.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from thalweg.middleware.protocol import messages as m
 
 
 class OperatorTransfers(msgspec.Struct, frozen=True):
-    """By which operators go, come, and leave what they remember."""
+    """Parts of a run that move operators and states between hosts."""
 
     departures: Departures
     arrivals: Arrivals
@@ -49,12 +51,12 @@ class OperatorTransfers(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, parts: RunParts) -> OperatorTransfers:
-        """Take them from the parts of a run."""
+        """Return the three parts of a run."""
         return cls(parts.get(Departures), parts.get(Arrivals), parts.get(Inheritance))
 
 
 class Reshaping(Part):
-    """What a host does about another shape, told by the barrier."""
+    """Part of a host that prepares, applies and retires a tree for the barrier."""
 
     @classmethod
     def of(cls, parts: RunParts) -> Reshaping:
@@ -67,7 +69,7 @@ class Reshaping(Part):
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
     def prepare(self, message: m.Propose) -> str:
-        """R2: load the code of what would appear here; why this host is against it, or empty."""
+        """Load the code of operators that are to appear here (R2). Return the obstacle, or an empty text."""
         shape, host = message.shape, self._out.host
         assert shape is not None
         nodes = len(self._tree.dataflow.nodes) + len(shape.grafts)
@@ -77,12 +79,12 @@ class Reshaping(Part):
             flow = regrow(self._tree.dataflow, shape.grafts)
         except DataflowError as error:
             return str(error)
-        mine = [graft for graft in shape.grafts if graft.like and graft.host == host]
+        local = [graft for graft in shape.grafts if graft.like and graft.host == host]
         why = self._obstacle(shape)
-        return self._invite(shape, mine, flow, message.number) if mine and not why else why
+        return self._invite(shape, local, flow, message.number) if local and not why else why
 
     def _invite(self, shape: m.Shape, mine: Collection[m.Graft], flow: Dataflow, number: int) -> str:
-        """Load the code of operators that are to appear on this host (R2). Return the obstacle, or an empty text."""
+        """Load the code of new operators here (R2), and expect heirs (R3). Return the obstacle, or an empty text."""
         hosts = self._directory.where(self._directory.locations)
         hosts |= {graft.node: graft.host for graft in shape.grafts if graft.like}
         known = {entry.node: entry.host for entry in shape.present}
@@ -125,7 +127,7 @@ class Reshaping(Part):
         return ""
 
     def can_switch(self, commit: m.Commit) -> bool:
-        """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
+        """Return whether a commit, perhaps passed on by a host, fits the state of this host."""
         assert commit.shape is not None
         furthest = max((node.index for node in self._flow.nodes.values()), default=0)
         if self._tree.former is not None or furthest > commit.iteration + 1 or self._departures.undecided:
@@ -138,7 +140,7 @@ class Reshaping(Part):
         return self._arrivals.prepared(commit.number) == appear
 
     def switch(self, commit: m.Commit) -> Notes:
-        """R1: have both trees from now on."""
+        """Add the committed tree. This host has both trees from now on (R1)."""
         assert commit.shape is not None
         self._directory.switch_over(commit)
         new = regrow(self._tree.dataflow, commit.shape.grafts)
@@ -161,7 +163,7 @@ class Reshaping(Part):
         for name, node in flow.nodes.items():
             successor = new.by_name.get(name)
             rewired = successor is None or old.by_name[name].inputs != successor.inputs
-            if rewired and node.state is NodeState.GATHERING:  # it has perhaps asked the old tree for too much
+            if rewired and node.state is NodeState.GATHERING:  # the old tree may have got a later demand
                 flow.call_back(name, turn)
             if successor is None:
                 todo.append((node, node.replace(turn)))
@@ -177,17 +179,17 @@ class Reshaping(Part):
             node = flow.add(NodeCore.begun(new.by_name[name], self._partitions, turn + 1, begins))
             todo.append((node, node.begin()))
             self._books.keep(new, name)
-        for node, actions in todo:  # not before: what one node does may concern the others
+        for node, actions in todo:  # not before: actions may concern further nodes
             yield from flow.perform(node, actions)
 
     @property
     def drained(self) -> bool:
-        """Whether no node here has anything left to do in the old tree, nor takes over anything of it."""
+        """Return whether the nodes here have no work left in the old tree, and no heir waits for states."""
         nodes, turn = self._flow.nodes.values(), self._tree.turn
         return not self._inheritance.heirs and all(n.index > turn or n.state is NodeState.ENDED for n in nodes)
 
     def retire(self) -> None:
-        """R6: forget the old tree, the sink has all that has come through it."""
+        """Remove the old tree, because the sink has every partition that came through it (R6)."""
         gone, flow = self._tree.shrink(), self._flow
         for name in flow.forget(gone):
             self._out.emit(e.CloseNode(self._out.run, name))

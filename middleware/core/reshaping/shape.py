@@ -1,19 +1,19 @@
-"""What another shape of a running tree is: which operators appear in it, and whether it gives the same bytes.
+"""New tree for a running tree: which operators appear, and whether the results stay the same bytes.
 
 Rules:
 
-R1. Sources and the sink stay. An operator that is *free* (its class says ``reorderable``: associative and commutative,
-    and how states *merge* if it has state; and it is not pinned) may disappear, and others of the same code may appear.
-    Every other operator stays where it is, and keeps its inputs: the same combinations of the same sources, in the same
-    order.
-R2. Free operators of one code that feed each other are one combination of what feeds them all. Both trees must make the
-    same combinations: then they give the same bytes.
-R3. Where operators have states to merge, a combination changes as a whole or not at all: all of its operators
-    disappear, others appear, and the last of these, whose output leaves the combination, takes over all the states. The
-    rest begin anew: whatever comes through them goes to that last one, which knows of all that was before.
-R4. Operators that appear have names that the run has never had, so no late message can be about one of them. What is
-    wanted of a free operator that is there already, on its host with its inputs, needs none to appear: it stays.
-R5. Hosts are told of the difference only (``Graft``): a whole tree of 63 nodes would be 7 KB to every host.
+R1. Sources and the sink stay. An operator is *free* if it is not pinned and its class is ``reorderable``: associative
+    and commutative, with a *merge* of states if it has state. Free operators may disappear, and new operators of the
+    same code may appear. Every other operator stays on its host, and keeps its inputs: the same combinations of the
+    same sources, in the same order.
+R2. Free operators of one code that feed each other form one combination of their inputs. Both trees must make the same
+    combinations. Then both trees give the same bytes.
+R3. If operators have states to merge, a combination changes as a whole or not at all. All of its operators disappear,
+    and new operators appear. The last new operator, from which the output leaves the combination, takes over the
+    states. The remaining new operators begin without state, because their outputs go to this last operator.
+R4. A new operator has a name that the run has never had, so no late message names the operator. A free operator that is
+    wanted on its present host with its present inputs stays.
+R5. Hosts get only the difference (``Graft``). A whole tree of 63 nodes would be 7 KB for every host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBERED = re.compile(r"~\d+\Z")
 
 
 class Reshaped(msgspec.Struct, frozen=True):
-    """Another shape: what is grafted, the tree that comes of it, and where operators that stay were wanted instead."""
+    """Result of ``reshape``: grafts, the new tree, and the wanted new hosts of operators that stay for now."""
 
     grafts: tuple[Graft, ...]
     dataflow: Dataflow
@@ -40,9 +40,9 @@ class Reshaped(msgspec.Struct, frozen=True):
 
 
 def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
-    """The tree that grafts make of ``old``: what no longer leads to the sink is gone.
+    """Return the tree ``old`` with the grafts, without nodes that no longer lead to the sink.
 
-    Raises DataflowError when that is no tree of the same sources and sink, or a graft is left out of it.
+    Raises DataflowError if the result is no tree of the same sources and sink, or leaves out a graft.
     """
     nodes = _grafted(old, grafts)
     reached = _reached(nodes, old.sinks[0])
@@ -77,7 +77,7 @@ def _grafted(old: Dataflow, grafts: Iterable[Graft]) -> dict[str, Node]:
 
 
 def _reached(nodes: Mapping[str, Node], sink: str) -> set[str]:
-    """Return the sink and all nodes that lead to it."""
+    """Return the sink and the nodes that lead to the sink."""
     reached, queue = {sink}, [sink]
     while queue:
         for name in nodes[queue.pop()].inputs:
@@ -110,16 +110,16 @@ def reshape(
     number: int,
     used: Collection[str] = (),
 ) -> Reshaped:
-    """What has to be grafted on ``old`` to make it ``new``.
+    """Return the grafts that make ``old`` the tree ``new``.
 
     Args:
-        old, hosts: the tree that runs, and where its nodes are.
-        new, placement: the tree that shall run, and where; the names of its free operators mean nothing.
+        old, hosts: the running tree, and the hosts of its nodes.
+        new, placement: the wanted tree, and its hosts. The names of its free operators have no meaning.
         reorderable: the codes that are reorderable.
-        number: stands in the names of operators that appear.
+        number: part of the names of new operators.
         used: names that the run has had.
 
-    Raises DataflowError, naming the node at fault, when ``new`` would not give the same bytes.
+    Raises DataflowError with the node at fault if ``new`` would not give the same bytes.
     """
     free, merging = reorderable
     new.validate()
@@ -163,9 +163,9 @@ def is_free(node: Node, free: Collection[Code]) -> bool:
 
 
 def _combinations(flow: Dataflow, free: Collection[Code], ids: dict[object, int]) -> dict[str, int]:
-    """For every node a number that is the same for what gives the same bytes; ``ids`` is shared between trees."""
+    """Return a number for every node, equal for nodes that give the same bytes. Trees share ``ids``."""
     numbers: dict[str, int] = {}
-    members: dict[str, frozenset[int]] = {}  # what a free operator combines, directly or by way of others like it
+    members: dict[str, frozenset[int]] = {}  # inputs of the combination of a free operator
     for name in flow.upward:
         node = flow.by_name[name]
         code = msgspec.msgpack.encode(node.code, order="deterministic")
@@ -186,9 +186,10 @@ def _combinations(flow: Dataflow, free: Collection[Code], ids: dict[object, int]
 
 
 class _Heir(msgspec.Struct, frozen=True):
-    """The last operator of a combination with states: all that make it in the other tree, and in the present one.
+    """Last operator of a combination with states, in the new tree.
 
-    ``last`` is the one of these whose output leaves the combination.
+    ``operators``: the combination there. ``takes``: the combination in the present tree. ``last``: the present operator
+    whose output leaves the combination.
     """
 
     operators: tuple[str, ...]
@@ -197,7 +198,7 @@ class _Heir(msgspec.Struct, frozen=True):
 
 
 def _groups(flow: Dataflow, free: Collection[Code]) -> dict[str, list[str]]:
-    """By the last operator of every combination of free ones all that make it, consumers first."""
+    """Return the operators of every combination of free operators, consumers first, by the last operator."""
     groups: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for name in reversed(flow.upward):
@@ -217,7 +218,7 @@ def _heirs(
     free: Collection[Code],
     merging: Collection[Code],
 ) -> dict[str, _Heir]:
-    """The combinations with states in ``new``, by their last operator."""
+    """Return the combinations with states in ``new``, by the last operator."""
     makers = {before[name]: (name, group) for name, group in _groups(old, free).items()}
     heirs: dict[str, _Heir] = {}
     for name, group in _groups(new, free).items() if merging else ():
@@ -235,7 +236,7 @@ def _stay(
     free: Collection[Code],
     heirs: Mapping[str, _Heir],
 ) -> dict[str, str]:
-    """The free operators of ``new`` that are there already, and what they are called."""
+    """Return the present names of the nodes of ``new`` that exist already."""
     operators = [old.by_name[name] for name in old.operators]
     existing = {(node.inputs, hosts[node.name]): node.name for node in operators if is_free(node, free)}
 
@@ -301,7 +302,7 @@ def _graft(
 
 
 def fresh_name(name: str, number: int, used: set[str]) -> str:
-    """A name that nothing in the run has had."""
+    """Return a name that no node of the run has had. Add the name to ``used``."""
     base, end = _NUMBERED.sub("", name), f"~{number}"
     fresh = base[: MAX_NAME - len(end)] + end
     count = 0
@@ -314,6 +315,6 @@ def fresh_name(name: str, number: int, used: set[str]) -> str:
 
 
 def as_rows(flow: Dataflow, hosts: Mapping[str, str]) -> list[list[object]]:
-    """A tree for the records: name, inputs and host of every operator and the sink, producers first."""
+    """Return a tree for the records: name, inputs and host of every operator and sink, producers first."""
     chosen: Sequence[str] = [name for name in flow.upward if flow.by_name[name].kind != "source"]
     return [[name, list(flow.by_name[name].inputs), hosts.get(name, "")] for name in chosen]

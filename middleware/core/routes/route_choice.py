@@ -89,10 +89,10 @@ class RouteChoice:
     def change(self, ways: Iterable[m.RoutePreference], after: int) -> None:
         """Use other routes, from the first partition later than ``after`` on (R1)."""
         self._former, self.table, self._before, self._after = self.table, tuple(ways), self._over, after
-        mine = [way for way in self.table if way.source == self._out.host and way.over]
-        self._over = {way.target: way.over for way in mine}
+        own = [way for way in self.table if way.source == self._out.host and way.over]
+        self._over = {way.target: way.over for way in own}
         self._told_bps = {
-            (way.target, via): bps for way in mine for via, bps in zip(way.over, way.rates_bps, strict=False)
+            (way.target, via): bps for way in own for via, bps in zip(way.over, way.rates_bps, strict=False)
         }
         self._forget()
 

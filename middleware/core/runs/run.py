@@ -167,7 +167,7 @@ class RunCore:
     @property
     def unanswering(self) -> Iterator[tuple[str, float]]:
         """Hosts that have not answered a message to every host, each with the time of the message."""
-        return (each for part in self.parts for each in part.unanswering)
+        return (entry for part in self.parts for entry in part.unanswering)
 
     def _unexpected(self, sender: str, kind: type[Any]) -> None:
         self.out.record("unexpected", peer=sender, detail={"message": m.tag_of(kind)})
@@ -183,9 +183,9 @@ class RunCore:
                 self._take_news(sender, demand.news, 0)
             if demand.commit is not None:
                 self._take_commit(sender, demand.commit)
-        heard = self.flow.demand(sender, demand)
-        if heard:
-            self.handle_notes(heard)
+        notes = self.flow.demand(sender, demand)
+        if notes:
+            self.handle_notes(notes)
 
     def _demands_for_itself(self, sender: str, demand: m.Demand | m.SkipTo) -> bool:
         """Return whether a guest demands a partition for a sink of its own (R5)."""
@@ -207,11 +207,11 @@ class RunCore:
                 self._take_commit(sender, part.commit)
         if self._shared.meters.runs and not part.end and part.consumer in self.flow.nodes:
             self._shared.meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
-        heard = self.flow.partition(sender, part, value, size_bytes)
+        notes = self.flow.partition(sender, part, value, size_bytes)
         if part.producer in self.tree.dataflow.several:
-            heard = (*heard, *self.flow.share(sender, part, value, size_bytes))
-        if heard:
-            self.handle_notes(heard)
+            notes = (*notes, *self.flow.share(sender, part, value, size_bytes))
+        if notes:
+            self.handle_notes(notes)
 
     def _forwards(self, sender: str, part: m.Partition) -> bool:
         """Return whether a host may forward a partition of another host (R4), as the consumer may have been there."""
@@ -391,7 +391,7 @@ class RunCore:
         if host not in self.directory.everyone:
             return None
         waits = (part.waits_for(host) for part in self.parts)
-        return next((found for found in waits if found is not None), None)
+        return next((node_and_reason for node_and_reason in waits if node_and_reason is not None), None)
 
     @property
     def empty(self) -> bool:

@@ -1,6 +1,6 @@
-"""States of operators that go from one host to another.
+"""Transfer of operators' states from one host to another.
 
-- ``state_transfers`` sends states, by the rules of the sending host. ``awaited_states`` requests missing ones.
-- A hand-over (``moving``), an heir (``reshaping``) and a replica (``failover``) each send states of their own kind.
+- ``state_transfers`` sends states, with the rules of the sending host. ``awaited_states`` requests missing states.
+- A hand-over (``moving``), an heir (``reshaping``) and a replica (``failover``) have state messages of their own.
 - Messages: ``protocol.states``.
 """

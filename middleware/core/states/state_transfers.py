@@ -1,16 +1,18 @@
-"""Transfers of operators' states from this host: the network of each, and when a state is sent again.
+"""Transfers of operators' states from this host: choice of the network, and repetition.
 
 Rules:
 
-R1. A small state is a control message, ahead of all bulk. A larger one goes over the network that is known to carry
-    most to the receiver, of the networks that both hosts are joined to and that have not been given up
-    (``route_choice``, R3). If nothing is known, it goes over the network that all hosts share.
-R2. A transfer is *stuck* when it has taken ``PATIENT`` times as long as expected, and ``least_s`` of the routes or
-    longer. If there is a second network, the stuck link is left, and the state is sent again over the best of the rest.
-R3. At most one transfer of a state to a host is under way. The receiver may get a stuck state twice: it uses one.
+R1. A small state is a control message, ahead of all bulk. A larger state goes over the network with the highest known
+    rate to the receiver. Candidates are the networks that both hosts have joined and that are not given up
+    (``route_choice``, R3). If no rate is known, the network that all hosts share is used.
+R2. A transfer is *stuck* when it has taken ``PATIENT`` times as long as expected, and at least ``least_s`` of the
+    routes. If there is a second network, the stuck link is given up, and the state is sent again over the best
+    remaining network.
+R3. At most one transfer of a state to a host is under way. If a transfer was stuck, the receiver may get the state
+    twice, and uses one copy.
 R4. A request of the receiver is answered with the state, unless a transfer is under way and not stuck. The first
-    request after a transfer has arrived is not answered: most likely it was sent before.
-R5. Failed transfers are counted. Whoever sends the state decides when they are too many.
+    request after a transfer has arrived is not answered, because it was most likely sent before the arrival.
+R5. Failed transfers are counted. The sender of the state decides when there are too many.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from thalweg.middleware.network.view import NET, Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-Key = tuple[str, type, str, str | int]  # receiver, kind of message, node, and which state of the node
+Key = tuple[str, type, str, str | int]  # receiver, kind of message, node, and version, heir or base of the state
 
 
 def refusal(taken: e.StateTaken, limit: int) -> str:
-    """Return why a state cannot leave its host: its code raised an error, or it has more bytes than ``limit``."""
+    """Return why a state cannot be sent: an error of its code, or a size above ``limit`` bytes. Empty: it can."""
     size_bytes = len(taken.state)
     too_large = f"its state has {size_bytes} bytes; this host sends up to {limit}" if size_bytes > limit else ""
     return taken.error or too_large
@@ -43,24 +45,24 @@ def refusal(taken: e.StateTaken, limit: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class StateTransfer:
-    """Transfers of one state to one host."""
+    """Transfers of a state to a host: network, times and failures."""
 
     to: str
     via: m.Via | None = None  # network of the transfer that is under way
-    since_s: float = 0.0  # when that transfer began
-    expected_s: float = 0.0  # how long it should take at most, by the known rate
-    arrived: bool = False  # the last transfer did, and the receiver has not requested the state since
+    since_s: float = 0.0  # start of the transfer under way
+    expected_s: float = 0.0  # longest duration by the known rate. 0: unknown
+    arrived: bool = False  # the last transfer has arrived, and no request has come since
     failures: int = 0  # failed transfers in a row
-    failing_s: float = 0.0  # when the first of them failed
+    failing_s: float = 0.0  # time of the first of these failures
 
     @property
     def under_way(self) -> bool:
-        """Whether a bulk transfer is under way."""
+        """Return whether a bulk transfer is under way."""
         return self.via is not None
 
 
 class StateTransfers(Part):
-    """Transfers of states from this host, in one run."""
+    """Transfers of a run's states from this host."""
 
     @classmethod
     def of(cls, parts: RunParts) -> StateTransfers:
@@ -72,7 +74,7 @@ class StateTransfers(Part):
         self._under_way: dict[Key, StateTransfer] = {}
 
     def send(self, transfer: StateTransfer, message: m.AnyState, state: bytes) -> bool:
-        """Send a state, unless a transfer of it is under way and not stuck (R3). Return whether it was sent."""
+        """Send a state, unless a transfer is under way and not stuck (R3). Return whether the state was sent."""
         if message.size_bytes <= m.INLINE_STATE_BYTES:
             self._out.send(transfer.to, msgspec.structs.replace(message, inline=state))
             return True
@@ -93,17 +95,17 @@ class StateTransfers(Part):
             self.send(transfer, message, state)
 
     def _known(self, to: str) -> dict[str, float]:
-        """Return the networks to a host that have not been given up, the fastest first, and their rates (R1)."""
+        """Return the networks to a host that have not been given up, the fastest first, with the rates (R1)."""
         here, rates = self._out.host, dict[str, float]()
-        mine, remote = (self._peers[host].ends if host in self._peers else {} for host in (here, to))
-        for via in (NET, *(via for via in mine if via in remote and via != NET)):
+        local, remote = (self._peers[host].ends if host in self._peers else {} for host in (here, to))
+        for via in (NET, *(via for via in local if via in remote and via != NET)):
             known = self._monitor.latest(Link(here, to, via))
             if (known is not None or via == NET) and not self._routes.is_down(to, via):
                 rates[via] = 0.0 if known is None else known.rate_bps
         return dict(sorted(rates.items(), key=lambda entry: -entry[1]))
 
     def _is_stuck(self, transfer: StateTransfer, message: m.AnyState) -> bool:
-        """Return whether a transfer is stuck (R2). If so, leave its link."""
+        """Return whether a transfer is stuck (R2). If so, give up the link."""
         to, via = transfer.to, transfer.via
         waited_s = self._out.now - transfer.since_s
         if not isinstance(via, str) or waited_s < max(self._routes.least_s, transfer.expected_s):
@@ -117,7 +119,7 @@ class StateTransfers(Part):
         return True
 
     def over(self, to: str, via: m.Via, message: m.AnyState, *, arrived: bool) -> None:
-        """Handle the end of a transfer. After a stuck one another transfer may be under way."""
+        """Record the end of a transfer. After a stuck transfer, a second transfer may be under way."""
         key = _key(to, message)
         transfer = self._under_way.get(key)
         if transfer is None:
@@ -127,14 +129,14 @@ class StateTransfers(Part):
             del self._under_way[key]
         if arrived:
             transfer.arrived, transfer.failures = True, 0
-        elif not transfer.under_way:  # R5
+        elif not transfer.under_way:  # R5: count the failure
             transfer.failing_s = transfer.failing_s if transfer.failures else self._out.now
             transfer.failures += 1
             if self._known(to).keys() - {via}:
                 self._routes.leave(to, via)
 
     def on_lost(self, note: HostLost) -> None:
-        """Forget the transfers to a host that is gone for good."""
+        """Forget the transfers to a host that is lost for good."""
         for key, transfer in list(self._under_way.items()):
             if transfer.to == note.host:
                 transfer.via = None
@@ -146,9 +148,9 @@ class StateTransfers(Part):
 def _key(to: str, message: m.AnyState) -> Key:
     match message:
         case m.State():
-            which: str | int = message.version
+            label: str | int = message.version
         case m.InheritedState():
-            which = message.heir
-        case _:  # of whole replicas one at a time is under way to a host
-            which = message.since
-    return to, type(message), message.node, which
+            label = message.heir
+        case _:  # at most one whole replica of a node is under way to a host
+            label = message.since
+    return to, type(message), message.node, label

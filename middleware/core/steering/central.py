@@ -381,10 +381,10 @@ class CentralSteering(Part):
     def on_sounded(self, note: LatencyMeasured) -> None:
         """Add a measured latency to the planning under way, and continue if it was the last missing measurement."""
         search = self._search
-        heard = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
-        if search is not None and heard:
-            search.latencies |= dict.fromkeys(heard, note.latency)
-            search.unheard -= heard
+        answered = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
+        if search is not None and answered:
+            search.latencies |= dict.fromkeys(answered, note.latency)
+            search.unheard -= answered
             self._go_on(search)
 
     def _go_on(self, search: _Search) -> None:
