@@ -181,7 +181,10 @@ def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], 
 
 def _number(cell: str) -> float:
     """Return the number in a cell, or nan for an empty cell, which was not measured."""
-    value = float(cell or "nan")
+    try:
+        value = float(cell or "nan")
+    except ValueError:
+        value = np.nan
     if cell and np.isnan(value):
         raise ValueError(f"{cell!r} is no number; leave empty what was never measured")
     return value
@@ -198,14 +201,16 @@ def _pairs(path: Path, rows: list[str]) -> tuple[list[str], npt.NDArray[np.float
     measured: dict[tuple[int, int], float] = {}
     for line, row in enumerate(rows[1:], 2):
         cells = [cell.strip() for cell in row.split(",")]
+        if len(cells) != 3:
+            raise TraceError(f"{path}:{line}: {shown(row)} is not source,destination,number")
+        source, target, value = cells
+        pair = (numbers.setdefault(source, len(numbers)), numbers.setdefault(target, len(numbers)))
+        if pair in measured:
+            raise TraceError(f"{path}:{line}: the pair {source} → {target} stands there twice")
         try:
-            source, target, value = cells
-            pair = (numbers.setdefault(source, len(numbers)), numbers.setdefault(target, len(numbers)))
-            if pair in measured:
-                raise TraceError(f"{path}:{line}: the pair {source} → {target} stands there twice")
             measured[pair] = _number(value)
-        except ValueError:
-            raise TraceError(f"{path}:{line}: {shown(row)} is not source,destination,number") from None
+        except ValueError as error:
+            raise TraceError(f"{path}:{line}: {error}") from None
     values = _room(path, len(numbers))
     for pair, figure in measured.items():
         values[pair] = figure

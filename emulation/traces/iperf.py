@@ -42,11 +42,14 @@ def read(path: Path, note: Note) -> Rows:
     ends = np.array([_number(path, number, total, "end") for number, total in enumerate(totals, 1)])
     rates = np.array([_number(path, number, total, "bits_per_second") for number, total in enumerate(totals, 1)])
     starts[1:] = np.where(np.abs(ends[:-1] - starts[1:]) < ROUNDED_S, ends[:-1], starts[1:])
-    wrong = np.flatnonzero((starts[1:] < ends[:-1]) | (ends[1:] <= starts[1:]))
-    if len(wrong) or ends[0] <= starts[0]:
-        number = int(wrong[0]) + 2 if len(wrong) else 1
+    for place in np.flatnonzero(ends <= starts)[:1].tolist():
         raise TraceError(
-            f"{path}: interval {number} starts at {starts[number - 1]:g} s, before interval {number - 1} ends; import"
+            f"{path}: interval {place + 1} starts at {starts[place]:g} s and ends at {ends[place]:g} s; each interval"
+            " must take time"
+        )
+    for place in np.flatnonzero(starts[1:] < ends[:-1])[:1].tolist():
+        raise TraceError(
+            f"{path}: interval {place + 2} starts at {starts[place + 1]:g} s, before interval {place + 1} ends; import"
             " each run of iperf3 by itself"
         )
     begin = float(starts[0])

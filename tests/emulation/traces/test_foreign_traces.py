@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -292,3 +293,19 @@ def test_columns_may_be_numbers_where_names_stand_too(tmp_path: Path) -> None:
     for word in ("1", "t"):
         trace = foreign.read(path, chosen({"--time": f"{word}:s", "--rate": "2:bit"}, foreign.quiet))
         assert trace.figures["bandwidth_bps"].tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("spans", "says"),
+    [
+        ([(0, 0), (0, 1)], "interval 1 starts at 0 s and ends at 0 s; each interval must take time"),
+        ([(0, 1), (1, 0.5)], "interval 2 starts at 1 s and ends at 0.5 s; each interval must take time"),
+        ([(0, 1), (0.5, 2)], "interval 2 starts at 0.5 s, before interval 1 ends"),
+    ],
+)
+def test_an_interval_of_iperf3_that_cannot_be_is_named_with_its_times(
+    tmp_path: Path, spans: list[tuple[float, float]], says: str
+) -> None:
+    sums = [{"sum": {"start": start, "end": end, "bits_per_second": 8e6}} for start, end in spans]
+    with pytest.raises(TraceError, match=re.escape(says)):
+        import_trace(put(tmp_path, "a.json", json.dumps({"intervals": sums})))
