@@ -90,7 +90,7 @@ class Outputs:
         if self._under_way and not action.again:
             host = self._boards(name, consumer, index)
         to = host or self._send(name, consumer, action.output)
-        where = to or self._directory.host_of(consumer, index)  # R4
+        where = to or self._directory.host_of(consumer, index)  # R4: the consumer may leave that host
         node.window.consumers[consumer].was_sent(index, where, under_way=bool(to))
         if self._newcomers is not None and name in self._newcomers.came:
             self._newcomers.record(name, index)
