@@ -172,7 +172,8 @@ class Flow(Part):
         state = node.window.consumers.get(consumer)
         if state is None:  # the node has turned to another consumer since
             return NO_NOTES
-        self.outputs.on_demand(state, demand, node.window)
+        if index < node.index:  # else nothing from there on has been sent
+            self.outputs.on_demand(state, demand, node.window)
         book = self._books.of.get(name)
         fresh = book is not None and state.demanded < index <= node.index
         unheard = bool(node.window.unheard)

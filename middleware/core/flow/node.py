@@ -164,8 +164,7 @@ class NodeCore(Machine):
             if not self._handle_resume(consumer, index):
                 return "lacking", []
             state = window.consumers[consumer]
-        ended = self.state is ENDED and self.node.kind != "sink"  # the application knows the end of a sink
-        if ended and 0 < index == state.first and window.output(index) is None:
+        if self.state is ENDED and self._has_only_the_end(state, index):
             state.demanded = index
             # R9: the node has ended before the first partition of a consumer of another query
             return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]
@@ -178,7 +177,16 @@ class NodeCore(Machine):
             return "duplicate", []
         if self.turns is not None and index == self.turns[0] < self.index:
             return "taken", [*actions, Turned()]
-        return "taken", actions + (self._begin() if self.state is IDLE else self.go_on())
+        if self.state is IDLE:
+            return "taken", actions + self._begin()
+        return "taken", actions if self.state in (GATHERING, RUNNING) else actions + self.go_on()
+
+    def _has_only_the_end(self, consumer: ConsumerState, index: int) -> bool:
+        """Return whether an ended node has only the end for the first demand of a consumer (R9).
+
+        The application knows the end of a sink.
+        """
+        return self.node.kind != "sink" and 0 < index == consumer.first and self.window.output(index) is None
 
     def on_skip(self, index: int, consumer: str) -> tuple[bool, list[Action]]:
         """Let a consumer continue with partition ``index``, before the demand for the partition (R11).
@@ -402,10 +410,9 @@ class NodeCore(Machine):
 
     def _gathered(self) -> list[Action]:
         node, index = self.node, self.index
-        inputs = self.received.complete(node.inputs)
-        ended = [output for output in inputs if output.end]
+        inputs, ended = self.received.complete(node.inputs)
         if node.kind == "sink":
-            return self._deliver(inputs, bool(ended))
+            return self._deliver(inputs, ended)
         if ended:
             return [*self._hold(Output(index, end=end_of(node.inputs, inputs))), *self._leave_others(inputs)]
         self.to(GATHERED)

@@ -53,11 +53,18 @@ class ReceiveWindow:
             self.prefetched[index] = self.inputs
         self.inputs, self.asked = {}, set()
 
-    def complete(self, producers: Sequence[str]) -> list[Output]:
-        """Return the inputs of the gathered partition, in the order of the producers, and remove them."""
-        inputs = [self.inputs[name] for name in producers]
+    def complete(self, producers: Sequence[str]) -> tuple[list[Output], bool]:
+        """Return the inputs of the gathered partition, in the order of the producers, and remove them.
+
+        The second value is whether an input has ended.
+        """
+        inputs, ended = list[Output](), False
+        for name in producers:
+            output = self.inputs[name]
+            inputs.append(output)
+            ended = ended or bool(output.end)
         self.inputs = {}
-        return inputs
+        return inputs, ended
 
     def clear(self) -> None:
         """Drop the inputs of a node that gathers no longer."""
