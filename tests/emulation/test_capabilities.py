@@ -1,4 +1,4 @@
-"""The capability probe tells the truth, and tells what to do."""
+"""The capability probe: its findings are true, and it names remedies."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from thalweg.emulation.supervisor import requests
 from thalweg.middleware.errors import CapabilityError
 
 
-def test_the_probe_is_quick_and_every_no_has_a_remedy() -> None:
+def test_the_probe_is_quick_and_names_a_remedy_for_every_missing_capability() -> None:
     started = time.monotonic()
-    found = capabilities.probe()
+    capabilities_ = capabilities.probe()
     assert time.monotonic() - started < patience(5)
-    assert found.cpus >= 1
-    assert found.memory_bytes > 1 << 28
-    for one in found.listed():
-        assert one.detail
-        assert "\n" not in one.detail
-        if not one.works:
-            assert any(word in one.detail for word in ("install", "load", "allow", "run as root", "use ", "start ")), (
-                one
-            )
+    assert capabilities_.cpus >= 1
+    assert capabilities_.memory_bytes > 1 << 28
+    for capability in capabilities_.listed():
+        assert capability.detail
+        assert "\n" not in capability.detail
+        if not capability.works:
+            assert any(
+                word in capability.detail for word in ("install", "load", "allow", "run as root", "use ", "start ")
+            ), capability
 
 
-def test_no_unshare_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_unshare_is_reported_with_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(CapabilityError, match="install util-linux"):
         supervisor_client.start_isolated("x")
-    found = capabilities.probe()
-    assert not found.netns.works
-    assert not found.netem.works
+    capabilities_ = capabilities.probe()
+    assert not capabilities_.netns.works
+    assert not capabilities_.netem.works
 
 
-def test_no_proc_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_proc_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "exists", lambda path: False)
     with pytest.raises(CapabilityError, match="/proc is not mounted here; mount it"):
         supervisor_client.start_isolated("x")
 
 
-def test_not_linux_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_is_not_linux_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(CapabilityError, match="need Linux, and this is macOS; simulate with --testbed sim"):
         supervisor_client.start_isolated("x")
 
 
-def test_an_engine_that_refuses_this_user_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_refuses_the_user_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: float) -> socket.socket:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(capabilities.engine, "dial", refused)
-    found = capabilities._docker()
-    assert not found.works
-    assert found.detail.startswith("no permission to use the Docker engine at ")
-    assert "join the group docker (usermod -aG docker USER, then log in again)" in found.detail
+    docker = capabilities._docker()
+    assert not docker.works
+    assert docker.detail.startswith("no permission to use the Docker engine at ")
+    assert "join the group docker (usermod -aG docker USER, then log in again)" in docker.detail
 
 
-def test_no_permission_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_permission_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     unshare = tmp_path / "unshare"
     unshare.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")
     unshare.chmod(0o755)
@@ -78,7 +78,9 @@ def test_no_permission_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
         supervisor_client.start_isolated("x")
 
 
-def test_no_engine_names_the_package_that_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported_with_the_package_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setattr(capabilities, "SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -89,7 +91,9 @@ def test_no_engine_names_the_package_that_the_system_has(monkeypatch: pytest.Mon
     assert "); start Docker, join the group docker" in capabilities._docker().detail
 
 
-def test_no_netem_names_the_package_that_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_netem_is_reported_with_the_package_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(capabilities, "SYSTEM_FOLDERS", ())
     monkeypatch.setattr(platform, "release", lambda: "6.8.0-31-generic")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -118,10 +122,10 @@ def test_a_docker_engine_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatc
         thread = threading.Thread(target=answer)
         thread.start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-        found = capabilities._docker()
+        docker = capabilities._docker()
         thread.join()
-    assert found.works
-    assert "28.1" in found.detail
+    assert docker.works
+    assert "28.1" in docker.detail
     assert not capabilities._docker().works  # nobody listens any more
 
 
@@ -130,10 +134,10 @@ def test_a_docker_engine_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.netns
 @pytest.mark.parametrize("as_user", [False, True])
-def test_the_row_netns_says_what_a_program_on_a_host_may_do(
+def test_the_netns_row_states_the_rights_of_a_program_on_a_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_user: bool
 ) -> None:
-    """What is said is tried: the capabilities of a program there, and its user namespace."""
+    """The test checks the row against the capabilities and the user namespace of a program on a host."""
     if as_user and not capabilities._user_namespaces().works:
         pytest.skip("needs user namespaces")
     start = supervisor_client.start_isolated
@@ -142,14 +146,14 @@ def test_the_row_netns_says_what_a_program_on_a_host_may_do(
     started = start("rights", as_user=as_user)
     try:
         started.client.call(requests.Build({"a": "10.9.0.1"}, 24, 3))
-        said = tmp_path / "said"
-        with said.open("wb") as out:
+        output = tmp_path / "said"
+        with output.open("wb") as out:
             words = ["/bin/sh", "-c", "grep CapEff /proc/self/status; readlink /proc/self/ns/user"]
             command = supervisor_client.Command(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             assert started.client.spawn("a", command).wait(patience(20)) == 0
     finally:
         started.close()
-    capabilities_, users = said.read_text().split("\n")[:2]
+    capabilities_, users = output.read_text().split("\n")[:2]
     own = os.readlink("/proc/self/ns/user")
     is_root = os.geteuid() == 0 and not as_user
     assert (users == own) == is_root
@@ -159,18 +163,18 @@ def test_the_row_netns_says_what_a_program_on_a_host_may_do(
     assert "docker" in netns.detail
 
 
-def test_the_row_docker_says_what_containers_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair()
-    theirs.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"Version": "99"}')
-    theirs.shutdown(socket.SHUT_WR)
-    monkeypatch.setattr(capabilities.engine, "dial", lambda _: ours)
+def test_the_docker_row_states_the_rights_of_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    local, remote = socket.socketpair()
+    remote.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"Version": "99"}')
+    remote.shutdown(socket.SHUT_WR)
+    monkeypatch.setattr(capabilities.engine, "dial", lambda _: local)
     monkeypatch.setattr(capabilities, "find_spec", lambda _: True)
-    with theirs:
-        found = capabilities._docker()
-    assert found.works
-    assert "hosts have no capabilities and none of this machine's files" in found.detail
+    with remote:
+        docker = capabilities._docker()
+    assert docker.works
+    assert "hosts have no capabilities and none of this machine's files" in docker.detail
 
 
 @pytest.mark.uml
-def test_the_row_of_user_mode_linux_says_what_a_program_may_do() -> None:
+def test_the_user_mode_linux_row_states_the_rights_of_a_program() -> None:
     assert "cannot reach this machine's kernel, but all files that you can" in capabilities._uml().detail

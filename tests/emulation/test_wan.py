@@ -42,7 +42,7 @@ def rate_of(bed: Testbed, source: str, target: str) -> float:
 
 @pytest.mark.netns
 @pytest.mark.program("ping")
-def test_links_are_set_cut_and_restored_one_way_or_both(bed: Testbed) -> None:
+def test_links_are_set_cut_and_restored_in_a_single_direction_or_both(bed: Testbed) -> None:
     bed.set("a", "b", rate="2mbit")
     assert (rate_of(bed, "a", "b"), rate_of(bed, "b", "a")) == (2 * MBIT, 10 * MBIT)
     bed.set("c", rate=3 * MBIT)
@@ -62,7 +62,7 @@ def test_links_are_set_cut_and_restored_one_way_or_both(bed: Testbed) -> None:
 
 
 @pytest.mark.netns
-def test_a_rate_below_the_least_is_told_with_a_warning(bed: Testbed) -> None:
+def test_a_rate_below_the_least_is_raised_with_a_warning(bed: Testbed) -> None:
     with pytest.warns(
         UserWarning, match=r"^link a → b is set to 8.00 kbit/s, the least there is, instead of 1.00 kbit"
     ):
@@ -72,7 +72,7 @@ def test_a_rate_below_the_least_is_told_with_a_warning(bed: Testbed) -> None:
 
 
 @pytest.mark.netns
-def test_what_a_host_sends_or_receives_is_limited_told_and_lifted(bed: Testbed) -> None:
+def test_up_and_down_limits_of_a_host_are_set_reported_and_lifted(bed: Testbed) -> None:
     bed.set("a", up_rate="2mbit", down_rate="3mbit")
     bed.set(up_rate="4mbit")
     status = bed._bed.status()
@@ -86,7 +86,7 @@ def test_what_a_host_sends_or_receives_is_limited_told_and_lifted(bed: Testbed) 
 
 
 @pytest.mark.netns
-def test_a_preset_is_a_hosts_line_whose_figures_arrive_beside_those_given() -> None:
+def test_a_preset_sets_the_access_line_of_a_host_and_explicit_figures_win() -> None:
     rates_only: dict[str, float] = {"delay": 0, "jitter": 0}
     with Testbed.open("netns", ["a", "b", "c"], preset="4g", **rates_only) as bed:  # type: ignore[arg-type]
         assert set(bed.links.values()) == {LinkShape(7.6 * MBIT, queue=Queue(0.2))}
@@ -112,7 +112,7 @@ def test_a_preset_is_a_hosts_line_whose_figures_arrive_beside_those_given() -> N
 @pytest.mark.netns
 @pytest.mark.timed
 @pytest.mark.program("ping")
-def test_what_a_line_sends_waits_in_its_queue() -> None:
+def test_packets_of_an_access_line_wait_in_the_queue_of_the_line() -> None:
     flood = "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
     flood += "for i in range(60_000): s.sendto(bytes(1400), ('{}', 9)); time.sleep(0.001); i == 500 and print('full')"
     with Testbed.open("netns", ["a", "b"], rate="20mbit") as bed:
@@ -121,14 +121,14 @@ def test_what_a_line_sends_waits_in_its_queue() -> None:
         sender = bed.start("a", words, stdout=subprocess.PIPE)
         assert sender.stdout is not None
         assert sender.stdout.readline() == b"full\n"
-        said = bed.run("a", ["ping", "-n", "-c", "12", "-i", "0.2", "-W", "5", bed.hosts["b"]]).stdout
+        output = bed.run("a", ["ping", "-n", "-c", "12", "-i", "0.2", "-W", "5", bed.hosts["b"]]).stdout
         sender.kill()
-    assert max(float(ms) for ms in re.findall(r"time=([\d.]+)", said)) == pytest.approx(400, rel=0.1)
+    assert max(float(ms) for ms in re.findall(r"time=([\d.]+)", output)) == pytest.approx(400, rel=0.1)
 
 
 @pytest.mark.timed
 @pytest.mark.netns
-def test_a_link_is_proven_and_one_without_a_rate_only_when_it_is_cut(
+def test_a_link_without_a_rate_is_proven_only_while_the_link_is_cut(
     bed: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed.set("a", "b", rate="2mbit")
@@ -142,13 +142,13 @@ def test_a_link_is_proven_and_one_without_a_rate_only_when_it_is_cut(
     with Testbed.open("netns", ["a", "b"]) as plain:
         assert plain.links == {}
         plain.cut("a", "b")
-        assert [one.delivered_bps for one in plain.prove()] == [0.0]
+        assert [proof.delivered_bps for proof in plain.prove()] == [0.0]
         plain.restore()
         assert plain.prove() == []
 
 
 @pytest.mark.netns
-def test_a_scenario_whose_links_are_refused_limits_no_host(
+def test_a_scenario_with_refused_links_limits_no_host(
     bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -164,7 +164,7 @@ def test_a_scenario_whose_links_are_refused_limits_no_host(
 
 
 @pytest.mark.netns
-def test_what_is_played_sets_rates_and_leaves_what_is_cut(bed: Testbed, tmp_path: Path) -> None:
+def test_a_played_trace_or_scenario_sets_rates_and_played_links_can_be_cut(bed: Testbed, tmp_path: Path) -> None:
     trace, wan = tmp_path / "one.csv", tmp_path / "wan.toml"
     trace.write_text("time_s,bandwidth_bps\n0,1000000\n1000,2000000\n")
     bed.play(trace, "a", "b")
@@ -242,7 +242,7 @@ def test_a_command_runs_to_its_end_or_in_the_background(bed: Testbed) -> None:
         (lambda _: Testbed.open("loopback", ["a", "b"], rate="1mbit"), "this testbed has no links"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_a_line(up: Testbed, wrong, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_call_is_refused_in_one_line(up: Testbed, wrong, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=says) as error:
         wrong(up)
     assert "\n" not in str(error.value)
@@ -250,11 +250,11 @@ def test_what_is_wrong_is_said_in_a_line(up: Testbed, wrong, says: str) -> None:
 
 @pytest.mark.netem
 @pytest.mark.timed
-def test_delays_are_given_and_proven(tmp_path: Path) -> None:
+def test_delays_are_set_and_proven(tmp_path: Path) -> None:
     with Testbed.open("netns", ["a", "b"], rate="2mbit", delay="20ms") as bed:
         bed.set("a", "b", delay="50ms")
-        found = {one.src: one.delivered_delay_s for one in bed.prove()}
-        assert found == {"a": pytest.approx(0.05, abs=0.005), "b": pytest.approx(0.02, abs=0.005)}
+        delays_s = {proof.src: proof.delivered_delay_s for proof in bed.prove()}
+        assert delays_s == {"a": pytest.approx(0.05, abs=0.005), "b": pytest.approx(0.02, abs=0.005)}
         (tmp_path / "owd.csv").write_text("time_s,delay_s,loss\n0,0.08,0.1\n1000,0.01,0\n")
         bed.play(tmp_path / "owd.csv", "a", "b")
         (proof,) = bed.prove("a", "b")
@@ -263,12 +263,12 @@ def test_delays_are_given_and_proven(tmp_path: Path) -> None:
 
 @pytest.mark.netem
 @pytest.mark.timed
-def test_a_presets_delays_and_rates_are_given_and_proven() -> None:
+def test_the_delays_and_rates_of_a_preset_are_set_and_proven() -> None:
     with Testbed.open("netns", ["home", "server"]) as bed:
         bed.set("home", preset="adsl", jitter="5ms")
-        found = {one.src: one for one in bed.prove()}
-    assert [found[host].asked_bps for host in ("home", "server")] == [460e3, 5.6 * MBIT]
-    assert {(one.asked_delay_s, one.asked_jitter_s) for one in found.values()} == {(0.025, 0.005)}
+        proofs_by_source = {proof.src: proof for proof in bed.prove()}
+    assert [proofs_by_source[host].asked_bps for host in ("home", "server")] == [460e3, 5.6 * MBIT]
+    assert {(proof.asked_delay_s, proof.asked_jitter_s) for proof in proofs_by_source.values()} == {(0.025, 0.005)}
 
 
 TESTS = """
@@ -296,7 +296,7 @@ def test_gone():
 
 
 @pytest.mark.netns
-def test_the_fixture_skips_or_fails_where_there_is_no_wan_and_the_example_runs(tmp_path: Path) -> None:
+def test_the_fixture_skips_or_fails_without_a_wan_and_the_example_runs(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     options = f"-qp no:cacheprovider -p thalweg.emulation.pytest_plugin -c {EXAMPLE / 'pytest.ini'}".split()
     done = subprocess.run(
@@ -309,7 +309,7 @@ def test_the_fixture_skips_or_fails_where_there_is_no_wan_and_the_example_runs(t
     assert f"1 failed, {passed} passed, {skipped} skipped" in done.stdout, done.stdout
 
 
-def test_the_class_is_imported_with_no_more_than_it_needs() -> None:
+def test_importing_the_testbed_class_loads_no_needless_library() -> None:
     needless = "{'numpy', 'psutil', 'zmq', 'pyspark', 'scipy', 'typer', 'docker'}"
     code = f"import sys; from thalweg import Testbed; print(*{needless} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -386,7 +386,7 @@ def test_broken(broken):
 
 
 @pytest.mark.netns
-def test_a_failed_test_is_understood_from_its_output_alone(tmp_path: Path) -> None:
+def test_the_output_of_a_failed_test_lists_failed_commands_and_process_output(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(UNDERSTOOD)
     options = ["-q", "-p", "no:cacheprovider", "-p", "thalweg.emulation.pytest_plugin"]
     done, whole = (
@@ -412,7 +412,7 @@ def test_a_failed_test_is_understood_from_its_output_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.netns
-def test_output_that_is_held_is_printed_when_it_is_released(up: Testbed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_held_output_is_printed_on_release(up: Testbed, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = Testbed(up._bed).follow_outputs()
     process = up.start("a", ["sh", "-c", "echo one; echo two"], stdout=subprocess.PIPE)
     outputs.hold()
@@ -440,7 +440,7 @@ def test_the_plugin_is_switched_off_by_its_short_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-def test_a_command_that_fails_keeps_its_output(bed: Testbed) -> None:
+def test_the_error_of_a_failed_command_has_the_output(bed: Testbed) -> None:
     with pytest.raises(CommandError, match="'sh' on 'a' has ended with 3: wrong") as caught:
         bed.run("a", ["sh", "-c", "echo right; echo wrong >&2; exit 3"], check=True)
     error = caught.value
@@ -448,7 +448,7 @@ def test_a_command_that_fails_keeps_its_output(bed: Testbed) -> None:
 
 
 @pytest.mark.netns
-def test_processes_communicate_and_end_with_their_block(bed: Testbed) -> None:
+def test_a_process_communicates_and_ends_with_the_with_block(bed: Testbed) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     size = 1 << 20  # more than pipes hold, both ways
     with bed.start("a", ["sh", "-c", "cat; echo done >&2"], **pipes) as process:  # type: ignore[arg-type]
@@ -461,7 +461,7 @@ def test_processes_communicate_and_end_with_their_block(bed: Testbed) -> None:
 
 
 @pytest.mark.netns
-def test_open_takes_what_set_takes() -> None:
+def test_opening_a_testbed_accepts_the_up_and_down_rates_of_set() -> None:
     with Testbed.open("netns", ["a", "b"], rate="10mbit", up_rate="5mbit", down_rate="4mbit") as bed:
         status = bed._bed.status()
         assert (status["up_bps"], status["down_bps"]) == (dict.fromkeys("ab", 5e6), dict.fromkeys("ab", 4e6))

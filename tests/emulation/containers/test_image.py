@@ -1,4 +1,4 @@
-"""The image: the wheel that goes into it, and what is said when it cannot be built."""
+"""The container image: its wheel, its Dockerfile, and the errors if the image cannot be built."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from thalweg.emulation.containers import image as docker_image
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 
-def test_our_wheel_installs_and_is_what_is_installed_here(tmp_path: Path) -> None:
+def test_the_written_wheel_installs_the_same_code_as_the_installed_package(tmp_path: Path) -> None:
     digest = docker_image.write_own_wheel(tmp_path)
     (wheel,) = tmp_path.glob("thalweg-*-py3-none-any.whl")
     target = tmp_path / "there"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
     subprocess.run([*command, "--disable-pip-version-check", str(wheel)], check=True, capture_output=True)
     ask = "import thalweg; from thalweg.emulation.containers import image;print(thalweg.__file__, image.code_digest())"
-    said = subprocess.run(
+    words = subprocess.run(
         [sys.executable, "-P", "-c", ask],
         env={"PYTHONPATH": str(target)},
         cwd=tmp_path,
@@ -30,8 +30,8 @@ def test_our_wheel_installs_and_is_what_is_installed_here(tmp_path: Path) -> Non
         text=True,
         check=True,
     ).stdout.split()
-    assert said[0] == str(target / "thalweg" / "__init__.py")
-    assert said[1] == digest
+    assert words[0] == str(target / "thalweg" / "__init__.py")
+    assert words[1] == digest
     assert (target / "thalweg" / "py.typed").exists()
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -40,14 +40,16 @@ def test_our_wheel_installs_and_is_what_is_installed_here(tmp_path: Path) -> Non
     assert not any("test" in name.split("/")[1] for name in names)
 
 
-def test_the_dockerfile_is_found_and_copies_what_is_prepared() -> None:
+def test_the_dockerfile_is_found_and_copies_the_prepared_libraries() -> None:
     text = docker_image.dockerfile().read_text()
     assert "COPY wheelhouse/libraries" in text
     assert "USER thalweg" in text
     assert "HEALTHCHECK" in text
 
 
-def test_without_mmdebstrap_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mmdebstrap_is_reported_with_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"needs mmdebstrap; install mmdebstrap$"):
         docker_image._make_base(None, "base")
@@ -56,7 +58,7 @@ def test_without_mmdebstrap_it_says_what_to_install(tmp_path: Path, monkeypatch:
         docker_image._make_base(None, "base")
 
 
-def test_a_wheelhouse_must_have_all(tmp_path: Path) -> None:
+def test_a_wheelhouse_without_all_wheels_is_refused(tmp_path: Path) -> None:
     (tmp_path / "numpy-2.0-cp311-cp311-linux_x86_64.whl").touch()
     with pytest.raises(UsageError, match="has no wheel of pyzmq, msgspec, pillow"):
         docker_image._copy(tmp_path, tmp_path)
@@ -72,14 +74,14 @@ def test_a_wheelhouse_must_have_all(tmp_path: Path) -> None:
         ("no space left on device", TestbedError, "no space left"),
     ],
 )  # fmt: skip
-def test_what_the_engine_says_is_explained(said: str, kind: type[Exception], remedy: str) -> None:
+def test_an_error_of_the_engine_is_explained_with_a_remedy(said: str, kind: type[Exception], remedy: str) -> None:
     error = docker_engine.explained(Exception(said), "building")
     assert type(error) is kind
     assert remedy in str(error)
     assert "\n" not in str(error)
 
 
-def test_without_an_engine_the_way_out_is_named(tmp_path: Path, runtime_folder: Path) -> None:
+def test_a_missing_engine_is_reported_with_the_alternative(tmp_path: Path, runtime_folder: Path) -> None:
     code = "from thalweg.experiments.cli.main import main; main()"
     warned = ("-W", "always::ResourceWarning")  # of a socket that is left open, in a line of its own
     done = subprocess.run(

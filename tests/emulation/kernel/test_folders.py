@@ -1,4 +1,4 @@
-"""Folders of hosts: which may be a host's own, and what processes on hosts and the machine see of them."""
+"""Private folders of hosts: the folders that may be private, and the view of processes on hosts and on the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from thalweg.middleware.platform.python import PYTHON
 # --- which folders may be a host's own ----------------------------------------------------------------
 
 
-def test_folders_are_written_with_or_without_the_first_slash() -> None:
+def test_private_folders_may_be_written_with_or_without_the_first_slash() -> None:
     assert read_private(["run", "/tmp/", "var/lib/no-such", Path("/run"), "/dev/shm"]) == (
         "/run", "/tmp", "/var/lib/no-such", "/dev/shm",
     )  # fmt: skip
@@ -51,13 +51,15 @@ def test_folders_are_written_with_or_without_the_first_slash() -> None:
         ("run,tmp", "private is a list of folders, not the text 'run,tmp'; write ['run', 'tmp']"),
     ],
 )
-def test_what_no_host_can_have_is_refused_in_a_line(wrong: list[str], says: str) -> None:
+def test_an_impossible_private_folder_is_refused_in_a_single_line(wrong: list[str], says: str) -> None:
     with pytest.raises(UsageError) as error:
         read_private(wrong)
     assert str(error.value) == says
 
 
-def test_folders_are_compared_without_links_and_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_folders_are_compared_after_resolving_links_and_must_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir("/")
     own, link, system = tmp_path / "own", tmp_path / "link", tmp_path / "system"
     own.mkdir()
@@ -97,9 +99,7 @@ def test_a_folder_with_the_interpreter_thalweg_or_the_working_folder_is_refused(
             usable_private([folder])
 
 
-def test_what_a_run_writes_is_not_written_into_a_hosts_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_of_a_run_may_not_lie_in_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     bed = NetnsTestbed(["a"], private=[str(tmp_path)])
     with pytest.raises(UsageError, match=r"of which each host has its own \(private\), .* write it elsewhere"):
@@ -107,7 +107,7 @@ def test_what_a_run_writes_is_not_written_into_a_hosts_own_folder(
     assert bed.outbox(Path("/elsewhere")) == Path("/elsewhere")
 
 
-def test_containers_have_their_own_folders_and_loopback_cannot_have_any() -> None:
+def test_containers_can_have_private_folders_and_loopback_cannot() -> None:
     assert open_testbed("docker", ["a"], private=["run"]).backend == "docker"
     with pytest.raises(UsageError, match="/proc cannot be a host's own"):
         open_testbed("docker", ["a"], private=["proc"])
@@ -133,7 +133,7 @@ ASK = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/server.
 
 @pytest.fixture(params=["root", "user"])
 def rights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whose rights testbeds have: those of who runs the tests, or at any rate those of an ordinary user."""
+    """Rights of the testbed: the rights of the user who runs the tests, or the rights of an ordinary user."""
     need_own_folders()
     if request.param == "user":
         use_user_namespaces(monkeypatch)
@@ -141,7 +141,7 @@ def rights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def names_here() -> list[str]:
-    """What there is of named network namespaces on the machine; the folder itself counts."""
+    """Return the paths of the named network namespaces on the machine, including the folder itself."""
     return [os.path.join(root, name) for root, _, names in os.walk(folders.NETNS) for name in ("", *names)]
 
 
@@ -183,13 +183,15 @@ print(open("/run/file").read().split())
 @pytest.mark.netns
 @pytest.mark.program("ip", "unshare", "mount")
 @pytest.mark.parametrize(("as_user", "names"), [(True, None), (False, "of-the-machine")])
-def test_names_stay_on_hosts_whether_the_machine_has_a_folder_for_them_or_not(as_user: bool, names: str | None) -> None:
-    """Hosts share the rest of the folder with the machine, also where a folder that it lacks lies in it."""
+def test_names_of_namespaces_stay_on_hosts_with_or_without_a_folder_on_the_machine(
+    as_user: bool, names: str | None
+) -> None:
+    """Hosts share the rest of /run with the machine, even if the machine has no /run/netns."""
     need_own_folders()
     user = ["--user", "--map-root-user"] if as_user or os.geteuid() != 0 else []
-    made = "mkdir /run/netns; touch /run/netns/of-the-machine;" if names else ""
+    setup = "mkdir /run/netns; touch /run/netns/of-the-machine;" if names else ""
     script = (
-        f"mount -t tmpfs none /run; mkdir /run/folder /run/empty; ln -s folder /run/link; echo one >/run/file; {made}"
+        f"mount -t tmpfs none /run; mkdir /run/folder /run/empty; ln -s folder /run/link; echo one >/run/file; {setup}"
     )
     command = ["unshare", "--mount", *user, "sh", "-ec", f'{script} exec "$@"', "_", PYTHON, "-c", OPEN]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
@@ -197,7 +199,7 @@ def test_names_stay_on_hosts_whether_the_machine_has_a_folder_for_them_or_not(as
 
 
 @pytest.mark.netns
-def test_two_servers_have_the_same_pid_file_and_socket_in_their_own_folders(rights: str) -> None:
+def test_two_servers_have_the_same_pid_file_and_socket_in_private_folders(rights: str) -> None:
     with Testbed.open("netns", ["a", "b"], private=["run", "/tmp"]) as bed:
         for folder in ("/run", "/tmp"):
             assert bed.run("a", ["ls", "-A", folder]).stdout.split() == _of_variables(folder)
@@ -216,13 +218,13 @@ def test_two_servers_have_the_same_pid_file_and_socket_in_their_own_folders(righ
 
 
 def _of_variables(folder: str) -> list[str]:
-    """The names at the top of a host's own folder that is new."""
-    found = (os.path.normpath(os.environ.get(variable, "/")) for variable in folders.VARIABLES)
-    return sorted({path[len(folder) + 1 :].split("/")[0] for path in found if path.startswith(f"{folder}/")})
+    """Return the names at the top of a new private folder."""
+    paths = (os.path.normpath(os.environ.get(variable, "/")) for variable in folders.VARIABLES)
+    return sorted({path[len(folder) + 1 :].split("/")[0] for path in paths if path.startswith(f"{folder}/")})
 
 
 @pytest.mark.netns
-def test_a_hosts_own_folder_has_the_rights_of_the_machines_and_what_variables_name(
+def test_a_private_folder_has_the_rights_of_the_machines_folder_and_the_folders_of_variables(
     rights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own"
@@ -239,11 +241,11 @@ def test_a_hosts_own_folder_has_the_rights_of_the_machines_and_what_variables_na
         )
         assert set(bed.run("a", ["ls", "-A", "/var"]).stdout.split()) <= {"run", "lock"}
         bed.run("a", ["touch", str(own / "of-the-host")], check=True)
-    assert [one.name for one in own.iterdir()] == ["of-the-machine"]
+    assert [path.name for path in own.iterdir()] == ["of-the-machine"]
 
 
 @pytest.mark.netns
-def test_a_command_in_a_folder_that_its_host_lacks_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_command_in_a_folder_that_the_host_lacks_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     need_own_folders()
     with Testbed.open("netns", ["a"], private=[str(tmp_path)]) as bed:
@@ -276,7 +278,7 @@ def launcher(rights: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.netns
-def test_folders_end_with_a_launcher_that_is_killed(launcher: subprocess.Popen[str]) -> None:
+def test_private_folders_end_with_a_killed_launcher(launcher: subprocess.Popen[str]) -> None:
     assert launcher.stdout is not None
     of_a, of_b, supervisor = (launcher.stdout.readline().strip() for _ in range(3))
     assert of_a.startswith("mnt:")
@@ -293,7 +295,9 @@ def test_folders_end_with_a_launcher_that_is_killed(launcher: subprocess.Popen[s
 
 
 @pytest.mark.netns
-def test_where_nothing_can_be_mounted_folders_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_private_folders_are_refused_where_mounts_are_forbidden(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The supervisor starts with a library that refuses mounts, as a container's profile does."""
     (tmp_path / "sitecustomize.py").write_text(
         "from thalweg.emulation.kernel import calls\n"

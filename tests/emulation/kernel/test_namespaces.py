@@ -1,4 +1,4 @@
-"""Real namespaces, links and processes: what is built, what it delivers, and that nothing stays."""
+"""Real namespaces, links and processes: set-up, delivered rates, and removal without leftovers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def bed() -> Iterator[NetnsTestbed]:
 
 
 def transfer(bed: NetnsTestbed, source: str, target: str, size_bytes: int, ip: str | None = None) -> float:
-    """Send so much by TCP, to an address of the target's, and say how long it took until all was there."""
+    """Send bytes by TCP to an address of the target. Return the seconds until all bytes have arrived."""
     ip = ip or bed.hosts[target]
     receiver = bed.run(target, [PYTHON, "-c", RECEIVE, ip], stdout=subprocess.PIPE)
     assert receiver.stdout
@@ -82,33 +82,33 @@ def output(bed: NetnsTestbed, host: str, *argv: str, status: int = 0) -> str:
 
 
 def port(bed: NetnsTestbed, host: str) -> str:
-    """The interface through which all leaves for a host."""
+    """Return the name of the bridge port through which all frames to a host leave."""
     return f"to{[*bed.hosts].index(host) + 1}"
 
 
 def classes(bed: NetnsTestbed) -> dict[str, set[str]]:
-    """The classes of every host's port."""
+    """Return the classes of the port of every host."""
     return {
         host: set(re.findall(r"class htb (\S+)", at_the_bridge(bed, "tc", "class", "show", "dev", port(bed, host))))
         for host in bed.hosts
     }
 
 
-def test_of_very_many_links_some_are_set_at_a_time(bed: NetnsTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_links_are_set_in_batches(bed: NetnsTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thalweg.emulation.testbeds.testbed.AT_ONCE", 5)
-    told: list[int] = []
-    bed.shape(dict(bed.shapes), told.append)
-    assert told == [5, 10, 12]
+    counts: list[int] = []
+    bed.shape(dict(bed.shapes), counts.append)
+    assert counts == [5, 10, 12]
 
 
 @pytest.mark.timed
-def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
+def test_every_link_delivers_the_asked_rate(bed: NetnsTestbed) -> None:
     proofs = bed.prove()
-    assert {(one.src, one.dst) for one in proofs} == set(pairs(NAMES))
-    for one in proofs:
-        assert abs(one.error) < 0.05, one
-        assert one.method == "udp"
-        assert one.size_bytes == pytest.approx(one.delivered_bps * one.seconds / 8, rel=1e-6)
+    assert {(proof.src, proof.dst) for proof in proofs} == set(pairs(NAMES))
+    for proof in proofs:
+        assert abs(proof.error) < 0.05, proof
+        assert proof.method == "udp"
+        assert proof.size_bytes == pytest.approx(proof.delivered_bps * proof.seconds / 8, rel=1e-6)
 
 
 @pytest.mark.timed
@@ -119,7 +119,7 @@ def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
     for number, host in enumerate(NAMES, 1):  # one for each source, and the port's three
         assert before[host] == {f"1:{minor:x}" for minor in numbers - {number} | of_port}
     bed.shape({("h1", "h2"): LinkShape(7e6), ("h2", "h1"): LinkShape(32e3), ("h2", "h3"): LinkShape(0.0)})
-    proofs = {(one.src, one.dst): one for one in bed.prove([("h1", "h2"), ("h2", "h1"), ("h2", "h3")])}
+    proofs = {(proof.src, proof.dst): proof for proof in bed.prove([("h1", "h2"), ("h2", "h1"), ("h2", "h3")])}
     assert proofs["h1", "h2"].asked_bps == 7e6
     assert proofs["h2", "h1"].asked_bps == 32e3
     assert (proofs["h2", "h3"].asked_bps, proofs["h2", "h3"].delivered_bps) == (0.0, 0.0)
@@ -129,7 +129,7 @@ def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.timed
-def test_a_tcp_flow_is_shaped_and_its_counters_prove_it(bed: NetnsTestbed) -> None:
+def test_the_counters_of_a_link_prove_that_a_tcp_flow_is_shaped(bed: NetnsTestbed) -> None:
     bed.shape({("h1", "h3"): LinkShape(4e6), ("h3", "h1"): LinkShape(4e6)})
     bed.samples()
     bed.start_sampling(0.1)
@@ -138,10 +138,12 @@ def test_a_tcp_flow_is_shaped_and_its_counters_prove_it(bed: NetnsTestbed) -> No
     bed.shape({("h1", "h3"): LinkShape(8e6)})
     bed.start_sampling(0.1)
     transfer(bed, "h1", "h3", 600_000)
-    busy = [one for one in bed.samples() if one.src == "h1" and one.backlogged]
-    assert {one.dst for one in busy} == {"h3"}
-    assert [one.asked_bps for one in busy] == pytest.approx([8e6] * len(busy))
-    assert sum(one.delivered_bps for one in busy) / sum(one.asked_bps for one in busy) == pytest.approx(1, abs=0.1)
+    busy = [sample for sample in bed.samples() if sample.src == "h1" and sample.backlogged]
+    assert {sample.dst for sample in busy} == {"h3"}
+    assert [sample.asked_bps for sample in busy] == pytest.approx([8e6] * len(busy))
+    assert sum(sample.delivered_bps for sample in busy) / sum(sample.asked_bps for sample in busy) == pytest.approx(
+        1, abs=0.1
+    )
 
 
 OFFLOADS = """
@@ -155,7 +157,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
 
 
 @pytest.mark.program("ip", "tc", "nsenter")
-def test_a_host_is_alone_with_its_interfaces_and_its_links_are_shaped_outside_with_offloads_off(
+def test_a_host_sees_only_lo_and_eth0_and_links_are_shaped_at_the_bridge_without_offloads(
     bed: NetnsTestbed,
 ) -> None:
     links = output(bed, "h2", "ip", "-o", "address")
@@ -172,7 +174,7 @@ def test_a_host_is_alone_with_its_interfaces_and_its_links_are_shaped_outside_wi
 
 @pytest.mark.timed
 @pytest.mark.program("tc")
-def test_what_a_host_does_to_its_own_interface_leaves_its_links_as_they_are(bed: NetnsTestbed) -> None:
+def test_a_queue_that_a_host_adds_to_eth0_leaves_the_links_unchanged(bed: NetnsTestbed) -> None:
     bed.shape({("h1", "h2"): LinkShape(3e6)})
     output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "root", status=2)  # there is none
     for words in ("qdisc add dev eth0 root handle 1: htb default 2", "class add dev eth0 classid 1:2 htb rate 1gbit"):
@@ -185,7 +187,7 @@ def test_what_a_host_does_to_its_own_interface_leaves_its_links_as_they_are(bed:
     output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "root")
 
 
-def test_processes_see_their_own_numbers_and_we_see_ours(bed: NetnsTestbed) -> None:
+def test_a_process_has_different_numbers_inside_and_outside_the_namespace(bed: NetnsTestbed) -> None:
     process = bed.run("h1", ["sh", "-c", "echo $$; read line; exit 9"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout
     assert process.stdin
@@ -214,16 +216,17 @@ def test_traces_are_replayed_on_time_and_again(bed: NetnsTestbed) -> None:
         assert time.monotonic() - start_s > 0.4
         replay.stop()
         bed.stop_sampling()
-        rows = [one for one in bed.samples() if (one.src, one.dst) == ("h1", "h2")]
-        assert all(one.asked_bps == pytest.approx(20e6) for one in rows if one.at_s < start_s + 0.15)
-        assert not [one for one in rows if start_s + 0.27 < one.at_s < start_s + 0.38]  # nothing passes an outage
-        told = replay.statistics()
-        assert told.t0_s == start_s
-        assert told.steps >= 2
-        assert told.lag_p50_s < 0.05
+        rows = [sample for sample in bed.samples() if (sample.src, sample.dst) == ("h1", "h2")]
+        assert all(sample.asked_bps == pytest.approx(20e6) for sample in rows if sample.at_s < start_s + 0.15)
+        # nothing passes an outage
+        assert not [sample for sample in rows if start_s + 0.27 < sample.at_s < start_s + 0.38]
+        statistics = replay.statistics()
+        assert statistics.t0_s == start_s
+        assert statistics.steps >= 2
+        assert statistics.lag_p50_s < 0.05
 
 
-def test_ways_to_ask_for_too_much(bed: NetnsTestbed) -> None:
+def test_impossible_rates_hosts_and_links_are_refused(bed: NetnsTestbed) -> None:
     with pytest.raises(UsageError, match=r"link h1 → h2: .* outside what can be emulated"):
         bed.shape({("h1", "h2"): LinkShape(1e12)})
     with pytest.raises(UsageError, match="unknown host 'x'"):
@@ -234,7 +237,7 @@ def test_ways_to_ask_for_too_much(bed: NetnsTestbed) -> None:
         bed.prove([("h1", "x")])
 
 
-def test_delays_are_refused_or_real(bed: NetnsTestbed) -> None:
+def test_delays_are_refused_without_netem_and_real_with_netem(bed: NetnsTestbed) -> None:
     from thalweg.emulation.capabilities import probe
 
     shapes = dict.fromkeys([("h1", "h2"), ("h2", "h1")], LinkShape(5e6, delay_s=0.05))
@@ -255,24 +258,24 @@ def test_delays_are_refused_or_real(bed: NetnsTestbed) -> None:
 def test_layer_2_counts_frames() -> None:
     with NetnsTestbed(["a", "b"], layer=2) as bed:
         bed.shape(dict.fromkeys(pairs(["a", "b"]), LinkShape(3e6)))
-        for one in bed.prove():
-            assert abs(one.error) < 0.05, one
+        for proof in bed.prove():
+            assert abs(proof.error) < 0.05, proof
 
 
 @pytest.mark.timed
-def test_a_user_namespace_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_namespace_is_enough_for_a_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
     use_user_namespaces(monkeypatch)
     with NetnsTestbed(["a", "b"]) as bed:
         assert bed.supervisor is not None
         assert bed.supervisor.mode.startswith("user")
         bed.shape(dict.fromkeys(pairs(["a", "b"]), LinkShape(3e6)))
-        for one in bed.prove():
-            assert abs(one.error) < 0.05, one
+        for proof in bed.prove():
+            assert abs(proof.error) < 0.05, proof
         assert output(bed, "a", "cat", "/proc/self/uid_map").split()[1] == str(os.getuid())
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_outlives_a_killed_launcher(sign: signal.Signals) -> None:
+def test_no_process_outlives_a_killed_launcher(sign: signal.Signals) -> None:
     script = """
         import signal, sys
         from thalweg.emulation.links.shape import LinkShape
@@ -298,7 +301,7 @@ def test_nothing_outlives_a_killed_launcher(sign: signal.Signals) -> None:
         os.close(handle)
 
 
-def test_an_interrupt_in_the_middle_of_a_proof_ends_it() -> None:
+def test_an_interrupt_ends_a_running_proof() -> None:
     class Interrupt(Exception):
         pass
 
@@ -321,7 +324,7 @@ def test_an_interrupt_in_the_middle_of_a_proof_ends_it() -> None:
 
 @pytest.mark.timed
 @pytest.mark.program("ip")
-def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
+def test_a_host_that_lost_eth0_leaves_the_links_of_other_hosts_working() -> None:
     with NetnsTestbed(NAMES) as bed:
         bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(5e6)))
         output(bed, "h1", "ip", "link", "delete", "eth0")
@@ -343,7 +346,7 @@ def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
 
 @pytest.mark.timed
 @pytest.mark.program("tc", "nsenter")
-def test_a_refusal_halfway_spares_the_other_hosts_and_is_made_good_by_the_next_attempt() -> None:
+def test_a_partial_refusal_spares_the_other_hosts_and_the_next_attempt_succeeds() -> None:
     with NetnsTestbed(NAMES) as bed:
         device, first = port(bed, "h2"), ("client", "h2")
         bed.shape({first: LinkShape(1e6)})
@@ -387,29 +390,29 @@ print(*sorted(one.minor for one in map(htb.class_counters, with_statistics) if o
     ("hosts", "control_band", "bands"),
     [(2, False, ()), (2, True, (htb.BULK, htb.CONTROL)), (BANDED_HOSTS + 1, True, ())],
 )
-def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(
+def test_links_have_bands_only_with_a_control_band_and_few_hosts(
     hosts: int, control_band: bool, bands: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(testbed, "PROVEN_AT_ONCE", 1)
-    told: list[int] = []
+    counts: list[int] = []
     with NetnsTestbed([f"h{number}" for number in range(1, hosts + 1)], control_band=control_band) as many:
-        there, back = ("h1", "h2"), ("h2", "h1")
-        many.shape({there: LinkShape(2e6, queue=Queue(50, "packets")), back: LinkShape(4e6)})
-        found = at_the_bridge(many, PYTHON, "-c", CLASSES, "to2").split()
-        assert [int(word) for word in found] == [1, *(1 + band for band in bands), htb.OPEN, htb.STRANGERS]
-        assert not failures(many.prove([there, back], tell=told.append))
-        assert told == [1, 2]
-        many.alter([there], ShapeFigures(rate_bps=1e6))
+        forth, back = ("h1", "h2"), ("h2", "h1")
+        many.shape({forth: LinkShape(2e6, queue=Queue(50, "packets")), back: LinkShape(4e6)})
+        minors = at_the_bridge(many, PYTHON, "-c", CLASSES, "to2").split()
+        assert [int(word) for word in minors] == [1, *(1 + band for band in bands), htb.OPEN, htb.STRANGERS]
+        assert not failures(many.prove([forth, back], tell=counts.append))
+        assert counts == [1, 2]
+        many.alter([forth], ShapeFigures(rate_bps=1e6))
         many.alter([back], ShapeFigures(cut=True))
-        rates = {(one.src, one.dst): one for one in many.prove([there, back])}
-        assert rates[there].asked_bps == 1e6
+        rates = {(proof.src, proof.dst): proof for proof in many.prove([forth, back])}
+        assert rates[forth].asked_bps == 1e6
         assert rates[back].delivered_bps == 0.0
         assert not failures(rates.values())
 
 
 @pytest.mark.parametrize("control_band", [False, True])
 @pytest.mark.parametrize("queue", [Queue(50, "packets"), Queue(50_000, "bytes"), None])
-def test_whatever_the_source_a_link_has_every_kind_of_queue(queue: Queue | None, *, control_band: bool) -> None:
+def test_links_of_every_source_accept_every_kind_of_queue(queue: Queue | None, *, control_band: bool) -> None:
     names = [f"h{number}" for number in range(1, 6)]
     with NetnsTestbed(names, control_band=control_band) as many:
         shapes = dict.fromkeys(pairs(names), LinkShape(2e6, queue=queue))
@@ -420,7 +423,7 @@ def test_whatever_the_source_a_link_has_every_kind_of_queue(queue: Queue | None,
         assert many.shapes == shapes
 
 
-def test_a_rate_below_the_least_is_set_and_told_as_the_least_and_people_are_warned(bed: NetnsTestbed) -> None:
+def test_a_rate_below_the_least_is_raised_to_the_least_with_a_warning(bed: NetnsTestbed) -> None:
     links = [("h1", "h2"), ("h2", "h1"), ("h3", "h1")]
     with pytest.warns(
         UserWarning,
@@ -452,7 +455,7 @@ def trio() -> Iterator[NetnsTestbed]:
 
 @pytest.fixture
 def whole(trio: NetnsTestbed) -> NetnsTestbed:
-    """Three hosts with links of 4 Mbit/s. Those that need IPv6 are skipped by a kernel without it."""
+    """Three hosts with links of 4 Mbit/s."""
     trio.shape(dict.fromkeys(pairs(["a", "b", "c"]), LinkShape(4e6)))
     return trio
 
@@ -465,7 +468,7 @@ def six(whole: NetnsTestbed) -> NetnsTestbed:
 
 
 @pytest.mark.program("ip")
-def test_hosts_have_an_ipv6_address_beside_and_know_each_others(six: NetnsTestbed) -> None:
+def test_hosts_have_an_ipv6_address_and_permanent_ipv6_neighbours(six: NetnsTestbed) -> None:
     assert six.hosts_6 == {name: ipv6_beside(ip, 16) for name, ip in six.hosts.items()}
     assert f"inet6 {six.hosts_6['b']}/64 scope global" in output(six, "b", "ip", "-o", "-6", "address")
     (own,) = (line for line in output(six, "b", "ip", "-o", "-6", "address").splitlines() if six.hosts_6["b"] in line)
@@ -491,7 +494,7 @@ def test_a_ping_by_name_goes_by_ipv6_or_ipv4_and_a_cut_stops_both(six: NetnsTest
 
 
 @pytest.mark.program("ip", "ping")
-def test_without_ipv6_hosts_have_ipv4_alone() -> None:
+def test_hosts_have_only_ipv4_if_ipv6_is_off() -> None:
     with NetnsTestbed(["a", "b"], ipv6=False) as bed:
         assert bed.hosts_6 == {}
         assert output(bed, "a", "ip", "-o", "-6", "address", "show", "dev", "eth0") == ""
@@ -502,7 +505,7 @@ def test_without_ipv6_hosts_have_ipv4_alone() -> None:
 @pytest.mark.timed
 @pytest.mark.program("ip")
 @pytest.mark.parametrize("kind", ["IPv6", "a second address"])
-def test_whatever_address_a_flow_goes_to_its_link_shapes_it(six: NetnsTestbed, kind: str) -> None:
+def test_a_link_shapes_flows_to_every_address_of_the_target(six: NetnsTestbed, kind: str) -> None:
     ip = six.hosts_6["b"] if kind == "IPv6" else "10.77.99.1"
     if kind != "IPv6":
         output(six, "b", "ip", "address", "replace", f"{ip}/16", "dev", "eth0")
@@ -545,7 +548,7 @@ else:
 KINDS = ("group", "all", "subnet", "group 6", "all 6")
 
 
-def test_what_is_sent_to_groups_and_to_all_reaches_every_host_but_through_a_cut(six: NetnsTestbed) -> None:
+def test_multicasts_and_broadcasts_reach_every_host_except_through_a_cut(six: NetnsTestbed) -> None:
     ears = {host: six.run(host, [PYTHON, "-c", HEAR], stdout=subprocess.PIPE) for host in ("b", "c")}
     for ear in ears.values():
         assert ear.stdout
@@ -560,14 +563,14 @@ def test_what_is_sent_to_groups_and_to_all_reaches_every_host_but_through_a_cut(
     six.shape({("a", "b"): LinkShape(4e6)})
     say("back")
     say("", six.hosts["b"], six.hosts["c"])  # after all that has passed: a link keeps the order
-    found = {}
+    lines = {}
     for host, ear in ears.items():
         assert ear.stdout
-        found[host] = ear.stdout.read().decode().splitlines()
+        lines[host] = ear.stdout.read().decode().splitlines()
         assert ear.wait(patience(10)) == 0
         ear.close()
-    assert found["b"] == [f"{moment} {kind}" for moment in ("whole", "back") for kind in KINDS]
-    assert found["c"] == [f"{moment} {kind}" for moment in ("whole", "cut", "back") for kind in KINDS]
+    assert lines["b"] == [f"{moment} {kind}" for moment in ("whole", "back") for kind in KINDS]
+    assert lines["c"] == [f"{moment} {kind}" for moment in ("whole", "cut", "back") for kind in KINDS]
 
 
 FRAMES = """
@@ -589,13 +592,13 @@ def test_frames_of_an_address_that_no_host_has_are_dropped_and_counted() -> None
         near = ("06:00:0a:4d:00:01", "02:00:0a:4d:00:05", "02:00:0a:4d:01:01", "02:00:0a:4e:00:01")
         assert bed.run("a", [PYTHON, "-c", FRAMES, to, own, *near]).wait(patience(30)) == 0
         stop = time.monotonic() + patience(10)
-        while (told := bed.status()["strangers"]) != {"b": 12} and time.monotonic() < stop:
+        while (strangers := bed.status()["strangers"]) != {"b": 12} and time.monotonic() < stop:
             continue
-        assert told == {"b": 12}
+        assert strangers == {"b": 12}
 
 
 @pytest.mark.timed
-def test_a_source_whose_link_has_no_shape_passes_beside_one_that_has() -> None:
+def test_a_source_without_a_shaped_link_passes_at_full_speed_beside_a_shaped_link() -> None:
     with NetnsTestbed(["a", "b", "c"]) as bed:
         bed.shape({("a", "b"): LinkShape(1e6)})
         assert transfer(bed, "c", "b", 3_000_000) < 12  # which would take 24 s at that rate
@@ -605,16 +608,16 @@ def test_a_source_whose_link_has_no_shape_passes_beside_one_that_has() -> None:
 
 
 @pytest.mark.timed
-def test_what_a_host_sends_and_what_it_receives_are_limited_apart(whole: NetnsTestbed) -> None:
+def test_up_and_down_rates_of_a_host_are_limited_separately(whole: NetnsTestbed) -> None:
     whole.limit_hosts({"a": 2e6})
-    proofs = {(one.src, one.dst): one for one in whole.prove()}
-    assert {link: one.asked_bps for link, one in proofs.items()} == {
+    proofs = {(proof.src, proof.dst): proof for proof in whole.prove()}
+    assert {link: proof.asked_bps for link, proof in proofs.items()} == {
         link: 2e6 if link[0] == "a" else 4e6 for link in pairs(["a", "b", "c"])
     }
     assert failures(proofs.values()) == []
     whole.limit_hosts({"a": None}, {"a": 1e6})
-    proofs = {(one.src, one.dst): one for one in whole.prove()}
-    assert {link: one.asked_bps for link, one in proofs.items()} == {
+    proofs = {(proof.src, proof.dst): proof for proof in whole.prove()}
+    assert {link: proof.asked_bps for link, proof in proofs.items()} == {
         link: 1e6 if link[1] == "a" else 4e6 for link in pairs(["a", "b", "c"])
     }
     assert failures(proofs.values()) == []

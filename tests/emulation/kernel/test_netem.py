@@ -1,4 +1,4 @@
-"""The netem discipline's messages, decoded by pyroute2, and its tables beside iproute2's."""
+"""Messages about netem, decoded by pyroute2, and delay tables compared with the tables of iproute2."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def shapes(draw: st.DrawFn) -> LinkShape:
 
 
 def decoded(shape: LinkShape) -> Any:
-    found = tcmsg(message(shape))
-    found.decode()
-    return found
+    result = tcmsg(message(shape))
+    result.decode()
+    return result
 
 
 def message(shape: LinkShape) -> bytes:
-    """netem's own, before that of the queue below it."""
-    made, _ = htb.leaf(2, 3, shape, "netem")
-    return made
+    """Return the message about netem itself. The message about the queue below netem is left out."""
+    netem_message, _ = htb.leaf(2, 3, shape, "netem")
+    return netem_message
 
 
 def model(shape: LinkShape) -> Any:
-    """Return the chances of the model of losses: begins, ends, and of a packet to pass in a burst, or be lost between.
+    """Return the probabilities of the loss model: burst begins, burst ends, pass in a burst, loss between bursts.
 
-    pyroute2 does not decode it.
+    pyroute2 does not decode the loss model.
     """
     options = attributes(attributes(message(shape)[16 + 20 :])[2][24:])
     if (losses := options.get(5)) is None:
@@ -62,9 +62,9 @@ def model(shape: LinkShape) -> Any:
 
 @given(shapes())
 def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
-    found = decoded(shape)
-    assert found.get_attr("TCA_KIND") == "netem"
-    options = found.get_attr("TCA_OPTIONS")
+    discipline = decoded(shape)
+    assert discipline.get_attr("TCA_KIND") == "netem"
+    options = discipline.get_attr("TCA_OPTIONS")
     assert options["limit"] == htb.netem_limit(shape)
     assert options["delay"] == min(round(round(shape.delay_s * 1e9) / 64), 0xFFFF_FFFF)
     independent = 0.0 if shape.loss_burst else shape.loss
@@ -85,7 +85,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
 
 
 def _options(made: bytes) -> bytes:
-    """What follows the fixed part of TCA_OPTIONS."""
+    """Return the bytes after the fixed part of TCA_OPTIONS."""
     return attributes(made[36:])[htb.TCA_OPTIONS][24:]
 
 
@@ -109,15 +109,15 @@ def test_tables_rise_and_spread_around_the_delay(name: str) -> None:
         ("paretonormal", (-12305, -11171, -10812), (31365, 31789)),
     ],
 )
-def test_tables_are_iproute2s(name: str, first: tuple[int, ...], last: tuple[int, ...]) -> None:
+def test_delay_tables_equal_the_tables_of_iproute2(name: str, first: tuple[int, ...], last: tuple[int, ...]) -> None:
     table = netem.table(name)
     assert table[:3] == first
     assert table[-2:] == last
     libraries = Path("/usr/lib")
     for file in (*libraries.glob(f"tc/{name}.dist"), *libraries.glob(f"*/tc/{name}.dist")):
         text = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-        theirs = [int(word) for line in text for word in line.split()]
-        assert max(abs(a - b) for a, b in zip(table, theirs, strict=True)) <= 1
+        values = [int(word) for line in text for word in line.split()]
+        assert max(abs(a - b) for a, b in zip(table, values, strict=True)) <= 1
 
 
 def test_an_unknown_distribution_is_named() -> None:

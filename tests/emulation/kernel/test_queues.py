@@ -1,4 +1,4 @@
-"""The options of every queue discipline, decoded by pyroute2 where it can, and what they are on slow and fast links."""
+"""Options of every queue discipline on slow and fast links, decoded by pyroute2 if possible."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def managed(rate_bps: float, discipline: Managed) -> LinkShape:
 
 def decoded(shape: LinkShape) -> Any:
     (message,) = htb.leaf(2, 7, shape)
-    found = tcmsg(message)
-    found.decode()
-    return found
+    result = tcmsg(message)
+    result.decode()
+    return result
 
 
 class Times(NamedTuple):
-    """What CoDel is told, times in microseconds."""
+    """Parameters of CoDel, with times in microseconds."""
 
     target: int
     interval: int
@@ -41,9 +41,9 @@ class Times(NamedTuple):
 
 
 def codel(rate_bps: float, discipline: Managed) -> Times:
-    found = decoded(managed(rate_bps, discipline))
-    assert found.get_attr("TCA_KIND") == discipline
-    options = found.get_attr("TCA_OPTIONS")
+    queue = decoded(managed(rate_bps, discipline))
+    assert queue.get_attr("TCA_KIND") == discipline
+    options = queue.get_attr("TCA_OPTIONS")
     names = ("TARGET", "INTERVAL", "LIMIT", "ECN")
     return Times(*(options.get_attr(f"TCA_{discipline.upper()}_{name}") for name in names))
 
@@ -55,18 +55,16 @@ def test_codel_has_its_usual_times_and_marks_on_a_fast_link(discipline: Managed)
 
 
 @given(RATES, st.sampled_from(("codel", "fq_codel")))
-def test_codels_target_is_what_a_packet_and_a_half_take_where_that_is_longer(
-    rate_bps: float, discipline: Managed
-) -> None:
-    """RFC 8289, section 4.4: a queue of one packet is none, and with a shorter target it would drop that."""
-    found = codel(rate_bps, discipline)
+def test_codels_target_on_slow_links_is_the_time_of_a_packet_and_a_half(rate_bps: float, discipline: Managed) -> None:
+    """RFC 8289, section 4.4: with a shorter target CoDel would drop the only packet of a queue."""
+    times = codel(rate_bps, discipline)
     packet_us = PACKET_BITS / rate_bps * 1e6
-    assert found.target == pytest.approx(max(5_000, 1.5 * packet_us), abs=1)
-    assert found.interval == pytest.approx(max(100_000, 20 * found.target), abs=20)
+    assert times.target == pytest.approx(max(5_000, 1.5 * packet_us), abs=1)
+    assert times.interval == pytest.approx(max(100_000, 20 * times.target), abs=20)
 
 
 @pytest.mark.parametrize(("rate_bps", "target_us"), [(100e6, 15_000), (2e6, 15_000), (64e3, 283_875), (8e3, 2_271_000)])
-def test_pies_target_is_15_ms_or_what_a_packet_and_a_half_take(rate_bps: float, target_us: int) -> None:
+def test_pies_target_is_15_ms_or_the_time_of_a_packet_and_a_half(rate_bps: float, target_us: int) -> None:
     """RFC 8033, section 4.2."""
     (message,) = htb.leaf(2, 7, managed(rate_bps, "pie"))
     assert attributes(message[36:])[htb.TCA_KIND] == b"pie\0"
@@ -80,7 +78,7 @@ def _payload(message: bytes) -> bytes:
 
 
 class Red(NamedTuple):
-    """What RED is told: bytes, logarithms (of the average's weight, of its table's steps), flags, table, a share."""
+    """Parameters of RED: sizes in bytes, logarithms of the average's weight and the table's steps, flags and so on."""
 
     limit: int
     least: int
@@ -103,66 +101,66 @@ def red(rate_bps: float) -> Red:
 
 
 @given(RATES)
-def test_red_begins_at_a_third_of_the_usual_queue_and_marks_a_share_of_it(rate_bps: float) -> None:
-    found, usual = red(rate_bps), LinkShape(rate_bps).queue_bytes
-    assert found.most == usual
-    assert found.least == usual // 3
-    assert found.limit == 4 * usual
-    assert found.flags == 1  # TC_RED_ECN
-    assert found.probability == pytest.approx(0.02, rel=1e-6)
+def test_red_marks_a_share_of_packets_from_a_third_of_the_usual_queue_on(rate_bps: float) -> None:
+    parameters, usual = red(rate_bps), LinkShape(rate_bps).queue_bytes
+    assert parameters.most == usual
+    assert parameters.least == usual // 3
+    assert parameters.limit == 4 * usual
+    assert parameters.flags == 1  # TC_RED_ECN
+    assert parameters.probability == pytest.approx(0.02, rel=1e-6)
 
 
 @given(RATES)
 @example(1e9)
 @example(2e9)
-def test_the_kernel_takes_red_at_every_rate(rate_bps: float) -> None:
-    """As include/net/red.h has it (red_check_params): an average of so many bytes is to fit into 32 bits."""
-    found = red(rate_bps)
-    assert len(found.table) == 256
-    assert max(found.table) < 32
-    assert found.cell_log < 32
-    assert found.most >= found.least
-    for size in (found.least, found.most):
-        assert size.bit_length() + found.w_log < 32, (rate_bps, found)
+def test_the_kernel_accepts_red_at_every_rate(rate_bps: float) -> None:
+    """The kernel requires that an average of the limits fits into 32 bits (red_check_params in include/net/red.h)."""
+    parameters = red(rate_bps)
+    assert len(parameters.table) == 256
+    assert max(parameters.table) < 32
+    assert parameters.cell_log < 32
+    assert parameters.most >= parameters.least
+    for size in (parameters.least, parameters.most):
+        assert size.bit_length() + parameters.w_log < 32, (rate_bps, parameters)
 
 
 @given(st.floats(RATE_FLOOR_BPS, 2e8))
-def test_reds_average_lets_a_burst_pass_and_no_larger_one(rate_bps: float) -> None:
-    """As tc-red(8) has it: of (least + least + most) / 3 packets, during which the average stays below the least."""
-    found = red(rate_bps)
-    burst = (2 * found.least + found.most) / (3 * FRAME_BYTES)
+def test_reds_average_lets_a_burst_pass_and_no_larger_burst(rate_bps: float) -> None:
+    """During a burst of (least + least + most) / 3 packets the average stays below the least (tc-red(8))."""
+    parameters = red(rate_bps)
+    burst = (2 * parameters.least + parameters.most) / (3 * FRAME_BYTES)
 
     def average(w_log: int) -> float:
-        """In packets, after a burst of packets that all wait."""
+        """Return the average, in packets, after a burst of packets that all wait."""
         weight = 1 / (1 << w_log)
         return float(burst + 1 - (1 - (1 - weight) ** burst) / weight)
 
-    assert average(found.w_log) <= found.least / FRAME_BYTES
-    assert found.w_log == 1 or average(found.w_log - 1) > found.least / FRAME_BYTES
+    assert average(parameters.w_log) <= parameters.least / FRAME_BYTES
+    assert parameters.w_log == 1 or average(parameters.w_log - 1) > parameters.least / FRAME_BYTES
 
 
 @given(st.floats(RATE_FLOOR_BPS, 2e8))
-def test_reds_average_falls_while_nothing_comes_as_if_small_queues_were_seen(rate_bps: float) -> None:
-    """The table says by how many halvings: as if it had fallen at every packet that the link had time for."""
-    found = red(rate_bps)
+def test_reds_average_falls_on_an_idle_link_as_if_small_queues_were_measured(rate_bps: float) -> None:
+    """The table has the number of halvings, as if the average fell at every packet that the link had time for."""
+    parameters = red(rate_bps)
     packet_us = PACKET_BITS / rate_bps * 1e6
-    assert found.table[0] == 0
-    assert found.table[255] == 31
+    assert parameters.table[0] == 0
+    assert parameters.table[255] == 31
     for i in range(1, 255):
-        left = (1 - 2.0**-found.w_log) ** ((i << found.cell_log) / packet_us)
-        if found.table[i] < 31:
-            assert left == pytest.approx(2.0 ** -found.table[i], rel=0.5)
+        left = (1 - 2.0**-parameters.w_log) ** ((i << parameters.cell_log) / packet_us)
+        if parameters.table[i] < 31:
+            assert left == pytest.approx(2.0 ** -parameters.table[i], rel=0.5)
         else:
             assert left < 2.0**-30.4
-    assert any(0 < one < 31 for one in found.table)  # neither too fine nor too coarse
+    assert any(0 < halvings < 31 for halvings in parameters.table)  # neither too fine nor too coarse
 
 
 @pytest.mark.parametrize("discipline", MANAGED)
-def test_a_length_does_not_count_where_the_queue_keeps_itself_short(discipline: Managed) -> None:
+def test_disciplines_that_keep_a_queue_short_ignore_the_length(discipline: Managed) -> None:
     some = [LinkShape(4e6, queue=queue._replace(discipline=discipline)) for queue in (Queue(0.01), Queue(9, "packets"))]
     assert queues.options(some[0]) == queues.options(some[1])
-    assert [htb.queue_kind(one) for one in some] == [discipline] * 2
-    assert [one.segments for one in some] == [1, 1]  # it drops packets, and one of 16 segments would be 16
+    assert [htb.queue_kind(shape) for shape in some] == [discipline] * 2
+    assert [shape.segments for shape in some] == [1, 1]  # it drops packets, and one of 16 segments would be 16
 
 
 def test_a_rate_below_the_least_has_the_queue_of_the_least() -> None:
@@ -170,7 +168,7 @@ def test_a_rate_below_the_least_has_the_queue_of_the_least() -> None:
         assert queues.options(LinkShape(1.0, queue=queue)) == queues.options(LinkShape(RATE_FLOOR_BPS, queue=queue))
 
 
-def test_a_fifos_limit_is_in_its_own_unit() -> None:
+def test_the_limit_of_a_fifo_is_in_bytes_or_packets_as_asked() -> None:
     for queue, limit in (
         (None, 100_000),
         (Queue(0.02), 20_000),

@@ -1,4 +1,4 @@
-"""Real links and what they do to packets: cuts, interfaces, windows while rates change; netem where there is one."""
+"""Effects of real links on packets: cuts, host limits, windows while rates change, and netem where available."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def bed() -> Iterator[NetnsTestbed]:
 
 
 class Capture:
-    """What a host receives from others, packet by packet."""
+    """Packets that a host receives from other hosts."""
 
     def __init__(self, bed: NetnsTestbed, host: str, *sources: str) -> None:
         ips = [bed.hosts[source] for source in sources]
@@ -98,7 +98,7 @@ class Capture:
         assert self.process.stdout.readline() == b"up\n"
 
     def packets(self) -> list[tuple[int, float, float]]:
-        """Number of the source, time, IP bytes."""
+        """Return the number of the source, the time and the IP bytes of every packet."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.close()
@@ -120,14 +120,14 @@ def saturate(bed: NetnsTestbed, protocol: str, source: str, target: str) -> Test
 
 
 def pause(seconds: float) -> None:
-    """The length of a phase of a measurement; nothing is waited for."""
+    """Let a phase of a measurement last for these seconds."""
     time.sleep(seconds)
 
 
 def worst_while_rates_jump(
     bed: NetnsTestbed, protocol: str, rates: list[float], pauses_s: Iterable[float], delay_s: float = 0.0
 ) -> tuple[Window, list[RateChange], list[tuple[int, float, float]]]:
-    """The worst window of a link that is never idle, the changes of its rate, with pauses between, and all packets."""
+    """Change the rate of a busy link, with pauses between. Return the worst window, the changes and all packets."""
     before_s = time.time() - 1  # a window before the first packet
     bed.shape({("a", "b"): LinkShape(rates[0], delay_s), ("b", "a"): LinkShape(50e6)})
     changes = [RateChange(before_s, before_s, rates[0])]
@@ -146,7 +146,7 @@ def worst_while_rates_jump(
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_no_window_is_above_what_was_asked_while_rates_jump(bed: NetnsTestbed, protocol: str) -> None:
+def test_no_window_exceeds_the_asked_rate_while_rates_jump(bed: NetnsTestbed, protocol: str) -> None:
     random = Random(1)
     rates = [3e6, 50e6, 3e6, 20e6, 8e6, 50e6, 5e6]
     worst, changes, packets = worst_while_rates_jump(bed, protocol, rates, (random.uniform(0.3, 0.5) for _ in rates))
@@ -156,7 +156,7 @@ def test_no_window_is_above_what_was_asked_while_rates_jump(bed: NetnsTestbed, p
     assert sum(fast) * 8 > 0.7 * 50e6 * (changes[2].asked_s - changes[1].done_s)
 
 
-def test_nothing_passes_a_cut_and_all_comes_back_in_place(bed: NetnsTestbed) -> None:
+def test_nothing_passes_a_cut_and_a_restored_link_has_the_asked_rate(bed: NetnsTestbed) -> None:
     link = ("a", "b")
     bed.shape({link: LinkShape(4e6)})
     capture = Capture(bed, "b", "a")
@@ -181,7 +181,7 @@ def test_nothing_passes_a_cut_and_all_comes_back_in_place(bed: NetnsTestbed) -> 
         assert bits == pytest.approx(rate_bps * (high_s - low_s), rel=0.1)
 
 
-def test_the_proof_of_a_cut_link_is_that_nothing_comes(bed: NetnsTestbed) -> None:
+def test_a_cut_link_is_proven_if_nothing_arrives(bed: NetnsTestbed) -> None:
     bed.shape({("a", "b"): LinkShape(4e6, cut=True), ("b", "a"): LinkShape(4e6)})
     cut, other = sorted(bed.prove(), key=lambda one: one.src)
     assert (cut.asked_bps, cut.delivered_bps, cut.error) == (0.0, 0.0, 0.0)
@@ -190,7 +190,7 @@ def test_the_proof_of_a_cut_link_is_that_nothing_comes(bed: NetnsTestbed) -> Non
 
 
 def rate_between(packets: list[tuple[int, float, float]], low_s: float, high_s: float, pieces: int = 5) -> float:
-    """The median of these pieces, in bit/s: a busy machine may keep a sender waiting for one or two of them."""
+    """Return the median rate of the pieces in bit/s. A busy machine may delay a sender for one or two pieces."""
     sums, piece_s = [0.0] * pieces, (high_s - low_s) / pieces
     for _, at_s, size in packets:
         if low_s <= at_s < high_s:
@@ -201,19 +201,22 @@ def rate_between(packets: list[tuple[int, float, float]], low_s: float, high_s: 
 def limited_in_turn(
     bed: NetnsTestbed, way: str, host: str, limits_bps: list[float | None], seconds: float
 ) -> list[tuple[float, float]]:
-    """When what was in force from when to when: what is now, then the limits. ``way``: ``up`` or ``down``."""
-    found, since_s = [], time.time()
+    """Set the limits one after the other. Return begin and end of every phase, first the phase without a change.
+
+    ``way`` is ``up`` or ``down``.
+    """
+    phases, since_s = [], time.time()
     for limit_bps in limits_bps:
         pause(seconds)
-        found.append((since_s, time.time()))
-        up_bps, down_bps = ({host: limit_bps} if way == one else {} for one in ("up", "down"))
+        phases.append((since_s, time.time()))
+        up_bps, down_bps = ({host: limit_bps} if way == direction else {} for direction in ("up", "down"))
         bed.limit_hosts(up_bps, down_bps)
         since_s = time.time()
     pause(seconds)
-    return [*found, (since_s, time.time())]
+    return [*phases, (since_s, time.time())]
 
 
-def test_what_a_host_sends_to_all_is_limited_and_waits_in_one_queue(bed: NetnsTestbed) -> None:
+def test_the_up_rate_of_a_host_limits_the_sum_of_all_outgoing_links(bed: NetnsTestbed) -> None:
     bed.shape({("a", "b"): LinkShape(6e6), ("a", "c"): LinkShape(6e6), ("b", "c"): LinkShape(2e6)})
     captures = [Capture(bed, "b", "a"), Capture(bed, "c", "a", "b")]
     senders = [saturate(bed, "udp", *link) for link in (("a", "b"), ("a", "c"), ("b", "c"))]
@@ -221,18 +224,18 @@ def test_what_a_host_sends_to_all_is_limited_and_waits_in_one_queue(bed: NetnsTe
     for sender in senders:
         sender.kill()
     at_b, at_c = [capture.packets() for capture in captures]
-    from_a = [[one for one in at if one[0] == 0] for at in (at_b, at_c)]
-    others = [one for one in at_c if one[0] == 1]
+    from_a = [[packet for packet in at if packet[0] == 0] for at in (at_b, at_c)]
+    from_b = [packet for packet in at_c if packet[0] == 1]
     for (low_s, high_s), all_bps in zip(phases, (12e6, 5e6, 8e6, 12e6), strict=True):
         between = (low_s + 0.25, high_s)
         assert rate_between(from_a[0] + from_a[1], *between) == pytest.approx(all_bps, rel=0.06)
-        for one in from_a:  # each has its own rate at most, and neither is kept from sending
-            assert 0.2 * all_bps < rate_between(one, *between) < 6e6 * 1.06
-        assert rate_between(others, *between) == pytest.approx(2e6, rel=0.06)  # another host's links are its own
+        for packets in from_a:  # each has its own rate at most, and neither is kept from sending
+            assert 0.2 * all_bps < rate_between(packets, *between) < 6e6 * 1.06
+        assert rate_between(from_b, *between) == pytest.approx(2e6, rel=0.06)  # another host's links are its own
     assert bed.status()["up_bps"] == bed.status()["down_bps"] == {}
 
 
-def test_what_a_host_receives_from_all_is_limited_and_shared(bed: NetnsTestbed) -> None:
+def test_the_down_rate_of_a_host_is_shared_by_all_senders(bed: NetnsTestbed) -> None:
     bed.shape({("a", "c"): LinkShape(6e6), ("b", "c"): LinkShape(6e6), ("a", "b"): LinkShape(2e6)})
     bed.limit_hosts(down_bps={"c": 8e6})
     captures = [Capture(bed, "c", "a", "b"), Capture(bed, "b", "a")]
@@ -245,18 +248,18 @@ def test_what_a_host_receives_from_all_is_limited_and_shared(bed: NetnsTestbed) 
         between = (low_s + 0.25, high_s)
         assert rate_between(at_c, *between) == pytest.approx(all_bps, rel=0.06)
         for source in (0, 1):
-            one = [packet for packet in at_c if packet[0] == source]
-            assert rate_between(one, *between) == pytest.approx(all_bps / 2, rel=0.06)
+            packets = [packet for packet in at_c if packet[0] == source]
+            assert rate_between(packets, *between) == pytest.approx(all_bps / 2, rel=0.06)
         assert rate_between(at_b, *between) == pytest.approx(2e6, rel=0.06)
 
 
-def test_a_limited_hosts_links_are_proven_at_its_rate(bed: NetnsTestbed) -> None:
+def test_links_of_a_limited_host_are_proven_at_the_limit(bed: NetnsTestbed) -> None:
     limits: dict[str, float | None] = {"a": 2e6, "c": 1e6}
     bed.limit_hosts(limits, limits)  # before there is a link
     bed.shape(dict.fromkeys(LINKS, LinkShape(5e6)))
-    proofs = {(one.src, one.dst): one for one in bed.prove()}
+    proofs = {(proof.src, proof.dst): proof for proof in bed.prove()}
     asked = {("a", "b"): 2e6, ("b", "a"): 2e6, ("a", "c"): 1e6, ("c", "a"): 1e6, ("b", "c"): 1e6, ("c", "b"): 1e6}
-    assert {link: one.asked_bps for link, one in proofs.items()} == asked
+    assert {link: proof.asked_bps for link, proof in proofs.items()} == asked
     assert failures(proofs.values()) == []
     for up_bps, down_bps in (({"a": 1e12}, {}), ({}, {"a": 1e12})):
         with pytest.raises(UsageError, match=r"all that a sends or receives: .* outside what can be emulated"):
@@ -266,7 +269,7 @@ def test_a_limited_hosts_links_are_proven_at_its_rate(bed: NetnsTestbed) -> None
 
 
 @pytest.mark.parametrize(("up_bps", "down_bps"), [(3e6, None), (None, 2e6), (3e6, 2e6)])
-def test_what_a_host_sends_and_what_it_receives_are_limited_each_by_itself(
+def test_up_and_down_rates_of_a_host_are_limited_separately(
     bed: NetnsTestbed, up_bps: float | None, down_bps: float | None
 ) -> None:
     bed.shape(dict.fromkeys(LINKS, LinkShape(8e6)))
@@ -314,23 +317,23 @@ for urgent, times in ((0, 10), (0xB8, 3)):
 
 
 def asked_beside_tcp(bed: NetnsTestbed, source: str, target: str, begin_s: float = 1.5) -> list[list[float]]:
-    """How long questions took that were asked beside a flow of TCP, usual ones and urgent ones."""
+    """Return the seconds until answers of usual and of urgent questions beside a TCP flow."""
     sender = saturate(bed, "tcp", source, target)
-    there = bed.run(target, [PYTHON, "-c", PING, "answer", bed.hosts[target]], stdout=subprocess.PIPE)
-    assert there.stdout
-    assert there.stdout.readline() == b"up\n"
+    answerer = bed.run(target, [PYTHON, "-c", PING, "answer", bed.hosts[target]], stdout=subprocess.PIPE)
+    assert answerer.stdout
+    assert answerer.stdout.readline() == b"up\n"
     pause(begin_s)
     here = bed.run(source, [PYTHON, "-c", PING, "ask", bed.hosts[target]], stdout=subprocess.PIPE)
     assert here.stdout
     took_s = [[float(word) for word in here.stdout.readline().split()] for _ in range(2)]
-    for process in (sender, there):
+    for process in (sender, answerer):
         process.kill()
     assert [*map(len, took_s)] == [10, 3]
     return took_s
 
 
 @pytest.mark.parametrize("control_band", [False, True])
-def test_a_queue_is_as_long_as_asked_and_what_is_urgent_waits_in_it_but_for_a_band_of_its_own(
+def test_a_queue_has_the_asked_length_and_urgent_messages_wait_unless_there_is_a_control_band(
     *, control_band: bool
 ) -> None:
     with NetnsTestbed(NAMES, control_band=control_band) as bed:
@@ -344,7 +347,7 @@ def test_a_queue_is_as_long_as_asked_and_what_is_urgent_waits_in_it_but_for_a_ba
 
 
 @pytest.mark.program("tc", "nsenter")
-def test_a_queues_length_is_proven_and_one_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
+def test_the_length_of_a_queue_is_proven_and_a_wrong_length_is_detected(bed: NetnsTestbed) -> None:
     queues = {
         ("a", "b"): (LinkShape(8e6), 0.1),
         ("b", "a"): (LinkShape(8e6, queue=Queue(0.3)), 0.3),
@@ -352,12 +355,14 @@ def test_a_queues_length_is_proven_and_one_that_is_not_as_asked_is_found_out(bed
         ("c", "b"): (LinkShape(8e6, queue=Queue(40, "packets")), None),  # of the proof's own size
     }
     bed.shape({link: shape for link, (shape, _) in queues.items()})
-    proofs = {(one.src, one.dst): one for one in bed.prove()}
+    proofs = {(proof.src, proof.dst): proof for proof in bed.prove()}
     assert failures(proofs.values()) == []
     for link, (_, queue_s) in queues.items():
-        one = proofs[link]
-        assert one.asked_queue_s == (pytest.approx(queue_s) if queue_s else pytest.approx(40 * one.queue_step_s))
-        assert one.delivered_queue_s == pytest.approx(one.asked_queue_s, rel=0.05, abs=1.5 * one.queue_step_s + 0.001)
+        proof = proofs[link]
+        assert proof.asked_queue_s == (pytest.approx(queue_s) if queue_s else pytest.approx(40 * proof.queue_step_s))
+        assert proof.delivered_queue_s == pytest.approx(
+            proof.asked_queue_s, rel=0.05, abs=1.5 * proof.queue_step_s + 0.001
+        )
     change = "tc qdisc change dev to1 parent 1:2 handle 1002: bfifo limit 200000"
     at_the_bridge(bed, *change.split())
     (wrong,) = bed.prove([("b", "a")])
@@ -394,7 +399,7 @@ def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
         (LinkShape(1e6, loss=1.0), "loss is 1; it is a share"),
     ],
 )
-def test_ways_to_ask_for_the_impossible(shape: LinkShape, says: str) -> None:
+def test_an_impossible_shape_has_an_objection(shape: LinkShape, says: str) -> None:
     assert says in shape.objection()
 
 
@@ -418,11 +423,15 @@ def test_delays_jitters_and_losses_are_proven(bed: NetnsTestbed) -> None:
     assert bed.delay_emulated
     proofs = bed.prove()
     assert failures(proofs) == []
-    for one in proofs:
-        shape = shapes[one.src, one.dst]
-        assert (one.asked_delay_s, one.asked_jitter_s, one.asked_loss) == (shape.delay_s, shape.jitter_s, shape.loss)
-        assert one.sent >= 100
-        assert (one.delivered_jitter_s is not None) == (shape.jitter_s > 0)
+    for proof in proofs:
+        shape = shapes[proof.src, proof.dst]
+        assert (proof.asked_delay_s, proof.asked_jitter_s, proof.asked_loss) == (
+            shape.delay_s,
+            shape.jitter_s,
+            shape.loss,
+        )
+        assert proof.sent >= 100
+        assert (proof.delivered_jitter_s is not None) == (shape.jitter_s > 0)
 
 
 @pytest.mark.netem
@@ -459,8 +468,8 @@ def test_losses_come_in_bursts_of_the_length_asked(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.netem
-def test_what_is_asked_no_more_is_gone(bed: NetnsTestbed) -> None:
-    """The kernel keeps what a change leaves out; so a change leaves nothing out."""
+def test_a_change_removes_the_figures_that_are_no_longer_asked(bed: NetnsTestbed) -> None:
+    """The kernel keeps figures that a change leaves out, so a change states all figures."""
     link, base = ("a", "b"), LinkShape(2e6, 0.02)
     everything = LinkShape(2e6, 0.05, 0.02, 0.3, "pareto", reorder=0.3, corrupt=0.2)
     assert proven(bed, link, everything).lost > 0
@@ -477,7 +486,7 @@ def test_what_is_asked_no_more_is_gone(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.netem
-def test_a_change_to_no_delay_loses_nothing(bed: NetnsTestbed) -> None:
+def test_a_change_to_no_delay_loses_no_packet(bed: NetnsTestbed) -> None:
     link = ("a", "b")
     bed.shape({link: LinkShape(20e6, 0.3)})
     capture = Capture(bed, "b", "a")
@@ -493,7 +502,7 @@ def test_a_change_to_no_delay_loses_nothing(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.netem
-def test_a_cut_loses_what_is_under_way(bed: NetnsTestbed) -> None:
+def test_a_cut_loses_the_packets_under_way(bed: NetnsTestbed) -> None:
     link = ("a", "b")
     bed.shape({link: LinkShape(4e6, 0.2)})
     capture = Capture(bed, "b", "a")
@@ -513,7 +522,7 @@ def test_a_cut_loses_what_is_under_way(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.netem
-def test_copies_and_reordering(bed: NetnsTestbed) -> None:
+def test_copies_and_reordering_are_proven(bed: NetnsTestbed) -> None:
     link = ("a", "b")
     doubled = proven(bed, link, LinkShape(2e6, 0.01, duplicate=0.2))
     assert failures([doubled]) == []
@@ -536,8 +545,8 @@ def test_copies_and_reordering(bed: NetnsTestbed) -> None:
     [
         ("fq_codel", 0.0),
         ("red", 0.02),
-        *(pytest.param(one, 0.0, marks=pytest.mark.long) for one in MANAGED if one != "fq_codel"),
-        *(pytest.param(one, 0.02, marks=pytest.mark.long) for one in MANAGED if one != "red"),
+        *(pytest.param(discipline, 0.0, marks=pytest.mark.long) for discipline in MANAGED if discipline != "fq_codel"),
+        *(pytest.param(discipline, 0.02, marks=pytest.mark.long) for discipline in MANAGED if discipline != "red"),
     ],
 )
 def test_a_discipline_keeps_a_queue_short_and_lets_the_rate_pass(
@@ -563,7 +572,7 @@ def test_a_discipline_keeps_a_queue_short_and_lets_the_rate_pass(
 
 @pytest.mark.netem
 @pytest.mark.program("tc", "nsenter")
-def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
+def test_a_link_with_a_wrong_delay_and_loss_is_detected(bed: NetnsTestbed) -> None:
     """The shape is changed behind the testbed's back, at the bridge's port towards b."""
     link = ("a", "b")
     right = proven(bed, link, LinkShape(2e6, 0.03))
@@ -579,7 +588,7 @@ def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
 
 
 @pytest.mark.netem
-def test_no_window_is_above_what_was_asked_with_a_delay_either(bed: NetnsTestbed) -> None:
+def test_no_window_exceeds_the_asked_rate_on_a_link_with_a_delay(bed: NetnsTestbed) -> None:
     worst, _, packets = worst_while_rates_jump(bed, "udp", [2e6, 10e6, 4e6], (0.5, 0.5), delay_s=0.03)
     assert worst.ratio <= 1.1, worst
     assert fmean(size for _, _, size in packets) == 1428
@@ -589,8 +598,8 @@ def test_no_window_is_above_what_was_asked_with_a_delay_either(bed: NetnsTestbed
 def test_rates_change_in_place_beside_delays(bed: NetnsTestbed) -> None:
     shapes = dict.fromkeys(LINKS, LinkShape(2e6, 0.02, 0.002, 0.0, "normal"))
     bed.shape(shapes)
-    bed.shape({link: one._replace(rate_bps=2.5e6) for link, one in shapes.items()})
+    bed.shape({link: shape._replace(rate_bps=2.5e6) for link, shape in shapes.items()})
     proofs = bed.prove()
     assert failures(proofs) == []
-    assert {one.asked_bps for one in proofs} == {2.5e6}
-    assert all(math.isfinite(one.delivered_delay_s or math.inf) for one in proofs)
+    assert {proof.asked_bps for proof in proofs} == {2.5e6}
+    assert all(math.isfinite(proof.delivered_delay_s or math.inf) for proof in proofs)

@@ -41,7 +41,7 @@ from thalweg.middleware.errors import UsageError
         (rate_bps, "0.2mbit", 2e5), (rate_bps, 64_000, 64e3),
     ],
 )  # fmt: skip
-def test_quantities_are_read(read: Any, value: Any, expected: Any) -> None:
+def test_quantities_with_units_are_read(read: Any, value: Any, expected: Any) -> None:
     assert read(value) == (expected if isinstance(expected, tuple) else pytest.approx(expected))
 
 
@@ -63,7 +63,7 @@ def test_quantities_are_read(read: Any, value: Any, expected: Any) -> None:
         (rate_bps, "0mbit", "above 0"), (rate_bps, "fast", "not a rate"), (rate_bps, [1], "not a rate"),
     ],
 )  # fmt: skip
-def test_what_is_no_quantity_is_refused_with_the_way_to_write_it(read: Any, value: Any, says: str) -> None:
+def test_an_invalid_quantity_is_refused_with_the_cause(read: Any, value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read(value)
 
@@ -75,12 +75,12 @@ def test_rates_that_count_bytes_are_remarked_on() -> None:
 
 
 @given(st.floats(1e-4, 1e6))
-def test_times_for_people_read_back(time_s: float) -> None:
+def test_printed_times_read_back(time_s: float) -> None:
     shown = format_time(time_s)
     assert seconds(shown) == pytest.approx(time_s, rel=6e-3)
 
 
-def test_times_without_a_figure() -> None:
+def test_zero_and_infinite_times_have_fixed_texts() -> None:
     assert [format_time(value) for value in (0.0, float("inf"))] == ["0 s", "for ever"]
     assert seconds("0.5ms") == 0.0005
 
@@ -100,14 +100,14 @@ def test_times_without_a_figure() -> None:
         ("0", 0.0),
     ],
 )
-def test_rates_are_read_as_tc_reads_them(text: str, rate_bps: float) -> None:
+def test_rates_are_read_with_the_units_of_tc(text: str, rate_bps: float) -> None:
     assert parse_rate(text) == rate_bps
 
 
 @pytest.mark.parametrize(
     "text", ["", "mbit", "-1mbit", "nan", "inf", "1e400", "1_000", "1 mb", "0.2mbit/s", "1,5mbit", "٣mbit"]
 )
-def test_other_rates_are_refused_with_an_example(text: str) -> None:
+def test_invalid_rates_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"0\.2mbit|too large"):
         parse_rate(text)
 

@@ -1,4 +1,4 @@
-"""Presets: figures with sources, what they make of a link between two hosts, and the page that lists them."""
+"""Presets: figures with sources, links between hosts with presets, and the reference page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_jitters_give_round_trips_the_published_variation() -> None:
     assert line("starlink").jitter_s * 1e3 * float(mean) == pytest.approx(6.7, rel=0.01)
 
 
-def test_a_link_has_the_delays_of_both_lines_and_the_rate_and_queue_of_the_slower_one() -> None:
+def test_a_link_adds_the_delays_of_both_lines_and_has_the_slower_lines_rate_and_queue() -> None:
     assert between("4g", "starlink") == {
         "rate_bps": 7.6e6, "delay_s": pytest.approx(0.033), "jitter_s": pytest.approx(0.0121), "loss": 0.0,
         "queue": Queue(0.2),
@@ -65,20 +65,20 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
 
 def rows() -> list[str]:
     """Return the rows of the page's tables, as the code has them."""
-    found = []
+    lines = []
     for name, preset in PRESETS.items():
         rates = ("up_rate", "down_rate") if preset.of_host else ("rate",)
         cells = [
             preset.figures[key].value if key in preset.figures else "" for key in (*rates, "delay", "jitter", "queue")
         ]
-        found.append(f"| `{name}` | {preset.title} | {' | '.join(cells)} |")
+        lines.append(f"| `{name}` | {preset.title} | {' | '.join(cells)} |")
         by_source: dict[str, list[str]] = {}
         for key, figure in preset.figures.items():
             by_source.setdefault(figure.source, []).append(f"`{key}`")
         for source, keys in by_source.items():
             text, address = SOURCES[source]
-            found.append(f"| `{name}` | {', '.join(keys)} | [{text}]({address}) |")
-    return found
+            lines.append(f"| `{name}` | {', '.join(keys)} | [{text}]({address}) |")
+    return lines
 
 
 def test_the_page_has_the_figures_and_sources_of_the_code() -> None:

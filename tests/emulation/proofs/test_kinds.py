@@ -1,4 +1,4 @@
-"""Frames of every kind are sent over links and through cuts, and what leaks is found."""
+"""Proofs with frames of every kind, over links and through cuts."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ except TimeoutError:
 
 
 def end(number: int, ip6: str = "") -> HostSpace:
-    """A host that exists on paper."""
+    """Return a host without a namespace."""
     mac = f"02:00:0a:4d:00:{number:02x}"
     return HostSpace(f"h{number}", number, f"10.77.0.{number}", mac, -1, None, 2, Port(3, None), ip6=ip6)  # type: ignore[arg-type]
 
 
-def test_frames_are_those_of_their_protocols() -> None:
-    one, other = end(1, "fd00::1"), end(2, "fd00::2")
-    frames = {kind: kinds.frame(kind, one, other, b"mark") for kind in kinds.KINDS}
-    assert all(frame[6:12] == one.mac_bytes and frame.endswith(b"mark") for frame in frames.values())
+def test_the_frames_of_a_proof_have_the_headers_of_the_protocols() -> None:
+    source, target = end(1, "fd00::1"), end(2, "fd00::2")
+    frames = {kind: kinds.frame(kind, source, target, b"mark") for kind in kinds.KINDS}
+    assert all(frame[6:12] == source.mac_bytes and frame.endswith(b"mark") for frame in frames.values())
     assert [frame[:6].hex() for frame in frames.values()] == [
         "02000a4d0002", "02000a4d0002", "01005e7f4d07", "ffffffffffff", "02000a4d0002", "02000a4d0002",
     ]  # fmt: skip
@@ -99,34 +99,36 @@ def test_a_leak_is_named() -> None:
 
 @pytest.mark.netns
 @pytest.mark.parametrize("as_user", [False, True])
-def test_all_kinds_follow_a_link_and_none_passes_a_cut(as_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_every_kind_pass_a_link_and_no_frame_passes_a_cut(
+    as_user: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if as_user:
         use_user_namespaces(monkeypatch)
     with NetnsTestbed(["a", "b", "c"]) as bed:
         bed.shape({("a", "b"): LINK, ("b", "a"): LINK, ("a", "c"): LINK._replace(rate_bps=1e6)})
         proofs = bed.prove(every_kind=True)
         assert failures(proofs) == []
-        for one in proofs:
-            assert [kind.kind for kind in one.kinds] == [*kinds.KINDS]
-            assert all(kind.came == kind.sent >= 1 and kind.cut_sent == 25 for kind in one.kinds)
+        for proof in proofs:
+            assert [kind.kind for kind in proof.kinds] == [*kinds.KINDS]
+            assert all(kind.came == kind.sent >= 1 and kind.cut_sent == 25 for kind in proof.kinds)
         assert bed.status()["strangers"] == {}
         assert all(not shape.cut for shape in bed.shapes.values())
 
 
 @pytest.mark.netns
 @pytest.mark.program("tc", "nsenter")
-def test_a_port_that_has_lost_its_classes_is_found() -> None:
+def test_a_port_that_has_lost_the_filters_is_found() -> None:
     with NetnsTestbed(["a", "b"]) as bed:
         bed.shape({("a", "b"): LINK, ("b", "a"): LINK})
         at_the_bridge(bed, *["tc", "filter", "del", "dev", "to2", "parent", "1:"])
-        stranger = {one.link: one for one in bed.prove([("a", "b")], every_kind=True)}
+        stranger = {proof.link: proof for proof in bed.prove([("a", "b")], every_kind=True)}
         (line,) = failures(stranger.values())
         assert "loses IPv4: 0 of" in line
         assert bed.status()["strangers"]["b"] > 0
 
 
 @pytest.mark.netns
-def test_frames_from_an_unknown_address_are_dropped_and_told() -> None:
+def test_frames_from_an_unknown_address_are_dropped_and_counted() -> None:
     with Testbed.open("netns", ["a", "b", "c"], rate="10mbit") as bed:
         assert bed._bed.status()["strangers"] == {}
         counting = bed.start("b", [sys.executable, "-c", COUNT], stdout=subprocess.PIPE)
@@ -138,14 +140,14 @@ def test_frames_from_an_unknown_address_are_dropped_and_told() -> None:
 
 
 @pytest.mark.netns
-def test_what_a_flow_has_left_in_a_slow_links_queue_passes_first() -> None:
+def test_a_proof_succeeds_after_a_flow_has_filled_the_queue_of_a_slow_link() -> None:
     with NetnsTestbed(["a", "b"]) as bed:
         bed.shape(dict.fromkeys((("a", "b"), ("b", "a")), LinkShape(128e3)))
         assert failures(bed.prove(flows=True, every_kind=True)) == []
 
 
 @pytest.mark.netns
-def test_links_that_share_a_hosts_rate_are_not_given_more_than_it_holds() -> None:
+def test_links_that_share_the_rate_of_a_host_are_proven_without_failures() -> None:
     with NetnsTestbed(["a", "b", "c", "d"]) as bed:
         bed.shape(dict.fromkeys(permutations("abcd", 2), LinkShape(1e6)))
         bed.limit_hosts({"a": 64e3}, {"b": 200e3})
@@ -167,7 +169,7 @@ def test_a_hosts_down_rate_holds_for_links_that_have_no_rate() -> None:
 
 @pytest.mark.netns
 @pytest.mark.program("ping")
-def test_a_host_that_takes_anothers_address_gets_none_of_its_frames() -> None:
+def test_a_host_that_forges_an_address_does_not_divert_the_frames_of_the_owner() -> None:
     with Testbed.open("netns", ["a", "b", "c"], rate="10mbit") as bed:
         forged = FOREIGN.replace("00005e00010a", "02000a4d0002")  # that of b
         bed.run("a", [sys.executable, "-c", forged, "ffffffffffff"], check=True, timeout_s=patience(10))

@@ -1,4 +1,4 @@
-"""The number of lost packets, and of their bursts, against the losses that were asked."""
+"""Numbers of lost packets and of bursts, compared with the asked losses."""
 
 from __future__ import annotations
 
@@ -44,20 +44,22 @@ def train(shape: LinkShape, sent: int, random: Random) -> set[int]:
 
 
 @given(st.integers(1, 200), st.floats(0.01, 0.99))
-def test_losses_in_bursts_of_independent_packets_have_the_binomial_interval(trials: int, share: float) -> None:
+def test_the_chain_interval_of_independent_losses_is_the_binomial_interval(trials: int, share: float) -> None:
     assert chain_interval(trials, share, 1 - share) == binomial_interval(trials, share)
 
 
 @pytest.mark.parametrize(("loss", "burst"), [(0.02, 5.0), (0.2, 2.0), (0.1, 20.0)])
-def test_links_with_the_losses_asked_are_right_and_others_are_not(loss: float, burst: float) -> None:
+def test_links_pass_with_the_asked_losses_and_fail_with_other_losses(loss: float, burst: float) -> None:
     random = Random(f"{loss} {burst}")
     asked = LinkShape(1e6, loss=loss, loss_burst=burst)
     sent = int(30 * burst / loss)
 
     def wrong(real: LinkShape, trains: int) -> tuple[float, float]:
-        found = [measured(asked, sent, train(real, sent, random)) for _ in range(trains)]
-        lost = sum(not one.low <= one.lost <= one.high for one in found)
-        return lost / trains, sum(not one.bursts_low <= one.bursts <= one.bursts_high for one in found) / trains
+        measurements = [measured(asked, sent, train(real, sent, random)) for _ in range(trains)]
+        lost = sum(not losses.low <= losses.lost <= losses.high for losses in measurements)
+        return lost / trains, sum(
+            not losses.bursts_low <= losses.bursts <= losses.bursts_high for losses in measurements
+        ) / trains
 
     assert max(wrong(asked, 60)) <= 0.08  # 1 % each
     independent = LinkShape(1e6, loss=loss)
@@ -66,18 +68,18 @@ def test_links_with_the_losses_asked_are_right_and_others_are_not(loss: float, b
     assert wrong(asked._replace(loss=min(0.9, 4 * loss)), 10)[0] == 1.0
 
 
-def test_the_mean_length_of_bursts_and_the_share_are_those_asked() -> None:
+def test_bursts_have_the_asked_mean_length_and_share() -> None:
     shape, sent = LinkShape(1e6, loss=0.1, loss_burst=4.0), 200_000
     arrived = train(shape, sent, Random(7))
-    found = measured(shape._replace(duplicate=0.0), 2000, {number for number in arrived if number < 2000})
-    assert found.bursts > 0
+    losses = measured(shape._replace(duplicate=0.0), 2000, {number for number in arrived if number < 2000})
+    assert losses.bursts > 0
     lost = [number not in arrived for number in range(sent)]
     bursts = sum(now and not after for now, after in pairwise(lost))
     assert sum(lost) / sent == pytest.approx(0.1, rel=0.05)
     assert sum(lost) / bursts == pytest.approx(4.0, rel=0.05)
 
 
-def test_a_correlation_is_that_of_packets_in_a_row() -> None:
+def test_a_loss_correlation_holds_between_consecutive_packets() -> None:
     loss = units.loss({"p": "20%", "correlation": "60%"})
     shape, sent = LinkShape(1e6, **loss_figures(loss)), 100_000
     arrived = train(shape, sent, Random(3))
@@ -90,6 +92,6 @@ def test_a_correlation_is_that_of_packets_in_a_row() -> None:
 @pytest.mark.parametrize("hidden", [{"corrupt": 0.1}, {"duplicate": 0.3}])
 def test_bursts_that_corrupted_packets_or_copies_hide_are_not_judged(hidden: dict[str, float]) -> None:
     shape = LinkShape(1e6, loss=0.1, loss_burst=3.0, **hidden)
-    found = measured(shape, 500, set(range(0, 500, 2)))
-    assert (found.asked_burst, found.bursts, found.bursts_low, found.bursts_high) == (0.0, 0, 0, 0)
-    assert found.high >= chain_interval(500, *shape.gilbert)[1]
+    losses = measured(shape, 500, set(range(0, 500, 2)))
+    assert (losses.asked_burst, losses.bursts, losses.bursts_low, losses.bursts_high) == (0.0, 0, 0, 0)
+    assert losses.high >= chain_interval(500, *shape.gilbert)[1]

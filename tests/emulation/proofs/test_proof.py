@@ -1,4 +1,4 @@
-"""The rounds in which links are proven, and how measurements are judged."""
+"""Rounds in which links are proven, and the judgement of measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.middleware.network.view import NET, Link
 
 
 @given(st.integers(2, 40))
-def test_in_a_tournament_everybody_meets_everybody_once(players: int) -> None:
+def test_every_pair_of_players_meets_once_in_a_tournament(players: int) -> None:
     names = [str(i) for i in range(players)]
     rounds = tournament(names)
     assert len(rounds) == players - 1 + players % 2
@@ -38,7 +38,9 @@ LINKS = st.builds(Link, HOSTS, HOSTS, st.sampled_from([NET, "leased"])).filter(l
 
 
 @given(st.dictionaries(LINKS, st.floats(1e5, 3e8)), st.floats(1e6, 1e9))
-def test_groups_hold_every_link_once_and_share_no_end(rates: dict[Link, float], together: float) -> None:
+def test_every_link_is_in_a_single_round_and_links_of_a_round_share_no_end(
+    rates: dict[Link, float], together: float
+) -> None:
     groups = link_rounds(rates, together)
     assert sorted(link for group in groups for link in group) == sorted(rates)
     for group in groups:
@@ -48,7 +50,7 @@ def test_groups_hold_every_link_once_and_share_no_end(rates: dict[Link, float], 
 
 
 @given(st.floats(64e3, 1e9), st.floats(0.1, 1))
-def test_slow_links_get_small_datagrams(rate_bps: float, seconds: float) -> None:
+def test_the_size_of_datagrams_stays_within_the_bounds(rate_bps: float, seconds: float) -> None:
     size = datagram_bytes(rate_bps, seconds)
     assert DATAGRAM_BYTES[0] <= size <= DATAGRAM_BYTES[1]
 
@@ -58,7 +60,7 @@ FILLED = LinkProof("a", "b", 1e6, 1.04e6, 0.04, 0.3, 9000, "udp")
 
 @pytest.mark.parametrize("reorder", [0.0, 0.1])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float) -> None:
+def test_the_delay_jitter_and_loss_of_a_simulated_train_are_measured(distribution: str, reorder: float) -> None:
     random = Random(1)
     shape = LinkShape(1e6, 0.05, 0.004, 0.03, distribution, reorder=reorder)
     table = netem.table(distribution)
@@ -68,24 +70,24 @@ def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float
 
     sent = 4000
     delays = {i: delay_s() for i in range(sent) if random.random() >= 0.03}
-    found = with_passage(FILLED, shape, sent, delays, len(delays) + 7)
-    assert found.delivered_delay_s is not None
-    assert found.delay_low_s is not None
-    assert found.delay_high_s is not None
-    assert found.delay_low_s <= found.delivered_delay_s <= found.delay_high_s
-    assert found.delivered_delay_s == pytest.approx(0.05, abs=0.001)
-    assert found.delay_ok
-    assert (found.lost, found.duplicates) == (sent - len(delays), 7)
-    assert found.delivered_jitter_s == (None if reorder else pytest.approx(0.004, rel=0.15))
+    proof = with_passage(FILLED, shape, sent, delays, len(delays) + 7)
+    assert proof.delivered_delay_s is not None
+    assert proof.delay_low_s is not None
+    assert proof.delay_high_s is not None
+    assert proof.delay_low_s <= proof.delivered_delay_s <= proof.delay_high_s
+    assert proof.delivered_delay_s == pytest.approx(0.05, abs=0.001)
+    assert proof.delay_ok
+    assert (proof.lost, proof.duplicates) == (sent - len(delays), 7)
+    assert proof.delivered_jitter_s == (None if reorder else pytest.approx(0.004, rel=0.15))
 
 
-def test_a_lost_train_proves_nothing_right() -> None:
-    found = with_passage(FILLED, LinkShape(1e6, 0.05, loss=0.1), 100, {}, 0)
-    assert not found.delay_ok
-    assert not found.loss_ok
+def test_a_train_that_is_lost_as_a_whole_proves_neither_delay_nor_loss() -> None:
+    proof = with_passage(FILLED, LinkShape(1e6, 0.05, loss=0.1), 100, {}, 0)
+    assert not proof.delay_ok
+    assert not proof.loss_ok
 
 
-def test_corruption_and_copies_count_into_what_may_be_lost() -> None:
+def test_corruption_and_copies_count_in_the_bounds_of_losses() -> None:
     corrupted = with_passage(FILLED, LinkShape(1e6, corrupt=0.1), 1000, {}, 0)
     assert corrupted.lost_low == 0
     assert corrupted.lost_high == binomial_interval(1000, 0.1)[1]
@@ -104,12 +106,14 @@ def test_corruption_and_copies_count_into_what_may_be_lost() -> None:
         (0.1, 0.0985, 0.1005, True),  # not known so exactly
     ],
 )
-def test_what_a_delay_may_be(asked_s: float, low_s: float, high_s: float, holds: bool) -> None:
-    found = msgspec.structs.replace(FILLED, asked_delay_s=asked_s, delay_low_s=low_s, delay_high_s=high_s)
-    assert found.delay_ok == holds
+def test_a_delay_may_exceed_the_asked_delay_by_2_ms_or_10_percent(
+    asked_s: float, low_s: float, high_s: float, holds: bool
+) -> None:
+    proof = msgspec.structs.replace(FILLED, asked_delay_s=asked_s, delay_low_s=low_s, delay_high_s=high_s)
+    assert proof.delay_ok == holds
 
 
-def test_failures_say_what_is_off() -> None:
+def test_failures_name_the_link_and_the_wrong_figure() -> None:
     delay = {"asked_delay_s": 0.05, "delivered_delay_s": 0.051, "delay_low_s": 0.05, "delay_high_s": 0.052}
     right = msgspec.structs.replace(FILLED, **delay, sent=100, lost_high=3)
     assert failures([right]) == []
@@ -125,7 +129,7 @@ def test_failures_say_what_is_off() -> None:
     assert failures([leaky]) == ["link a → b delivers 0.01 Mbit/s though it is cut"]
 
 
-def test_a_flow_has_its_own_error_and_tells_alone_what_datagrams_cannot() -> None:
+def test_a_tcp_flow_has_a_separate_error_and_decides_if_the_datagrams_stalled() -> None:
     def proof(asked_bps: float, error: float, tcp_bps: float | None, stalled: float = 0.0) -> LinkProof:
         delivered_bps = asked_bps * (1 + error)
         return LinkProof("a", "b", asked_bps, delivered_bps, error, 1.0, 1, "udp", stalled=stalled, tcp_bps=tcp_bps)
@@ -154,12 +158,12 @@ def test_a_flow_has_its_own_error_and_tells_alone_what_datagrams_cannot() -> Non
 def test_a_queue_is_as_long_as_asked_within_a_datagram_and_a_half(
     asked_s: float, found_s: float | None, step_s: float, *, holds: bool
 ) -> None:
-    one = msgspec.structs.replace(
+    proof = msgspec.structs.replace(
         FILLED, asked_queue_s=asked_s, delivered_queue_s=found_s, queue_step_s=step_s, delivered_bps=1e6, error=0.0
     )
-    assert one.queue_ok == holds
-    said = [] if holds else [f"link a → b queues for {(found_s or 0) * 1e3:.3g} instead of {asked_s * 1e3:.3g} ms"]
-    assert failures([one]) == said
+    assert proof.queue_ok == holds
+    lines = [] if holds else [f"link a → b queues for {(found_s or 0) * 1e3:.3g} instead of {asked_s * 1e3:.3g} ms"]
+    assert failures([proof]) == lines
 
 
 @pytest.mark.parametrize(

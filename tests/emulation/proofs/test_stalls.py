@@ -1,4 +1,4 @@
-"""A link's rate is found whatever the machine does, and what is wrong with a link is not taken for the machine's."""
+"""Separation of stalls of the machine from errors of a link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thalweg.emulation.proofs.stalls import Pace, steady
 
 
 def token_bucket(count: int, packet_ns: int, burst_ns: int, still: Callable[[int], int]) -> list[int]:
-    """When packets of an always full link pass; ``still`` says until when the machine sleeps at a time."""
+    """Return the times at which packets pass a full link. ``still`` returns the end of a sleep of the machine."""
     times, tokens_ns, now_ns = list[int](), burst_ns, 0
     for _ in range(count):
         if tokens_ns < 0:
@@ -29,10 +29,10 @@ PACE = Pace(400_000, 1_000_000, 3)
 
 
 @given(st.integers(0, 1000), st.floats(0.1, 1.5), st.floats(0.0, 0.3))
-def test_a_machine_that_stalls_takes_nothing_from_what_a_link_is_seen_to_deliver(
+def test_the_measured_rate_of_a_link_is_right_even_if_the_machine_stalls(
     seed: int, factor: float, stalled: float
 ) -> None:
-    """``factor``: what the link really delivers; whatever is wrong with it is found all the same."""
+    """``factor`` is the true rate as a share of the asked rate. The proof measures the factor despite stalls."""
 
     def still(at_ns: int) -> int:
         """In every 20 ms the machine sleeps for up to twice ``stalled`` of it, at the end."""
@@ -54,13 +54,13 @@ def test_a_machine_that_stalls_takes_nothing_from_what_a_link_is_seen_to_deliver
         assert delivered < 0.6
 
 
-def test_timers_that_are_always_late_are_not_the_machines_rare_stalls() -> None:
+def test_constantly_late_timers_are_not_counted_as_stalls() -> None:
     times = token_bucket(1000, PACE.packet_ns, PACE.burst_ns, lambda at_ns: -(-at_ns // 4_000_000) * 4_000_000)
     steps, full_ns, stalled_ns = steady(times, PACE)
     assert (steps * PACE.packet_ns / full_ns, stalled_ns) == (pytest.approx(0.3, rel=0.02), 0)
 
 
-def test_a_link_that_may_pause_by_itself_is_not_held_up() -> None:
+def test_a_pause_within_the_slack_of_a_link_is_not_a_stall() -> None:
     times = token_bucket(1000, PACE.packet_ns, PACE.burst_ns, lambda at_ns: at_ns + 3_000_000 * (at_ns % 7 == 0))
     assert steady(times, PACE)[2] > 0
     patient = PACE._replace(slack_ns=3_000_000)
@@ -68,8 +68,8 @@ def test_a_link_that_may_pause_by_itself_is_not_held_up() -> None:
     assert steady(times, patient) == (len(times) - 1 - PACE.burst_packets, times[-1] - times[PACE.burst_packets], 0)
 
 
-def test_what_is_off_for_most_of_the_time_is_told_to_be() -> None:
-    """8 ms on and 60 off: the rate is right while it lasts, and the stalls say the rest."""
+def test_a_link_that_is_off_for_most_of_the_time_is_measured_as_stalled() -> None:
+    """The link is on for 8 ms and off for 60 ms. The measured rate is right and the stalls show the pauses."""
 
     def still(at_ns: int) -> int:
         at, length_ns = divmod(at_ns, 68_000_000)
@@ -81,5 +81,5 @@ def test_what_is_off_for_most_of_the_time_is_told_to_be() -> None:
     assert stalled_ns / (times[-1] - times[0]) == pytest.approx(59 / 68, abs=0.02)
 
 
-def test_too_few_packets_say_nothing() -> None:
+def test_too_few_packets_give_no_measurement() -> None:
     assert steady([], PACE) == steady([1, 2, 3, 4, 5, 6, 7], PACE) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The worst window, against windows that are looked at one by one."""
+"""The worst window, compared with a search through all windows."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ def test_no_window_is_overlooked(
     for end_s in arrivals:
         bits = sum(8 * 1500 for at_s in arrivals if end_s - window_s < at_s <= end_s)
         ratios.append((bits - 8 * 1500) / asked_bits(end_s - window_s, end_s))
-    found = worst_window(arrivals, [1500] * len(arrivals), changes, granularity_bytes=1500, window_s=window_s)
-    assert found.ratio == pytest.approx(max(ratios), rel=1e-6, abs=1e-9)
-    assert found.end_s in arrivals
+    worst = worst_window(arrivals, [1500] * len(arrivals), changes, granularity_bytes=1500, window_s=window_s)
+    assert worst.ratio == pytest.approx(max(ratios), rel=1e-6, abs=1e-9)
+    assert worst.end_s in arrivals
 
 
 def test_a_link_that_keeps_its_old_rate_too_long_is_found() -> None:
-    """20 Mbit/s asked from 0.5 s on and 5 before, of a link that changes back 20 ms late."""
+    """The asked rate falls from 20 to 5 Mbit/s at 0.5 s, and the link follows 20 ms late."""
     changes = [RateChange(-1, -1, 20e6), RateChange(0.5, 0.5, 5e6)]
     arrivals = [i * 0.0006 for i in range(867)] + [0.52 + i * 0.0024 for i in range(200)]
-    found = worst_window(arrivals, [1500] * len(arrivals), changes, granularity_bytes=1500)
-    assert found.ratio > 1.4
-    assert 0.5 < found.end_s < 0.62
+    worst = worst_window(arrivals, [1500] * len(arrivals), changes, granularity_bytes=1500)
+    assert worst.ratio > 1.4
+    assert 0.5 < worst.end_s < 0.62
 
 
 @pytest.mark.parametrize(
     ("arrivals", "changes"), [([], [RateChange(0, 0, 1e6)]), ([1.0], []), ([0.05], [RateChange(0, 0, 1e6)])]
 )
-def test_there_must_be_something_to_judge(arrivals: list[float], changes: list[RateChange]) -> None:
+def test_a_search_without_packets_or_rates_is_refused(arrivals: list[float], changes: list[RateChange]) -> None:
     with pytest.raises(ValueError, match="there must be packets"):
         worst_window(arrivals, [1500] * len(arrivals), changes, granularity_bytes=0)
 
 
-def test_the_worst_sample_of_each_link() -> None:
+def test_the_worst_sample_of_every_link_is_found() -> None:
     samples = [
         LinkSample(1.0, "a", "b", 2e6, 2.2e6, True),
         LinkSample(1.1, "a", "b", 2e6, 2.4e6, True),
         LinkSample(1.1, "b", "a", 8e6, 4e6, False),
         LinkSample(1.2, "a", "b", 0.0, 1e5, False),  # cut
     ]
-    found = worst_sampled(samples, 0.1, 1500)
-    assert found.keys() == {("a", "b"), ("b", "a")}
-    assert found["a", "b"].end_s == 1.1
-    assert found["a", "b"].ratio == pytest.approx((2.4e5 - 12_000) / 2e5)
+    worst = worst_sampled(samples, 0.1, 1500)
+    assert worst.keys() == {("a", "b"), ("b", "a")}
+    assert worst["a", "b"].end_s == 1.1
+    assert worst["a", "b"].ratio == pytest.approx((2.4e5 - 12_000) / 2e5)

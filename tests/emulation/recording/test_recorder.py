@@ -1,4 +1,4 @@
-"""The record of a testbed: who changed what, bounded lists, and true counters on real links."""
+"""The record of a testbed: changes and their causes, bounded lists, and true counters on real links."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINK, BACK = Link("a", "b"), Link("b", "a")
 
 
 class FakeWorld:
-    """Two hosts whose counters are what a test says; readings are counted."""
+    """Two hosts with counters that a test sets. Readings are counted."""
 
     def __init__(self) -> None:
         self.hosts = self.ends = {name: SimpleNamespace(name=name, number=i) for i, name in enumerate("ab", 1)}
@@ -54,7 +54,7 @@ class FakeWorld:
         return {source: ClassCounters(self.hosts[source].number, self.sent[target], 0, self.sent[target] // 100)}
 
     def shape(self, link: Link, shape: LinkShape) -> None:
-        """Change a link as a world does, and tell of it."""
+        """Change a link and report the change, as a world does."""
         state = self.links.get(link)
         before = None if state is None else state.shape
         if state is None:
@@ -70,12 +70,12 @@ def world() -> FakeWorld:
 
 @pytest.fixture
 def record(world: FakeWorld) -> Recorder:
-    found = Recorder()
-    found.watch(world)  # type: ignore[arg-type]
-    return found
+    recorder_ = Recorder()
+    recorder_.watch(world)  # type: ignore[arg-type]
+    return recorder_
 
 
-def test_changes_are_told_with_who_made_them(world: FakeWorld, record: Recorder) -> None:
+def test_recorded_changes_name_the_request_behind_the_change(world: FakeWorld, record: Recorder) -> None:
     record.begin("shape", [LINK, BACK])
     for link in (LINK, BACK):
         world.shape(link, LinkShape(1e6))
@@ -87,13 +87,13 @@ def test_changes_are_told_with_who_made_them(world: FakeWorld, record: Recorder)
     world.shape(LINK, LinkShape(2e6))
     world.shape(BACK, LinkShape(0.0))
     changes = record.snapshot().head.changes
-    assert [(one.by, one.link, one.number) for one in changes] == [
+    assert [(change.by, change.link, change.number) for change in changes] == [
         ("shape", 0, 1), ("shape", 1, 1), ("cut", 0, 2), ("play", 0, 4), ("event", 1, 4)
     ]  # fmt: skip
-    assert [one.opens_or_closes for one in changes] == [False, False, True, True, True]
+    assert [change.opens_or_closes for change in changes] == [False, False, True, True, True]
 
 
-def test_steps_of_traces_are_thinned_before_anything_else(
+def test_a_full_record_drops_steps_of_traces_before_other_changes(
     world: FakeWorld, record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "MAX_CHANGES", 100)
@@ -106,10 +106,12 @@ def test_steps_of_traces_are_thinned_before_anything_else(
     assert len(head.changes) <= 100
     assert head.left_out == {"changes": 1_001 - len(head.changes)}
     assert head.changes[0].by == "cut"
-    assert [one.after.rate_bps for one in head.changes[-40:]] == [1e6 + step for step in range(960, 1_000)]
+    assert [change.after.rate_bps for change in head.changes[-40:]] == [1e6 + step for step in range(960, 1_000)]
 
 
-def test_cuts_outlive_other_changes(world: FakeWorld, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_record_keeps_cuts_longer_than_other_changes(
+    world: FakeWorld, record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recorder, "MAX_CHANGES", 100)
     for number in range(20):
         record.begin("cut", [LINK])
@@ -118,11 +120,11 @@ def test_cuts_outlive_other_changes(world: FakeWorld, record: Recorder, monkeypa
         record.begin("set", [BACK])
         world.shape(BACK, LinkShape(1e6 + step))
     changes = record.snapshot().head.changes
-    assert sum(one.by == "cut" for one in changes) == 20
+    assert sum(change.by == "cut" for change in changes) == 20
     assert len(changes) <= 100
 
 
-def test_processes_that_ended_well_are_forgotten_first(record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_record_drops_successful_processes_first(record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MAX_PROCESSES", 100)
     record.start(1, "a", ["false"])
     record.end(1, 1, 0.5)
@@ -132,7 +134,7 @@ def test_processes_that_ended_well_are_forgotten_first(record: Recorder, monkeyp
         record.end(pid, 0)
     processes = record.snapshot().head.processes
     assert len(processes) <= 100
-    assert [(one.command, one.status, one.cpu_s) for one in processes[:1]] == [("false", 1, 0.5)]
+    assert [(process.command, process.status, process.cpu_s) for process in processes[:1]] == [("false", 1, 0.5)]
     assert (processes[1].pid, processes[1].end_s) == (2, None)
     assert len(processes[-1].command) == recorder.COMMAND_CHARS
 
@@ -156,8 +158,8 @@ def test_idle_ports_are_not_read_link_by_link(world: FakeWorld, record: Recorder
     assert world.dumps <= first + counting.TRIES
 
 
-def test_readings_keep_to_their_share_of_the_processor(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reading costs a millisecond: with a share of 0.5 % there are 5 a second, after those of the first moment."""
+def test_readings_keep_to_the_allowed_share_of_the_processor(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading costs a millisecond, so a share of 0.5 % allows 5 readings a second after the first moment."""
     clock = SimpleNamespace(now_s=0.0, used_s=0.0)
     fake = SimpleNamespace(monotonic=lambda: clock.now_s, thread_time=lambda: clock.used_s)
     monkeypatch.setattr(counting, "time", fake)
@@ -169,43 +171,43 @@ def test_readings_keep_to_their_share_of_the_processor(world: FakeWorld, monkeyp
         return passed(target)
 
     monkeypatch.setattr(world, "passed", costly)
-    found = Counting(world, Samples())  # type: ignore[arg-type]
-    found.know(LINK, SimpleNamespace(asked_bits=lambda _: 0.0))  # type: ignore[arg-type]
+    counting_ = Counting(world, Samples())  # type: ignore[arg-type]
+    counting_.know(LINK, SimpleNamespace(asked_bits=lambda _: 0.0))  # type: ignore[arg-type]
     while clock.now_s < 100:
-        clock.now_s = max(clock.now_s, found.next_s)
-        found.read_due()
-    assert 0.004 < found.cost_s / clock.now_s < 0.0055
+        clock.now_s = max(clock.now_s, counting_.next_s)
+        counting_.read_due()
+    assert 0.004 < counting_.cost_s / clock.now_s < 0.0055
 
 
 def test_an_idle_testbed_is_read_once_a_second(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0, reads=0)
     monkeypatch.setattr(counting, "time", SimpleNamespace(monotonic=lambda: clock.now_s, thread_time=lambda: 0.0))
-    found = Counting(world, Samples())  # type: ignore[arg-type]
-    found.know(LINK, SimpleNamespace(asked_bits=lambda _: 0.0))  # type: ignore[arg-type]
+    counting_ = Counting(world, Samples())  # type: ignore[arg-type]
+    counting_.know(LINK, SimpleNamespace(asked_bits=lambda _: 0.0))  # type: ignore[arg-type]
     times = []
     while clock.now_s < 20:
-        clock.now_s = found.next_s
+        clock.now_s = counting_.next_s
         times.append(clock.now_s)
-        found.read_due()
+        counting_.read_due()
     assert len([at_s for at_s in times if at_s < 4.9]) == pytest.approx(50, abs=2)
     assert len([at_s for at_s in times if at_s > 6]) == pytest.approx(14, abs=2)
     clock.now_s += 0.5
-    found.wake()
-    assert found.next_s == clock.now_s  # something begins: the next reading is at once
+    counting_.wake()
+    assert counting_.next_s == clock.now_s  # something begins: the next reading is at once
 
 
-def test_a_host_that_ended_is_told_and_no_longer_read(world: FakeWorld, record: Recorder) -> None:
+def test_a_host_that_ended_is_recorded_and_no_longer_read(world: FakeWorld, record: Recorder) -> None:
     record.begin("shape")
     world.shape(LINK, LinkShape(1e6))
     world.error = NetlinkError(19, "No such device", 0)
     assert record.next_s is not None
     threading.Event().wait(max(0.0, record.next_s - time.monotonic()))
     record.read_due()
-    assert [(one.kind, one.note) for one in record.snapshot().head.happenings] == [("end", "b")]
+    assert [(happening.kind, happening.note) for happening in record.snapshot().head.happenings] == [("end", "b")]
     assert record.refusal == ""
 
 
-def test_a_failure_of_reading_ends_the_reading_and_is_told(world: FakeWorld, record: Recorder) -> None:
+def test_a_failed_reading_ends_the_readings_and_is_reported(world: FakeWorld, record: Recorder) -> None:
     record.begin("shape")
     world.shape(LINK, LinkShape(1e6))
     world.error = OSError(5, "Input/output error")
@@ -213,7 +215,7 @@ def test_a_failure_of_reading_ends_the_reading_and_is_told(world: FakeWorld, rec
     world.shape(LINK, LinkShape(1e6, cut=True))
     head = record.snapshot().head
     assert "the recording of what links carry has stopped" in head.refusal
-    assert [one.by for one in head.changes] == ["shape", "cut"]
+    assert [change.by for change in head.changes] == ["shape", "cut"]
     assert record.next_s == float("inf")
 
 
@@ -234,14 +236,14 @@ def recording(bed: Testbed) -> Recording:
 
 
 def sums(record: Recording, link: Link) -> tuple[int, int, int]:
-    """Bytes, packets and drops of a link."""
+    """Return the bytes, packets and drops of a link."""
     own = record.column("link") == record.links.index(link)
     sent, packets, drops = (int(record.column(name)[own].sum()) for name in ("sent_bytes", "packets", "drops"))
     return sent, packets, drops
 
 
 @pytest.mark.netns
-def test_bytes_cuts_and_processes_are_told_as_they_were() -> None:
+def test_a_record_has_the_true_bytes_cuts_and_processes() -> None:
     with Testbed.open("netns", ["a", "b"], rate="20mbit", ipv6=False) as bed:
         send = [sys.executable, "-c", SEND, bed.hosts["b"]]
         assert bed.run("a", [*send, "300"]).returncode == 0
@@ -261,7 +263,12 @@ def test_bytes_cuts_and_processes_are_told_as_they_were() -> None:
         assert (cut.link, cut.by) == (LINK, "cut")
         assert cut.end_s is not None
         assert before_s < cut.begin_s < cut.end_s < after_s
-        assert [(one.host, one.status) for one in record.processes] == [("a", 0), ("a", 0), ("b", None), ("b", 3)]
+        assert [(process.host, process.status) for process in record.processes] == [
+            ("a", 0),
+            ("a", 0),
+            ("b", None),
+            ("b", 3),
+        ]
         assert record.processes[0].cpu_s is not None
         assert 0.005 < record.processes[0].cpu_s < 5
         sleeping.kill()
@@ -272,7 +279,7 @@ def test_bytes_cuts_and_processes_are_told_as_they_were() -> None:
 
 
 @pytest.mark.netns
-def test_what_is_asked_is_the_mean_of_the_rates_in_that_time(tmp_path: Any) -> None:
+def test_the_asked_rate_of_a_sample_lies_within_the_rates_of_the_trace(tmp_path: Any) -> None:
     trace = tmp_path / "steps.csv"
     trace.write_text("time_s,bandwidth_bps\n0,1000000\n0.3,3000000\n0.6,2000000\n")
     with Testbed.open("netns", ["a", "b"], rate="10mbit", ipv6=False) as bed:
@@ -282,12 +289,12 @@ def test_what_is_asked_is_the_mean_of_the_rates_in_that_time(tmp_path: Any) -> N
         assert sender.wait(patience(20)) == 0
         bed.stop()
         record = recording(bed)
-    limits = [(one.host, one.direction, one.rate_bps) for one in record.host_changes]
+    limits = [(change.host, change.direction, change.rate_bps) for change in record.host_changes]
     assert limits == [("b", "up", 5e6), ("b", "up", None)]  # a trace takes the place of what hosts had
-    assert [one.kind for one in record.happenings] == ["play"]
+    assert [happening.kind for happening in record.happenings] == ["play"]
     assert record.happenings[0].end_s is not None
-    assert {one.by for one in record.changes} == {"set", "shape", "play"}
-    rates = {one.after.rate_bps for one in record.changes if one.by == "play"}
+    assert {change.by for change in record.changes} == {"set", "shape", "play"}
+    rates = {change.after.rate_bps for change in record.changes if change.by == "play"}
     assert rates <= {1e6, 2e6, 3e6}
     own = record.column("link") == record.links.index(LINK)
     seconds = (record.column("end_s") - record.column("begin_s"))[own]
@@ -298,7 +305,7 @@ def test_what_is_asked_is_the_mean_of_the_rates_in_that_time(tmp_path: Any) -> N
 
 
 @pytest.mark.netns
-def test_a_record_is_given_out_in_parts() -> None:
+def test_a_record_is_sent_in_parts_and_in_order() -> None:
     with Testbed.open("netns", ["a", "b"], rate="10mbit") as bed:
         client = bed._bed._client
         with pytest.raises(UsageError, match="part 1 of the record was asked for before part 0, or after the last one"):
@@ -309,7 +316,7 @@ def test_a_record_is_given_out_in_parts() -> None:
             client.call(requests.Record(1))
 
 
-def test_the_parts_of_a_record_are_the_record(
+def test_the_parts_of_a_record_make_up_the_whole_record(
     world: FakeWorld, record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "PART_BYTES", 100)
@@ -324,9 +331,9 @@ def test_the_parts_of_a_record_are_the_record(
 
 
 @pytest.mark.netns
-def test_a_testbed_without_links_has_its_processes() -> None:
+def test_the_record_of_a_testbed_without_links_has_the_processes() -> None:
     with Testbed.open("loopback", ["a", "b"]) as bed:
         bed.run("a", ["true"])
         record = recording(bed)
-    assert [(one.host, one.status) for one in record.processes] == [("a", 0)]
+    assert [(process.host, process.status) for process in record.processes] == [("a", 0)]
     assert len(record.samples) == len(record.changes) == 0

@@ -1,4 +1,4 @@
-"""Samples of what links carried: bounded memory, and no byte is lost while old ones are joined."""
+"""Samples of links: bounded memory, and no byte is lost when old samples are joined."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steady(samples: Samples, links: int, count: int) -> None:
-    """Every link carries 100 bytes in each step."""
+    """Add samples in which every link carries 100 bytes in every step."""
     for step in range(count):
         begin_s, end_s = step * FINEST_S, (step + 1) * FINEST_S
         for link in range(links):
             samples.add(Sample(link, begin_s, end_s, 1e6 * begin_s, 1e6 * end_s, 100, 1, 0, step % 7))
 
 
-def test_samples_come_back_as_they_were_while_there_is_room() -> None:
+def test_samples_stay_unchanged_while_there_is_room() -> None:
     samples = Samples()
     steady(samples, 2, 10)
     assert len(samples) == 20
@@ -66,7 +66,7 @@ def test_memory_stays_bounded_with_more_links_than_rows_of_a_level() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_nothing_is_lost_and_recent_samples_stay_fine() -> None:
+def test_joined_samples_lose_no_bytes_and_recent_samples_stay_fine() -> None:
     samples = Samples()
     steady(samples, 3, 4_000)
     rows = rows_of(samples)
@@ -83,7 +83,7 @@ def test_nothing_is_lost_and_recent_samples_stay_fine() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 30), st.integers(0, 10**6)), max_size=400))
-def test_sums_stay_whatever_comes_when(given_rows: list[tuple[int, float, int]]) -> None:
+def test_joining_samples_keeps_the_sum_of_bytes_of_every_link(given_rows: list[tuple[int, float, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LEVEL_ROWS", 10)
         samples, now_s, sent = Samples(), dict.fromkeys(range(5), 0.0), Counter[int]()
@@ -91,8 +91,8 @@ def test_sums_stay_whatever_comes_when(given_rows: list[tuple[int, float, int]])
             begin_s, now_s[link] = now_s[link], now_s[link] + seconds
             samples.add(Sample(link, begin_s, now_s[link], begin_s, now_s[link], size, 1, 2, 3))
             sent[link] += size
-        found = Counter[int]()
+        sums = Counter[int]()
         for row in rows_of(samples):
-            found[row.link] += int(row.sent_bytes)
+            sums[row.link] += int(row.sent_bytes)
             assert row.begin_s < row.end_s
-        assert found == sent
+        assert sums == sent

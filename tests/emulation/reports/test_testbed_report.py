@@ -1,4 +1,4 @@
-"""The report of a testbed: a page that says what a reader looks for first, and tables that say the same."""
+"""The report of a testbed: an HTML page and Parquet tables with the same content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def sample(link: int, begin_s: float, end_s: float, sent: float, drops: float = 
 
 
 def made_up() -> Recording:
-    """Ten seconds: a link is cut from 4 s to 6 s, another one still; a process fails, and one is ended."""
+    """Return a record of ten seconds.
+
+    A link pair is cut from 4 s to 6 s, and a further link from 7 s on. A process fails, and a process is ended.
+    """
     down = SHAPE._replace(cut=True)
     return Recording(
         began_unix_s=1.7e9, now_s=10.0, links=[LINK, BACK, LEASED],
@@ -61,7 +64,7 @@ ABOUT = About("lab", "netns", {"a": "10.77.0.1", "b": "10.77.0.2", "c": "10.77.0
 
 
 class Reader(HTMLParser):
-    """Texts and titles of a page. What refers to another place is collected, as are tags that are not closed."""
+    """Texts and titles of a page, references to other places, and tags that are not closed."""
 
     VOID = ("meta", "br", "img", "input", "path")
 
@@ -97,7 +100,7 @@ def read(record: Recording) -> Reader:
     return Reader(page_text(record, ABOUT, {}))
 
 
-def test_the_page_has_what_a_reader_looks_for_and_asks_for_nothing_from_elsewhere() -> None:
+def test_the_page_has_links_cuts_and_processes_and_loads_nothing_from_elsewhere() -> None:
     page = read(made_up())
     assert (page.stack, page.elsewhere) == ([], [])
     assert {"a → b", "b → a", "✂ a ⇄ b", "✂ a → c over leased", "Testbed lab"} <= {*page.texts}
@@ -106,7 +109,7 @@ def test_the_page_has_what_a_reader_looks_for_and_asks_for_nothing_from_elsewher
     assert "12 older processes are left out, to keep the record small" in page.texts
 
 
-def test_what_went_wrong_stands_first() -> None:
+def test_the_page_lists_failed_processes_errors_and_open_cuts() -> None:
     wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page_text(made_up(), ABOUT, {}))
     assert wrong is not None
     items = re.findall(r"<li>(.*?)</li>", wrong[1])
@@ -117,7 +120,7 @@ def test_what_went_wrong_stands_first() -> None:
     ]
 
 
-def test_many_failed_processes_hide_nothing_else_that_went_wrong() -> None:
+def test_many_failed_processes_hide_no_other_failure() -> None:
     record = made_up()
     record.processes = [Process(i, i, "a", "false", 1.0, 2.0, 1) for i in range(report.WRONG + 3)]
     wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page_text(record, ABOUT, {}))
@@ -130,7 +133,7 @@ def test_many_failed_processes_hide_nothing_else_that_went_wrong() -> None:
     ]
 
 
-def test_the_tables_say_what_went_on(tmp_path: Path) -> None:
+def test_the_parquet_tables_have_counters_cuts_changes_and_processes(tmp_path: Path) -> None:
     page = write_report(made_up(), ABOUT, tmp_path / "new" / "report")
     assert page == tmp_path / "new" / "report" / "index.html"
     tables = {path.stem: pq.read_table(path).to_pylist() for path in page.parent.glob("*.parquet")}
@@ -152,17 +155,17 @@ def test_the_tables_say_what_went_on(tmp_path: Path) -> None:
     assert [row["kind"] for row in tables["events"]] == ["play", "verify"]
 
 
-def test_the_last_seconds_alone_are_told_if_asked() -> None:
+def test_a_page_of_the_last_seconds_leaves_out_earlier_entries() -> None:
     record = made_up().since(4.5)
     assert len(record.samples) == 1
-    assert [one.number for one in record.processes] == [1, 3]
+    assert [process.number for process in record.processes] == [1, 3]
     page = read(record)
     assert "✂ a ⇄ b" in page.texts  # it was cut at that moment
     assert "the last 5.5 s of 10 s" in page.texts
     assert "0.500 s" not in page.texts  # the moment of a change that was made before
 
 
-def test_the_tables_of_the_last_seconds_leave_out_what_ended_before(tmp_path: Path) -> None:
+def test_the_tables_of_the_last_seconds_leave_out_earlier_entries(tmp_path: Path) -> None:
     page = write_report(made_up(), ABOUT, tmp_path, last_s=3.5)
     tables = {path.stem: pq.read_table(path).to_pylist() for path in page.parent.glob("*.parquet")}
     assert [(row["at_s"], row["rate_before_bps"]) for row in tables["changes"]] == [(7.0, None), (8.0, 1e6)]
@@ -180,7 +183,7 @@ def test_an_empty_record_makes_a_page() -> None:
     assert "No process was started, and nothing was changed." in page.texts
 
 
-def test_many_links_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_many_links_stays_small_and_shows_the_busiest_links_first(monkeypatch: pytest.MonkeyPatch) -> None:
     record = made_up()
     record.links = [Link(f"h{i}", f"h{j}") for i in range(20) for j in range(20) if i != j]
     record.samples = np.array([sample(i, 1, 2, 1_000 * (i + 1)) for i in range(380)])
@@ -210,15 +213,17 @@ def test_a_plot_has_the_bytes_of_its_samples_and_breaks_where_there_is_no_rate()
     assert "asked 100 Mbit/s, above this plot" in plots.plot(first, record, plots.Asked(record), [], scale).text
 
 
-def test_processes_that_run_at_a_time_stand_above_each_other() -> None:
+def test_concurrent_processes_stand_in_separate_rows() -> None:
     record, scale = made_up(), timeline.Scale(0.0, 10.0)
     record.processes = [Process(i, i, "a", "x", i / 10, i / 10 + 1.05, 0) for i in range(30)]
     (row,) = [row for row in timeline.rows(record, scale, ["a", "b"]) if row.kind == "host"]
     assert row.height == timeline.STACKED
-    for one in row.bars:
-        beside = [bar for bar in row.bars if bar.row == one.row and bar is not one]
-        if one.row < timeline.STACKED - 1:
-            assert not any(bar.left < one.left + one.width and one.left < bar.left + bar.width for bar in beside)
+    for placed in row.bars:
+        beside = [bar for bar in row.bars if bar.row == placed.row and bar is not placed]
+        if placed.row < timeline.STACKED - 1:
+            assert not any(
+                bar.left < placed.left + placed.width and placed.left < bar.left + bar.width for bar in beside
+            )
 
 
 @pytest.mark.parametrize(
@@ -230,18 +235,18 @@ def test_processes_that_run_at_a_time_stand_above_each_other() -> None:
         (0.0, 7 * 86_400.0, ["0:00", "48:00:00", "96:00:00", "144:00:00"]),
     ],
 )
-def test_the_axis_has_round_moments(begin_s: float, end_s: float, ticks: list[str]) -> None:
+def test_the_axis_has_ticks_at_round_times(begin_s: float, end_s: float, ticks: list[str]) -> None:
     assert [tick.text for tick in timeline.Scale(begin_s, end_s).ticks()] == ticks
 
 
-def test_last_lines_are_those_of_the_last_process_with_a_number() -> None:
+def test_output_lines_belong_to_the_last_process_with_the_number() -> None:
     record = made_up()
     record.processes[1].pid = record.processes[2].pid
     assert last_lines(record, {("a", 4): ["three"], ("b", 77): ["nobody's"]}) == {3: ["three"]}
     assert last_lines(record, {}) == {3: ["one", "two"]}
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused_in_a_single_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"file/report cannot be made: Not a directory; choose another folder$"):
         write_report(made_up(), ABOUT, tmp_path / "file" / "report")

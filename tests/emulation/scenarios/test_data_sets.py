@@ -48,7 +48,7 @@ def test_square_grids_and_pairs_are_read_alike(tmp_path: Path) -> None:
         ("node,a,a\na,0,1\na,1,0\n", r"every site needs a name of its own"),
     ],
 )
-def test_what_is_no_grid_is_refused_at_its_line(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_grid_is_refused_with_the_cause(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(TraceError, match=says):
         read_grid(tmp_path / "x.csv", "latency")
@@ -77,7 +77,7 @@ def test_links_have_half_the_round_trips_of_a_matrix_of_hosts_or_of_drawn_sites(
             read_delays(str(matrix), hosts, 1)
 
 
-def test_sites_are_found_however_they_are_written(tmp_path: Path) -> None:
+def test_a_site_is_found_by_name_with_or_without_the_provider(tmp_path: Path) -> None:
     assert place("aws:eu-west-1") == place("eu-west-1_aws") == ("eu-west-1", "aws")
     assert place("n17") == ("n17", "")
     (tmp_path / "x.csv").write_text("src,dst,rtt_ms\naws:east,gcp:east,1\ngcp:west,aws:north,2\n")
@@ -88,7 +88,7 @@ def test_sites_are_found_however_they_are_written(tmp_path: Path) -> None:
     assert sites.find("east_gcp") == "gcp:east"
 
 
-def test_traces_know_their_pairs() -> None:
+def test_the_names_of_traces_give_the_pairs_of_sites() -> None:
     flat = [BandwidthTrace(name, np.zeros(1), np.ones(1)) for name in ("b2_x__y", "b1_x__y", "p/y_aws__x__2", "plain")]
     pool = TraceSet("set", flat)
     assert pool.pairs == {("x", "y"): {"b2": flat[0], "b1": flat[1]}, ("y_aws", "x"): {"2": flat[2]}}

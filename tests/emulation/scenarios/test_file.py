@@ -51,14 +51,14 @@ def scenario(folder: Path, text: str, **options: float) -> Scenario:
 # --- hosts --------------------------------------------------------------------------------------------
 
 
-def test_hosts_are_a_number_names_sites_or_tables(folder: Path) -> None:
+def test_hosts_are_read_from_a_number_names_sites_or_tables(folder: Path) -> None:
     assert list(scenario(folder, "hosts = 3\n" + LINKS).hosts) == ["client", "h1", "h2"]
-    found = scenario(
+    hosts = scenario(
         folder,
         'memory = "1gb"\nhosts = ["client", "h1@aws:x", "gcp:z", "@n-7", {name = "h4", memory = 4096, cpus = 0.5}]\n'
         + LINKS,
     ).hosts
-    assert [(one.name, one.site, one.cpus, one.memory_bytes) for one in found.values()] == [
+    assert [(host.name, host.site, host.cpus, host.memory_bytes) for host in hosts.values()] == [
         ("client", None, None, 2**30), ("h1", "aws:x", None, 2**30), ("z", "gcp:z", None, 2**30),
         ("n-7", "n-7", None, 2**30), ("h4", None, 0.5, 4096),
     ]  # fmt: skip
@@ -71,15 +71,15 @@ def test_hosts_are_a_number_names_sites_or_tables(folder: Path) -> None:
     assert compile_timeline(limited).wall_interfaces_bps == {"a": 2e7, "b": 1e7}  # on the wall
 
 
-def test_hosts_have_rates_of_all_that_they_send_and_receive(folder: Path) -> None:
+def test_hosts_have_up_and_down_rates_and_scenarios_have_options(folder: Path) -> None:
     hosts = 'hosts = ["a", {name = "b", up_rate = "1mbit", down_rate = {net = "8mbit"}}]\n'
     timeline = compile_timeline(scenario(folder, 'down_rate = "9mbit"\ntime_scale = 10\n' + hosts + LINKS))
     assert timeline.up_bps == {"b": 1e6}
     assert timeline.down_bps == {"a": 9e6, "b": 8e6}
     assert timeline.interfaces_bps == {}
     assert (timeline.ipv6, timeline.control_band, timeline.private) == (True, None, ())
-    told = compile_timeline(scenario(folder, "ipv6 = false\ncontrol_band = false\n" + HOSTS + LINKS))
-    assert (told.ipv6, told.control_band) == (False, False)
+    ipv4_only = compile_timeline(scenario(folder, "ipv6 = false\ncontrol_band = false\n" + HOSTS + LINKS))
+    assert (ipv4_only.ipv6, ipv4_only.control_band) == (False, False)
     private = compile_timeline(scenario(folder, 'private = ["run", "/tmp"]\n' + HOSTS + LINKS)).private
     assert private == ("/run", "/tmp")
     assert compile_timeline(scenario(folder, 'private = "var"\n' + HOSTS + LINKS)).private == ("/var",)
@@ -87,9 +87,9 @@ def test_hosts_have_rates_of_all_that_they_send_and_receive(folder: Path) -> Non
         scenario(folder, HOSTS + 'private = ["run", "proc"]\n' + LINKS)
 
 
-def test_a_testbed_gets_the_lesser_of_what_hosts_and_their_interfaces_have(folder: Path) -> None:
+def test_a_testbed_gets_the_lesser_rate_of_a_host_and_the_interface(folder: Path) -> None:
     class Told:
-        """Stand-in for a testbed: it keeps the limits that it gets."""
+        """Stand-in for a testbed that keeps the limits."""
 
         limits: tuple[object, ...] = ()
         lines: Mapping[str, str] = {}
@@ -103,19 +103,19 @@ def test_a_testbed_gets_the_lesser_of_what_hosts_and_their_interfaces_have(folde
     hosts = (
         'interface_rate = "4mbit"\ntime_scale = 2\nhosts = ["a", {name = "b", up_rate = "1mbit", down_rate = 5e6}]\n'
     )
-    told = Told()
-    compile_timeline(scenario(folder, hosts + LINKS)).shape_testbed(told)  # type: ignore[arg-type]
-    assert told.limits == ({"a": 8e6, "b": 2e6}, {"a": 8e6, "b": 8e6}, "net")
+    testbed = Told()
+    compile_timeline(scenario(folder, hosts + LINKS)).shape_testbed(testbed)  # type: ignore[arg-type]
+    assert testbed.limits == ({"a": 8e6, "b": 2e6}, {"a": 8e6, "b": 8e6}, "net")
 
 
-def test_hosts_without_a_site_get_one_that_was_measured_with_the_others(folder: Path) -> None:
+def test_hosts_without_a_site_get_a_site_with_measurements_to_the_other_sites(folder: Path) -> None:
     text = 'hosts = ["a", "b", "c@aws:y"]\n' + LINKS + 'latency = "rtt"\n'
-    found = scenario(folder, text)
-    sites = {host.name: (host.site, host.drawn) for host in found.hosts.values()}
+    parsed = scenario(folder, text)
+    sites = {host.name: (host.site, host.drawn) for host in parsed.hosts.values()}
     assert sites["c"] == ("aws:y", False)
     assert {sites["a"], sites["b"]} == {("aws:x", True), ("gcp:z", True)}
-    assert found.links["a", "b"].delay_s == found.links["b", "a"].delay_s == pytest.approx(0.02)
-    assert scenario(folder, text).hosts == found.hosts
+    assert parsed.links["a", "b"].delay_s == parsed.links["b", "a"].delay_s == pytest.approx(0.02)
+    assert scenario(folder, text).hosts == parsed.hosts
     (folder / "own.csv").write_text("node,b,a\nb,0,30\na,40,0\n")
     own = scenario(folder, 'hosts = ["a", "b"]\n' + LINKS + 'latency = "own.csv"\n')  # by the hosts' own names
     assert (own.links["a", "b"].delay_s, own.links["b", "a"].delay_s) == pytest.approx((0.02, 0.015))
@@ -126,8 +126,8 @@ def test_hosts_without_a_site_get_one_that_was_measured_with_the_others(folder: 
 # --- links --------------------------------------------------------------------------------------------
 
 
-def test_of_tables_that_say_something_the_last_counts_figure_by_figure(folder: Path) -> None:
-    found = scenario(
+def test_the_last_link_table_wins_figure_by_figure(folder: Path) -> None:
+    links = scenario(
         folder,
         HOSTS
         + """
@@ -157,7 +157,7 @@ def test_of_tables_that_say_something_the_last_counts_figure_by_figure(folder: P
     ).links
     plain = LinkShape(1e7, 0.02, 0.002, 0.0, "pareto", burst_bytes=16_384)
     last = LinkShape(1e6, 0.02, 0.002, 0.0, "pareto", 0.1, 0.05, 0.001, 16_384, queue=Queue(0.05))
-    assert found == {
+    assert links == {
         ("client", "h1"): plain,
         ("client", "h2"): last,
         ("h1", "client"): LinkShape(1e7, 0.5, 0.002, 0.01, "pareto", burst_bytes=16_384),
@@ -167,11 +167,11 @@ def test_of_tables_that_say_something_the_last_counts_figure_by_figure(folder: P
     }
 
 
-def test_shapes_for_a_testbed_are_of_the_wall(folder: Path) -> None:
+def test_shapes_for_a_testbed_are_in_wall_clock_time(folder: Path) -> None:
     text = "time_scale = 10\n" + HOSTS + LINKS + 'delay = "20ms"\njitter = "2ms"\n'
-    found = scenario(folder, text)
-    assert compile_timeline(found).wall_shapes()["h1", "h2"] == LinkShape(1e7, 0.002, 0.0002)
-    assert found.needs_netem
+    parsed = scenario(folder, text)
+    assert compile_timeline(parsed).wall_shapes()["h1", "h2"] == LinkShape(1e7, 0.002, 0.0002)
+    assert parsed.needs_netem
     as_is = compile_timeline(scenario(folder, text, time_scale=1.0))
     assert as_is.wall_shapes()["h1", "h2"] == LinkShape(1e6, 0.02, 0.002)
     assert not scenario(folder, HOSTS + LINKS).needs_netem
@@ -179,27 +179,27 @@ def test_shapes_for_a_testbed_are_of_the_wall(folder: Path) -> None:
     assert scenario(folder, HOSTS + LINKS + late).needs_netem
 
 
-def test_pools_are_drawn_from_as_a_run_draws(folder: Path) -> None:
+def test_a_scenario_draws_traces_from_a_pool_like_a_run(folder: Path) -> None:
     text = "seed = 5\n" + HOSTS + '[links]\ntraces = "cars"\nlink_mean = "0.2mbit"\n'
-    found = scenario(folder, text)
+    parsed = scenario(folder, text)
     pool = scale_pool(load_pool(folder / "sets/bandwidth/cars"), 2e5)
-    assert found.traces == assign_traces(pool, ["client", "h1", "h2"], 5)
-    assert found.links["h1", "h2"].rate_bps == found.traces["h1", "h2"].rate_at(0.0)
+    assert parsed.traces == assign_traces(pool, ["client", "h1", "h2"], 5)
+    assert parsed.links["h1", "h2"].rate_bps == parsed.traces["h1", "h2"].rate_at(0.0)
     (folder / "one.csv").write_text("time_s,bandwidth_bps\n0,5\n1,6\n")
-    one = scenario(folder, text + '[[link]]\nfrom = "h1"\nto = "h2"\ntrace = "one.csv"\n')
-    assert one.traces["h1", "h2"].rates_bps.tolist() == [5, 6]
+    with_trace = scenario(folder, text + '[[link]]\nfrom = "h1"\nto = "h2"\ntrace = "one.csv"\n')
+    assert with_trace.traces["h1", "h2"].rates_bps.tolist() == [5, 6]
     fixed = scenario(folder, text + '[[link]]\nhost = "h1"\nrate = "1mbit"\n')
     assert set(fixed.traces) == {("client", "h2"), ("h2", "client")}
 
 
-def test_named_sites_have_the_series_of_their_pair_from_one_moment_on(folder: Path) -> None:
+def test_links_between_named_sites_follow_the_series_of_the_pair_from_the_same_moment(folder: Path) -> None:
     text = 'hosts = ["a@aws:x", "b@aws:y"]\n[links]\ntraces = "measured"\n'
     names, shifts = set(), set()
     for seed in range(12):
-        found = scenario(folder, text, seed=seed).traces
-        names.add((found["a", "b"].name, found["b", "a"].name))
-        shifts.add(tuple(found[link].offset(1e-9).rate_at(0.0) for link in (("a", "b"), ("b", "a"))))
-        phase = [found[link].rates_bps / found[link].rates_bps.min() for link in (("a", "b"), ("b", "a"))]
+        traces = scenario(folder, text, seed=seed).traces
+        names.add((traces["a", "b"].name, traces["b", "a"].name))
+        shifts.add(tuple(traces[link].offset(1e-9).rate_at(0.0) for link in (("a", "b"), ("b", "a"))))
+        phase = [traces[link].rates_bps / traces[link].rates_bps.min() for link in (("a", "b"), ("b", "a"))]
         assert phase[0].tolist() == phase[1].tolist()  # what varied together still does
     assert names == {("b1_x__y", "b1_y__x"), ("b2_x__y", "b1_y__x")}
     assert len(shifts) > 3
@@ -289,14 +289,14 @@ EVENT = HOSTS + LINKS + "[[event]]\nat = 1\n"  # lines 1 to 5
         (EVENT + 'kind = "churn"\nhosts = ["h4"]\nmean_up = 1\nmean_down = 1', 7, "no host 'h4'"),
     ],
 )  # fmt: skip
-def test_every_error_is_one_line_that_names_the_line(folder: Path, text: str, line: int, says: str) -> None:
+def test_every_error_is_a_single_line_with_the_line_number(folder: Path, text: str, line: int, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         scenario(folder, text)
     assert str(caught.value).startswith(f"{folder / 'wan.toml'}, line {line}: ")
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_cannot_be_read(folder: Path) -> None:
+def test_unreadable_files_and_wrong_time_scales_are_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*none\.toml: No such file"):
         read_scenario(folder / "none.toml")
     (folder / "wan.toml").write_bytes(b"hosts = 3\n# \xff\n")
@@ -312,13 +312,13 @@ def test_the_examples_are_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         if REAL is None:
             pytest.skip("THALWEG_TRACES names no data sets")
         monkeypatch.setenv("THALWEG_TRACES", REAL)
-    found = read_scenario(EXAMPLES / f"{name}.toml")
-    assert found.needs_netem == (name in ("campus", "five-continents"))
-    rented = [link for link in found.links if link.via == "leased"]
+    example = read_scenario(EXAMPLES / f"{name}.toml")
+    assert example.needs_netem == (name in ("campus", "five-continents"))
+    rented = [link for link in example.links if link.via == "leased"]
     assert len(rented) == 2 * {"two-networks": 5, "dedicated": 8}.get(name, 0)
     if name == "five-continents":
-        assert {trace.name.partition("_")[2] for trace in found.traces.values()} >= {"eu-west-1__us-west-1"}
-        assert found.links["client", "tokyo"].delay_s == pytest.approx(0.107, abs=0.001)
+        assert {trace.name.partition("_")[2] for trace in example.traces.values()} >= {"eu-west-1__us-west-1"}
+        assert example.links["client", "tokyo"].delay_s == pytest.approx(0.107, abs=0.001)
 
 
 REAL = os.environ.get("THALWEG_TRACES")

@@ -1,4 +1,4 @@
-"""Presets in scenario files: who gets which figures, and what is refused."""
+"""Presets in scenario files: figures of hosts and links, and errors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def scenario(folder: Path, text: str) -> Scenario:
     return read_scenario(file)
 
 
-def test_a_host_has_its_line_and_links_have_the_lines_of_both_ends(tmp_path: Path) -> None:
-    found = scenario(tmp_path, """
+def test_a_host_has_the_line_of_the_preset_and_a_link_the_lines_of_both_ends(tmp_path: Path) -> None:
+    parsed = scenario(tmp_path, """
         hosts = ["server", { name = "phone", preset = "4g" }, { name = "dish", preset = "starlink", up_rate = "1mbit" }]
         [links]
         rate = "100mbit"
         delay = "1ms"
     """)  # fmt: skip
-    hosts, links = found.hosts, found.links
+    hosts, links = parsed.hosts, parsed.links
     assert (hosts["server"].preset, hosts["phone"].preset, hosts["dish"].preset) == (
         hosts["server"].up_bps,
         "4g",
@@ -42,20 +42,20 @@ def test_a_host_has_its_line_and_links_have_the_lines_of_both_ends(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", ['[links]\npreset = "4g"', 'preset = "4g"\n[links]'])
-def test_a_figure_beside_a_preset_wins_and_a_hosts_own_line_wins_over_the_common_one(
+def test_an_explicit_figure_wins_over_a_preset_and_a_hosts_line_over_the_common_line(
     tmp_path: Path, place: str
 ) -> None:
     above, _, below = place.rpartition("[links]")
     hosts = 'hosts = ["a", "b", { name = "c", preset = "5g" }]\n'
-    found = scenario(tmp_path, f'{above}{hosts}[links]{below}\ndelay = "80ms"\n')
-    assert {host.preset for host in found.hosts.values()} == {"4g", "5g"}
-    assert found.links["a", "b"].delay_s == 0.08  # type: ignore[index]
-    assert found.links["a", "b"].rate_bps == 7.6 * MBIT  # type: ignore[index]
-    assert found.links["a", "c"].delay_s == pytest.approx(0.0199)  # type: ignore[index]
+    parsed = scenario(tmp_path, f'{above}{hosts}[links]{below}\ndelay = "80ms"\n')
+    assert {host.preset for host in parsed.hosts.values()} == {"4g", "5g"}
+    assert parsed.links["a", "b"].delay_s == 0.08  # type: ignore[index]
+    assert parsed.links["a", "b"].rate_bps == 7.6 * MBIT  # type: ignore[index]
+    assert parsed.links["a", "c"].delay_s == pytest.approx(0.0199)  # type: ignore[index]
 
 
-def test_a_link_table_gives_a_host_its_line_and_single_links_their_figures(tmp_path: Path) -> None:
-    found = scenario(tmp_path, """
+def test_a_link_table_sets_the_line_of_a_host_or_the_figures_of_a_link(tmp_path: Path) -> None:
+    parsed = scenario(tmp_path, """
         hosts = ["a", { name = "b", preset = "4g" }, "c"]
         time_scale = 2
         [links]
@@ -74,33 +74,33 @@ def test_a_link_table_gives_a_host_its_line_and_single_links_their_figures(tmp_p
         preset = "transatlantic"
         loss = "1%"
     """)  # fmt: skip
-    assert (found.hosts["b"].preset, found.hosts["b"].up_bps) == ("adsl", {"net": 460e3})
-    assert found.links["c", "b"] == LinkShape(5.6 * MBIT, 0.025, queue=Queue(1.0))  # type: ignore[index]
-    assert found.links["a", "b"].delay_s == 0.099  # type: ignore[index]
-    assert found.links["a", "c"] == LinkShape(287 * MBIT, 0.0394, loss=0.01, queue=QUEUE)  # type: ignore[index]
-    assert found.links["c", "a"] == LinkShape(10 * MBIT)  # type: ignore[index]
+    assert (parsed.hosts["b"].preset, parsed.hosts["b"].up_bps) == ("adsl", {"net": 460e3})
+    assert parsed.links["c", "b"] == LinkShape(5.6 * MBIT, 0.025, queue=Queue(1.0))  # type: ignore[index]
+    assert parsed.links["a", "b"].delay_s == 0.099  # type: ignore[index]
+    assert parsed.links["a", "c"] == LinkShape(287 * MBIT, 0.0394, loss=0.01, queue=QUEUE)  # type: ignore[index]
+    assert parsed.links["c", "a"] == LinkShape(10 * MBIT)  # type: ignore[index]
     asked: list[object] = []
 
     class Told:
-        """Stand-in for a testbed: it keeps what it gets."""
+        """Stand-in for a testbed that keeps all calls."""
 
         limited, lines = False, {}  # type: ignore[var-annotated]
 
         def __getattr__(self, name: str) -> object:
             return lambda *given: asked.append((name, *given))
 
-    compile_timeline(found).shape_testbed(Told())  # type: ignore[arg-type]
+    compile_timeline(parsed).shape_testbed(Told())  # type: ignore[arg-type]
     (_, shapes, _), (name, lines), (_, up_bps, down_bps, _) = asked  # type: ignore[misc]
     assert (name, lines) == ("set_lines", {"a": None, "b": ("adsl", Queue(0.5)), "c": None})  # of the wall
     assert (up_bps["b"], down_bps["b"]) == (920e3, 11.2 * MBIT)
     assert shapes["c", "b"].delay_s == 0.0125
 
 
-def test_a_path_leaves_to_traces_what_they_have(tmp_path: Path) -> None:
+def test_a_trace_replaces_the_rate_of_a_path_preset(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("time_s,bandwidth_bps\n0,1000000\n10,2000000\n")
-    found = scenario(tmp_path, 'hosts = 2\n[links]\npreset = "transatlantic"\ntrace = "one.csv"\n')
-    assert {shape[:2] for shape in found.links.values()} == {(MBIT, 0.0394)}
-    assert len(found.traces) == 2
+    parsed = scenario(tmp_path, 'hosts = 2\n[links]\npreset = "transatlantic"\ntrace = "one.csv"\n')
+    assert {shape[:2] for shape in parsed.links.values()} == {(MBIT, 0.0394)}
+    assert len(parsed.traces) == 2
 
 
 LINKS = '[links]\nrate = "1mbit"\n'
@@ -124,7 +124,7 @@ LINKS = '[links]\nrate = "1mbit"\n'
         ('hosts = 2\n[links]\npreset = "4g"\nqueue = "long"\n', "line 4: queue: 'long' is not a queue"),
     ],
 )  # fmt: skip
-def test_what_is_no_line_of_a_host_or_no_path_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_or_misplaced_preset_is_refused_in_a_single_line(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError) as error:
         scenario(tmp_path, text)
     assert says in str(error.value)

@@ -1,4 +1,4 @@
-"""Networks of scenario files: which links there are, what they cost, what befalls them, and what is refused."""
+"""Networks of scenario files: links, prices, events and errors."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def scenario(folder: Path, text: str) -> Scenario:
     return read_scenario(folder / "wan.toml")
 
 
-def test_a_dedicated_network_has_the_links_that_are_given_and_a_public_one_all(tmp_path: Path) -> None:
-    found = scenario(tmp_path, HEAD + LEASED)
-    assert found.networks == {"leased": TARIFFS["dedicated"]}
-    assert found.links.keys() == {*links_between(NAMES), *OVER}
-    assert {found.links[link].rate_bps for link in OVER} == {4e6}
-    timeline = compile_timeline(found).renamed({"client": "c", "h1": "x", "h2": "y", "h3": "z"})
+def test_a_dedicated_network_has_the_listed_links_and_a_public_network_has_all_links(tmp_path: Path) -> None:
+    parsed = scenario(tmp_path, HEAD + LEASED)
+    assert parsed.networks == {"leased": TARIFFS["dedicated"]}
+    assert parsed.links.keys() == {*links_between(NAMES), *OVER}
+    assert {parsed.links[link].rate_bps for link in OVER} == {4e6}
+    timeline = compile_timeline(parsed).renamed({"client": "c", "h1": "x", "h2": "y", "h3": "z"})
     assert timeline.interfaces_bps == {"z": 2e6, ("z", "leased"): 6e6}
     assert Link("x", "y", "leased") in timeline.links
     assert timeline.over(()).links.keys() == {*links_between("cxyz")}
     prices = '[networks.net]\nprice_per_gb = 0.05\nsource = "a list, 2026-11"\n[networks.other]\nkind = "public"\n'
     other = '[[link]]\nnetwork = "other"\nfrom = "h1"\nto = "h2"\nrate = "3mbit"\n'
-    found = scenario(tmp_path, HEAD + prices + LEASED + other)
-    assert found.networks["net"] == Tariff("public", 0.05, source="a list, 2026-11")
-    assert found.networks["other"] == TARIFFS["public"]
-    others = {link: shape.rate_bps for link, shape in found.links.items() if link.via == "other"}
-    assert others.keys() == {*links_between(NAMES, "other")}
-    assert [link for link, rate_bps in others.items() if rate_bps == 3e6] == [Link("h1", "h2", "other")]
+    parsed = scenario(tmp_path, HEAD + prices + LEASED + other)
+    assert parsed.networks["net"] == Tariff("public", 0.05, source="a list, 2026-11")
+    assert parsed.networks["other"] == TARIFFS["public"]
+    public = {link: shape.rate_bps for link, shape in parsed.links.items() if link.via == "other"}
+    assert public.keys() == {*links_between(NAMES, "other")}
+    assert [link for link, rate_bps in public.items() if rate_bps == 3e6] == [Link("h1", "h2", "other")]
 
 
-def test_events_befall_the_network_that_they_name_and_hosts_leave_all(tmp_path: Path) -> None:
+def test_events_affect_the_named_network_and_a_partition_affects_all_networks(tmp_path: Path) -> None:
     events = """
 [[event]]
 kind = "outage"
@@ -73,20 +73,20 @@ mean_down = 5
 hosts = "h3"
 network = "leased"
 """
-    found = scenario(tmp_path, HEAD + LEASED + events).events
-    assert {*found[0].links} == {link for link in links_between(NAMES) if "h1" in link}
-    assert {*found[1].links} == {Link("h1", "h2", "leased"), Link("h2", "h1", "leased")}
-    assert found[1].who == "all links of h2 over leased"
-    assert found[2].links == (Link("h1", "h2"), Link("h1", "h2", "leased"))
-    assert {*found[3].links} == OVER | {Link("h1", "h2"), Link("h2", "h1"), Link("h1", "h3"), Link("h3", "h1")}
-    assert {*found[4].links} == {Link("h1", "h3", "leased"), Link("h3", "h1", "leased")}
+    events_of_file = scenario(tmp_path, HEAD + LEASED + events).events
+    assert {*events_of_file[0].links} == {link for link in links_between(NAMES) if "h1" in link}
+    assert {*events_of_file[1].links} == {Link("h1", "h2", "leased"), Link("h2", "h1", "leased")}
+    assert events_of_file[1].who == "all links of h2 over leased"
+    assert events_of_file[2].links == (Link("h1", "h2"), Link("h1", "h2", "leased"))
+    assert {*events_of_file[3].links} == OVER | {Link("h1", "h2"), Link("h2", "h1"), Link("h1", "h3"), Link("h3", "h1")}
+    assert {*events_of_file[4].links} == {Link("h1", "h3", "leased"), Link("h3", "h1", "leased")}
 
 
-def test_a_limit_in_a_network_is_of_hosts_that_are_in_it(tmp_path: Path) -> None:
-    """Said for all hosts it holds for those of the network; said of one that is not, it is refused."""
+def test_a_limit_in_a_network_applies_only_to_hosts_of_the_network(tmp_path: Path) -> None:
+    """A limit for all hosts holds for the hosts of the network. A limit for a host outside the network is refused."""
     common = 'interface_rate = { net = "3mbit", leased = "5mbit" }\n'
-    found = scenario(tmp_path, common + HEAD + LEASED)
-    limits = {name: host.interfaces_bps for name, host in found.hosts.items()}
+    parsed = scenario(tmp_path, common + HEAD + LEASED)
+    limits = {name: host.interfaces_bps for name, host in parsed.hosts.items()}
     assert limits == {
         "client": {"net": 3e6},
         "h1": {"net": 3e6, "leased": 5e6},
@@ -132,13 +132,13 @@ def test_a_limit_in_a_network_is_of_hosts_that_are_in_it(tmp_path: Path) -> None
         (LEASED + f"[[link]]\nhost = '*'\ndelay = 1{'0' * 400}\n", 13, "delay: a number .* hundreds of digits"),
     ],
 )
-def test_what_is_wrong_is_one_line_that_names_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+def test_an_error_is_a_single_line_with_the_line_number(tmp_path: Path, text: str, line: int, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         scenario(tmp_path, HEAD + text)
     assert str(caught.value).startswith(f"{tmp_path / 'wan.toml'}, line {line}: ")
     assert "\n" not in str(caught.value)
 
 
-def test_an_interface_of_no_network_is_refused(tmp_path: Path) -> None:
+def test_an_interface_rate_of_an_unknown_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="line 1: interface_rate: there is no network 'leesed'"):
         scenario(tmp_path, HEAD.replace("leased =", "leesed =") + LEASED)

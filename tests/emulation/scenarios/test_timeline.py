@@ -1,4 +1,4 @@
-"""Events become changes of links: overlaps, repetition, chance, and their way into a testbed."""
+"""Events as changes of links: overlaps, repetition, chance, and the calls of a testbed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def event(kind: str, at: float, **fields: Any) -> str:
 
 
 def test_later_events_win_figure_by_figure_factors_multiply_and_a_cut_wins(tmp_path: Path) -> None:
-    found = scenario(
+    parsed = scenario(
         tmp_path,
         event("change", 10, for_=30, from_="h1", to="h2", factor=0.5, delay="1s")
         + event("change", 20, for_=30, from_="h1", to="h2", factor=0.1, loss="1%", delay="2s")
         + event("change", 25, for_=5, from_="h1", to="h2", rate="8mbit")
         + event("outage", 35, for_=10, host="h2"),
     )
-    changes = compile_timeline(found).by_link
+    changes = compile_timeline(parsed).by_link
     assert changes["h1", "h2"] == [
         (10.0, Effect(0.5, delay_s=1.0)),
         (20.0, Effect(0.05, delay_s=2.0, loss=0.01, loss_burst=0.0)),
@@ -60,7 +60,7 @@ def test_later_events_win_figure_by_figure_factors_multiply_and_a_cut_wins(tmp_p
     ]
     assert changes["client", "h2"] == [(35.0, CUT), (45.0, NEUTRAL)]
     assert ("client", "h1") not in changes
-    times = [change.at_s for change in compile_timeline(found).changes]
+    times = [change.at_s for change in compile_timeline(parsed).changes]
     assert times == sorted(times)
 
 
@@ -73,53 +73,53 @@ def test_a_flap_is_down_first_and_a_partition_spares_hosts_in_no_group(tmp_path:
     assert len(changes) == 3
 
 
-def test_what_repeats_without_an_end_ends_with_the_scenario(tmp_path: Path) -> None:
+def test_a_flap_without_an_end_ends_with_the_scenario(tmp_path: Path) -> None:
     text = event("flap", 0, from_="h1", to="h2", down=2, up=3)
-    found = scenario(tmp_path, text, 'duration = "11s"\n' + HEAD)
+    parsed = scenario(tmp_path, text, 'duration = "11s"\n' + HEAD)
     cut, free = CUT, NEUTRAL
     first = [(0.0, cut), (2.0, free), (5.0, cut), (7.0, free), (10.0, cut)]
-    assert compile_timeline(found).by_link["h1", "h2"] == [*first, (11.0, free)]
-    assert compile_timeline(found, 13.0).by_link["h1", "h2"] == [*first, (12.0, free)]
+    assert compile_timeline(parsed).by_link["h1", "h2"] == [*first, (11.0, free)]
+    assert compile_timeline(parsed, 13.0).by_link["h1", "h2"] == [*first, (12.0, free)]
     with pytest.raises(UsageError, match="shorter duration"):
-        compile_timeline(found, 1e8)
+        compile_timeline(parsed, 1e8)
 
 
-def test_a_span_too_short_for_its_time_is_none() -> None:
+def test_a_span_too_short_for_floating_point_has_no_effect() -> None:
     link = ("a", "b")
     kinds = {"kind": "flap", "links": (link,), "effect": CUT, "who": "", "what": "", "down_s": 0.001, "up_s": 0.001}
     event = Event(at_s=1e15, until_s=1e15 + 1, **kinds)  # type: ignore[arg-type]
-    spans = [one for one, _ in zip(event.spans(2e15, 1, 0), range(3), strict=False)]
+    spans = [span for span, _ in zip(event.spans(2e15, 1, 0), range(3), strict=False)]
     assert [stop_s - start_s for start_s, stop_s, _ in spans] == [0.0] * 3
     brief = Event(kind="change", at_s=1e15, until_s=1e15 + 0.01, links=(link,), effect=CUT, who="", what="")
     held = Event(kind="change", at_s=1e15, until_s=1e15 + 2, links=(link,), effect=Effect(0.5), who="", what="")
-    one = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=(brief, held))
-    assert compile_timeline(one).by_link == {link: [(1e15, Effect(0.5)), (1e15 + 2, NEUTRAL)]}
+    built = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=(brief, held))
+    assert compile_timeline(built).by_link == {link: [(1e15, Effect(0.5)), (1e15 + 2, NEUTRAL)]}
 
 
-def test_an_impossible_event_is_refused_before_anything_is_set(tmp_path: Path) -> None:
+def test_an_impossible_event_is_refused_before_shapes_or_limits_are_set(tmp_path: Path) -> None:
     head = 'interface_rate = "3mbit"\n' + HEAD
-    found = scenario(tmp_path, event("change", 3, from_="h1", to="h2", factor=5000), head)
+    parsed = scenario(tmp_path, event("change", 3, from_="h1", to="h2", factor=5000), head)
     untouched = Recorder()
     with pytest.raises(UsageError, match="link h1 → h2, as an event changes it: 5000 Mbit/s"):
-        apply(compile_timeline(found), untouched)  # type: ignore[arg-type]
+        apply(compile_timeline(parsed), untouched)  # type: ignore[arg-type]
     assert (untouched.shaped, *untouched.limits) == ({}, {}, {})
 
 
-def test_churn_is_the_same_every_time_and_as_long_as_asked(tmp_path: Path) -> None:
-    found = scenario(tmp_path, event("churn", 10, mean_up="2min", mean_down="30s"), 'duration = "20h"\n' + HEAD)
-    changes = compile_timeline(found).changes
-    assert changes == compile_timeline(found).changes
-    short = compile_timeline(found, 3600.0).changes
+def test_churn_is_reproducible_and_has_the_asked_mean_durations(tmp_path: Path) -> None:
+    parsed = scenario(tmp_path, event("churn", 10, mean_up="2min", mean_down="30s"), 'duration = "20h"\n' + HEAD)
+    changes = compile_timeline(parsed).changes
+    assert changes == compile_timeline(parsed).changes
+    short = compile_timeline(parsed, 3600.0).changes
     assert short[:-4] == changes[: len(short) - 4]
     assert all(change.at_s > 10 for change in changes)
-    away = {host: [span for span in found.events[0].spans(72_000, 1, 0) if all(host in x for x in span[2])]
+    away = {host: [span for span in parsed.events[0].spans(72_000, 1, 0) if all(host in x for x in span[2])]
             for host in ("client", "h1", "h2")}  # fmt: skip
     assert away["client"] == []  # spared unless it is named
     for host in ("h1", "h2"):
         downs = [stop - start for start, stop, _ in away[host]]
         assert len(downs) == pytest.approx(72_000 / 150, rel=0.15)
         assert sum(downs) / len(downs) == pytest.approx(30, rel=0.2)
-        assert {link for _, _, links in away[host] for link in links} == {link for link in found.links if host in link}
+        assert {link for _, _, links in away[host] for link in links} == {link for link in parsed.links if host in link}
     assert [span[:2] for span in away["h1"]] != [span[:2] for span in away["h2"]]
     assert (
         compile_timeline(scenario(tmp_path, event("churn", 10, mean_up=120, mean_down=30), "seed = 2\n" + HEAD)).changes
@@ -135,41 +135,43 @@ SPANS = st.tuples(st.integers(0, 20), st.integers(1, 10) | st.just(float("inf"))
 
 
 @given(st.lists(SPANS, max_size=7))
-def test_at_every_moment_the_changes_say_what_holds(spans: list[tuple[int, float, Effect]]) -> None:
+def test_the_changes_give_the_combined_effect_of_the_events_at_every_moment(
+    spans: list[tuple[int, float, Effect]],
+) -> None:
     link = ("a", "b")
     events = tuple(
         Event(kind="change", at_s=at, until_s=at + held, links=(link,), effect=effect, who="", what="")
         for at, held, effect in spans
     )
-    one = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=events)
-    found = compile_timeline(one).by_link.get(link, [])
-    assert all(later[1] != earlier[1] for earlier, later in pairwise(found))
+    built = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=events)
+    changes = compile_timeline(built).by_link.get(link, [])
+    assert all(later[1] != earlier[1] for earlier, later in pairwise(changes))
     for moment in [i / 2 for i in range(70)]:
         holds = combined(event.effect for event in events if event.at_s <= moment < event.until_s)
-        assert next((effect for at_s, effect in reversed(found) if at_s <= moment), NEUTRAL) == holds
+        assert next((effect for at_s, effect in reversed(changes) if at_s <= moment), NEUTRAL) == holds
 
 
 def test_rates_over_time_have_the_floor_that_testbeds_have(tmp_path: Path) -> None:
     text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.0001) + event("outage", 15, for_=1, host="h2")
-    found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD)
-    rates = compile_timeline(found).rates()
+    parsed = scenario(tmp_path, text, "time_scale = 10\n" + HEAD)
+    rates = compile_timeline(parsed).rates()
     assert [rates["h1", "h2"].rate_at(t_s) for t_s in (0, 12, 15, 17, 20)] == [1e6, 800, 0, 800, 1e6]
     assert rates["h2", "h1"].bits_between(0, 20) == pytest.approx(19e6)
 
 
-def test_a_link_has_a_shape_from_every_change_on_and_keeps_all_under_other_names(tmp_path: Path) -> None:
+def test_a_link_has_a_shape_for_every_change_and_keeps_all_shapes_under_a_new_name(tmp_path: Path) -> None:
     text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.5, delay="1s") + event("outage", 15, host="h2")
-    given = compile_timeline(scenario(tmp_path, text, "time_scale = 10\n" + HEAD))
-    found = given.renamed({"client": "client", "h1": "h2", "h2": "h1"})
-    assert found.shapes(("h2", "h1")) == [
+    original = compile_timeline(scenario(tmp_path, text, "time_scale = 10\n" + HEAD))
+    renamed = original.renamed({"client": "client", "h1": "h2", "h2": "h1"})
+    assert renamed.shapes(("h2", "h1")) == [
         (0.0, LinkShape(1e6, 0.02)),
         (10.0, LinkShape(0.5e6, 1.0)),
         (15.0, LinkShape(0.5e6, 1.0, cut=True)),
         (20.0, LinkShape(1e6, 0.02, cut=True)),
     ]
-    assert list(found.hosts) == ["client", "h2", "h1"] == [host.name for host in found.hosts.values()]
-    assert found.by_link["h2", "h1"] == given.by_link["h1", "h2"]
-    assert found.wall_shapes()["h2", "h1"] == LinkShape(1e7, 0.002)
+    assert list(renamed.hosts) == ["client", "h2", "h1"] == [host.name for host in renamed.hosts.values()]
+    assert renamed.by_link["h2", "h1"] == original.by_link["h1", "h2"]
+    assert renamed.wall_shapes()["h2", "h1"] == LinkShape(1e7, 0.002)
     rising = BandwidthTrace("a", np.array([0.0, 5.0]), np.array([1e6, 3e6]))
     followed = Timeline.of_traces({("a", "b"): rising}, 2.0)
     assert followed.shapes(("a", "b")) == [(0.0, LinkShape(1e6))]
@@ -177,7 +179,7 @@ def test_a_link_has_a_shape_from_every_change_on_and_keeps_all_under_other_names
 
 
 class Recorder:
-    """A testbed that keeps what it is asked."""
+    """Stand-in for a testbed that keeps all requests."""
 
     backend = "recorder"
     limited = False
@@ -209,9 +211,9 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
     assert apply(compile_timeline(scenario(tmp_path, "")), still) is None  # type: ignore[arg-type]
     assert still.shaped["h1", "h2"] == LinkShape(1e6, 0.02)
     head = 'time_scale = 2\ninterface_rate = "3mbit"\n' + HEAD
-    found = scenario(tmp_path, event("outage", 3, from_="h1", to="h2"), head)
+    parsed = scenario(tmp_path, event("outage", 3, from_="h1", to="h2"), head)
     moving = Recorder()
-    assert apply(compile_timeline(found), moving) is not None  # type: ignore[arg-type]
+    assert apply(compile_timeline(parsed), moving) is not None  # type: ignore[arg-type]
     assert moving.limits == (dict.fromkeys(("client", "h1", "h2"), 6e6),) * 2
     assert moving.shaped["h1", "h2"] == LinkShape(2e6, 0.01)
     traces, *more = moving.replayed
@@ -219,10 +221,10 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
     assert more == [2.0]
     assert moving.changed == [LinkChange(3.0, ("h1", "h2"), CUT)]
     with pytest.raises(UsageError, match="the loopback testbed has no links to shape"):
-        apply(compile_timeline(found), open_testbed("loopback", list(found.hosts)))
+        apply(compile_timeline(parsed), open_testbed("loopback", list(parsed.hosts)))
 
 
-def test_what_hosts_send_and_receive_is_limited_apart_and_by_the_lower_of_its_limits(tmp_path: Path) -> None:
+def test_up_and_down_rates_are_limited_separately_by_the_lower_limit(tmp_path: Path) -> None:
     head = (
         'time_scale = 2\ninterface_rate = "3mbit"\nup_rate = "2mbit"\ndown_rate = "4mbit"\n'
         'hosts = ["client", { name = "h1", interface_rate = "1mbit", down_rate = "0.5mbit" }]\n'
@@ -243,12 +245,12 @@ def test_what_hosts_send_and_receive_is_limited_apart_and_by_the_lower_of_its_li
 
 @pytest.mark.timed
 @pytest.mark.netns
-def test_events_come_to_pass_on_namespaces_and_are_undone_by_the_next_start(tmp_path: Path) -> None:
+def test_events_take_effect_on_namespaces_and_are_undone_by_the_next_start(tmp_path: Path) -> None:
     text = event("outage", 2, for_=4, from_="h1", to="h2") + event("change", 4, from_="h2", to="h1", factor=0.25)
-    found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD.replace('delay = "20ms"\n', ""))
+    parsed = scenario(tmp_path, text, "time_scale = 10\n" + HEAD.replace('delay = "20ms"\n', ""))
     seen: dict[float, tuple[bool, float]] = {}
-    with open_testbed("netns", list(found.hosts)) as bed:
-        handle = apply(compile_timeline(found), bed)
+    with open_testbed("netns", list(parsed.hosts)) as bed:
+        handle = apply(compile_timeline(parsed), bed)
         assert handle is not None
         t0_s = handle.start()
         while (at_s := time.monotonic() - t0_s) < 0.75:
@@ -265,21 +267,21 @@ def test_events_come_to_pass_on_namespaces_and_are_undone_by_the_next_start(tmp_
 
 
 def look(bed: Any) -> tuple[bool, float]:
-    """Whether h1 → h2 is cut now, and the rate of h2 → h1."""
+    """Return whether h1 → h2 is cut now, and the rate of h2 → h1."""
     bed.status()
     return bed.shapes["h1", "h2"].cut, bed.shapes["h2", "h1"].rate_bps
 
 
-def test_delays_and_losses_follow_traces_over_and_over_and_events_go_before_them(tmp_path: Path) -> None:
+def test_delays_and_losses_follow_repeated_traces_and_events_win_over_traces(tmp_path: Path) -> None:
     (tmp_path / "rtt.csv").write_text("time_s,delay_s,loss\n0,0.01,0\n5,0.03,0.5\n10,0.03,1\n")  # 15 s
     (tmp_path / "loss.csv").write_text("time_s,bandwidth_bps,loss\n0,2000000,0.25\n")
     head = 'duration = "25s"\nhosts = ["a", "b"]\n[links]\nrate = "1mbit"\ntrace = "rtt.csv"\n'
     other = '[[link]]\nfrom = "b"\nto = "a"\ntrace = "loss.csv"\n'
-    found = scenario(tmp_path, other + event("change", 7, for_=10, from_="a", to="b", delay="1s"), head)
-    assert found.needs_netem
-    assert found.links["a", "b"] == LinkShape(1e6, 0.01)  # type: ignore[index]
-    assert found.links["b", "a"] == LinkShape(2e6, 0.01, loss=0.25)  # type: ignore[index]
-    timeline = compile_timeline(found)
+    parsed = scenario(tmp_path, other + event("change", 7, for_=10, from_="a", to="b", delay="1s"), head)
+    assert parsed.needs_netem
+    assert parsed.links["a", "b"] == LinkShape(1e6, 0.01)  # type: ignore[index]
+    assert parsed.links["b", "a"] == LinkShape(2e6, 0.01, loss=0.25)  # type: ignore[index]
+    timeline = compile_timeline(parsed)
     assert timeline.by_link["a", "b"] == [  # type: ignore[index]
         (0.0, Effect(delay_s=0.01, loss=0.0)),
         (5.0, Effect(delay_s=0.03, loss=0.5)),
@@ -293,7 +295,7 @@ def test_delays_and_losses_follow_traces_over_and_over_and_events_go_before_them
         (at_s, Effect(delay_s=delay_s, loss=0.25)) for at_s, delay_s in [(0, 0.01), (5, 0.03), (15, 0.01), (20, 0.03)]
     ]
     assert timeline.rates()["a", "b"].bits_between(9.0, 16.0) == 2e6  # type: ignore[index]
-    plain = found.rates_only()
+    plain = parsed.rates_only()
     assert not plain.needs_netem
     assert {effect.cut for _, effect in compile_timeline(plain).by_link["a", "b"]} == {False, True}  # type: ignore[index]
     with pytest.raises(UsageError, match=r"line 5: loss and trace both say it"):
@@ -302,7 +304,7 @@ def test_delays_and_losses_follow_traces_over_and_over_and_events_go_before_them
         compile_timeline(scenario(tmp_path, "", head.replace('"25s"', '"1000h"').replace('["a", "b"]', "10")))
 
 
-def test_traces_closer_than_links_can_be_changed_become_their_means(tmp_path: Path) -> None:
+def test_trace_steps_that_are_too_close_together_become_means(tmp_path: Path) -> None:
     (tmp_path / "owd.csv").write_text("time_s,delay_s\n0,0.01\n0.05,0.03\n0.1,0.5\n0.15,0.5\n0.2,0.5\n")
     head = 'duration = "1s"\nhosts = ["a", "b"]\n[links]\nrate = "1mbit"\ntrace = "owd.csv"\n'
     changes = compile_timeline(scenario(tmp_path, "", head)).by_link["a", "b"]  # type: ignore[index]

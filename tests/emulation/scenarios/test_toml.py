@@ -1,4 +1,4 @@
-"""Where things stand in TOML, beside what its reader makes of it."""
+"""Line numbers of paths in TOML, compared with the result of tomllib."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ both = true
 
 
 def paths(value: Any, path: Path = ()) -> set[Path]:
-    """Every path of what tomllib has read."""
+    """Return every path of a value that tomllib has read."""
     items: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
         items = list(value.items())
@@ -47,7 +47,7 @@ def paths(value: Any, path: Path = ()) -> set[Path]:
     return {path}.union(*(paths(part, (*path, key)) for key, part in items))
 
 
-def test_every_path_has_its_line() -> None:
+def test_line_of_finds_the_line_of_every_path() -> None:
     for path, line in {
         ("name",): 2,
         ("odd key", "sub"): 3,
@@ -86,14 +86,16 @@ def written(value: Any) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
     if isinstance(value, list):
-        return "[\n" + "".join(f"{written(one)},  # ]\n" for one in value) + "]"
+        return "[\n" + "".join(f"{written(item)},  # ]\n" for item in value) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{written(key)} = {written(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{written(key)} = {written(item)}" for key, item in value.items()) + " }"
     return str(value)
 
 
 @given(st.dictionaries(WORDS, VALUES, max_size=4), st.dictionaries(WORDS, VALUES, max_size=3), st.data())
-def test_any_toml_is_followed(top: dict[str, Any], inside: dict[str, Any], data: st.DataObject) -> None:
+def test_line_of_finds_paths_in_generated_toml(
+    top: dict[str, Any], inside: dict[str, Any], data: st.DataObject
+) -> None:
     text = "".join(f"{written(key)} = {written(value)}\n" for key, value in top.items())
     if "t" not in top:
         text += "\n[[t]]\n" + "".join(f"{written(key)} = {written(value)}\n" for key, value in inside.items())

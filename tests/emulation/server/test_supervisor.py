@@ -1,4 +1,4 @@
-"""A supervisor by the wire: bad requests, what fails inside it, and several clients; it outlives all of them."""
+"""The supervisor at its socket: it outlives bad requests, internal errors and clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def steps(link: tuple[str, str], times_s: Sequence[float], rates: Sequence[float
 
 
 class FakeWorld:
-    """Links that only remember; ``broken`` is raised by whatever the kernel would be asked."""
+    """Links that keep their shapes. If ``broken`` is set, every request to the kernel raises that error."""
 
     private = ()
 
@@ -50,14 +50,14 @@ class FakeWorld:
         self.hosts = self.ends = hosts
         self.unplugged: set[str] = set()
         self.links: dict[tuple[str, ...], Any] = {
-            Link(one, other): SimpleNamespace(
+            Link(source, target): SimpleNamespace(
                 shape=LinkShape(1e6),
                 base=LinkShape(1e6),
-                source=hosts[one],
-                target=hosts[other],
+                source=hosts[source],
+                target=hosts[target],
                 asked_bits=lambda _: 0.0,
             )
-            for one, other in (("a", "b"), ("b", "a"), ("a", "c"))
+            for source, target in (("a", "b"), ("b", "a"), ("a", "c"))
         }
         self.up_bps: dict[str, float] = {}
         self.down_bps: dict[str, float] = {}
@@ -83,8 +83,8 @@ class FakeWorld:
     def limit_hosts(self, up_bps: dict[str, float | None], down_bps: dict[str, float | None]) -> None:
         if self.broken is not None:
             raise self.broken
-        for kept, asked in ((self.up_bps, up_bps), (self.down_bps, down_bps)):
-            kept |= {host: bps for host, bps in asked.items() if bps is not None}
+        for limits, asked in ((self.up_bps, up_bps), (self.down_bps, down_bps)):
+            limits |= {host: bps for host, bps in asked.items() if bps is not None}
 
     def strangers(self) -> dict[str, int]:
         return self.dropped
@@ -102,12 +102,12 @@ class Bed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("signal", "set_wakeup_fd"):  # belong to the main thread
             monkeypatch.setattr(supervisors.signal, name, lambda *_, **__: None)
-        self.control, theirs = socket.socketpair()
+        self.control, remote = socket.socketpair()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind("")  # a name without a file, given by the kernel
         self.listener.listen()
         self.world = FakeWorld()
-        self.supervisor = Supervisor(theirs, self.listener)
+        self.supervisor = Supervisor(remote, self.listener)
         monkeypatch.setattr(self.supervisor, "_reap", lambda: None)  # this process has children of its own
         self.supervisor._world = self.world  # type: ignore[assignment]
         self.thread = threading.Thread(target=self.supervisor.serve)
@@ -130,7 +130,7 @@ class Bed:
         self.client.call(requests.ReplayChange([*effects], rows.tobytes()))
 
     def rows(self, client: SupervisorClient | None = None) -> bytes:
-        """The samples since the last time."""
+        """Return the samples since the last call."""
         return b64decode((client or self.client).call(requests.Samples())["rows"])
 
     def status(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
             socket.send_fds(raw[0], [b"x\n"], [])  # what was not claimed is closed by the next that is malformed
             assert "bad request" in json.loads(answers.readline())["error"]
     assert len(os.listdir("/proc/self/fd")) == before
-    for what, wrong in [
+    for says, wrong in [
         ("ValueError", requests.Steps(("a", "b"), b"123", b"", 1.0)),
         ("it has 1 times and 0 rates", requests.Steps(("a", "b"), bytes(8), b"", 1.0)),
         ("its period is 1e-300 s for 2 steps", steps(("a", "b"), (0, 1e-301), (1e6, 2e6), 1e-300)),
@@ -182,7 +182,7 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
         ("a rate is outside 0 to 2e", steps(("a", "b"), (0, 1), (1e6, float("nan")), 9.0)),
         ("KeyError", steps(("a", "x"), (0,), (1e6,), 0.0)),
     ]:
-        with pytest.raises((TestbedError, UsageError), match=what):
+        with pytest.raises((TestbedError, UsageError), match=says):
             bed.client.call(requests.Replay([wrong]))
     assert bed.status()["processes"] == []
     answers.close()
@@ -190,12 +190,12 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("error", [NetlinkError(22, "no such class", 0), RuntimeError("odd"), KeyError(("a", "x"))])
-def test_what_goes_wrong_in_a_replay_or_a_sample_ends_that_alone(bed: Bed, error: Exception) -> None:
+def test_an_error_stops_the_replay_and_the_sampling_and_both_can_start_again(bed: Bed, error: Exception) -> None:
     bed.load()
     bed.client.call(requests.ReplayStart())
     bed.client.call(requests.SampleStart(0.005))
     bed.world.broken = error
-    while "replay" not in (said := bed.status()["refusal"]) or "sampling" not in said:
+    while "replay" not in (refusal := bed.status()["refusal"]) or "sampling" not in refusal:
         assert bed.thread.is_alive()
     assert not bed.status()["replaying"]
     with pytest.raises(TestbedError, match="the replay has stopped"):
@@ -211,7 +211,7 @@ def test_what_goes_wrong_in_a_replay_or_a_sample_ends_that_alone(bed: Bed, error
         assert bed.status()["refusal"] == ""
 
 
-def test_each_client_samples_for_itself(bed: Bed) -> None:
+def test_the_samplings_of_two_clients_are_independent(bed: Bed) -> None:
     other = bed.connect()
     bed.client.call(requests.SampleStart(0.005))
     other.call(requests.SampleStart(1000.0))
@@ -226,7 +226,7 @@ def test_each_client_samples_for_itself(bed: Bed) -> None:
         bed.status()
 
 
-def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without(bed: Bed) -> None:
+def test_impossible_effects_are_refused_and_the_next_replay_starts_without_effects(bed: Bed) -> None:
     bed.load()
     for effect, kind, says in [
         (Effect(1001.0), UsageError, r"link a → c, as an event changes it: 2002 Mbit/s"),
@@ -246,7 +246,9 @@ def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without
     assert not bed.status()["replay_delays"]
 
 
-def test_a_kernel_that_refuses_second_interfaces_is_told_in_one_line(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_second_interfaces_is_reported_in_a_single_line(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise NetlinkError(95, "Operation not supported", 3)
 
@@ -256,7 +258,7 @@ def test_a_kernel_that_refuses_second_interfaces_is_told_in_one_line(bed: Bed, m
         bed.client.call(asked)
 
 
-def test_what_hosts_send_and_receive_is_limited_apart_and_told(bed: Bed) -> None:
+def test_up_and_down_limits_of_hosts_are_separate_and_stand_in_the_status(bed: Bed) -> None:
     bed.client.call(requests.LimitHosts({"a": 1e6}, {"b": 2e6}))
     bed.world.dropped = {"c": 3}
     status = bed.status()
@@ -268,9 +270,9 @@ def test_what_hosts_send_and_receive_is_limited_apart_and_told(bed: Bed) -> None
         bed.client.call(requests.LimitHosts({"a": None}, {"b": 2e6}))
 
 
-def test_a_discipline_that_the_kernel_lacks_is_refused_and_one_that_it_has_is_not(bed: Bed) -> None:
+def test_a_discipline_that_the_kernel_lacks_is_refused_and_a_supported_discipline_is_set(bed: Bed) -> None:
     before = {link: state.shape for link, state in bed.world.links.items()}
-    shapes = [(("a", "b"), LinkShape(1e6, queue=Queue(0.1, "s", one))) for one in MANAGED]
+    shapes = [(("a", "b"), LinkShape(1e6, queue=Queue(0.1, "s", discipline))) for discipline in MANAGED]
     for link, shape in shapes:
         assert shape.queue is not None
         if shape.queue.discipline != "codel":
@@ -311,11 +313,11 @@ BEYOND: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("request_", BEYOND, ids=lambda one: json.dumps(one)[:60])
 def test_a_figure_beyond_its_limits_is_refused(bed: Bed, request_: dict[str, Any]) -> None:
-    ours, theirs = socket.socketpair()
-    bed.supervisor._admit(Connection(theirs))
+    local, remote = socket.socketpair()
+    bed.supervisor._admit(Connection(remote))
     bed.status()  # the loop has it from now on
-    with ours, ours.makefile("rb") as answers:
-        ours.sendall(json.dumps({"id": 1} | request_).encode() + b"\n")
+    with local, local.makefile("rb") as answers:
+        local.sendall(json.dumps({"id": 1} | request_).encode() + b"\n")
         answer = json.loads(answers.readline())
     assert "\n" not in answer["error"]
     assert all(link.shape == LinkShape(1e6) for link in bed.world.links.values())
@@ -334,15 +336,15 @@ def test_a_change_beyond_its_limits_is_refused(bed: Bed, row: tuple[float, int, 
     assert not any(bed.supervisor._player._changes)
 
 
-def test_a_line_without_an_end_costs_its_connection_alone(bed: Bed) -> None:
-    ours, theirs = socket.socketpair()
-    bed.supervisor._admit(connection := Connection(theirs))
+def test_an_endless_request_line_ends_the_connection_and_not_the_supervisor(bed: Bed) -> None:
+    local, remote = socket.socketpair()
+    bed.supervisor._admit(connection := Connection(remote))
     bed.status()
     text = b""
-    with ours, ours.makefile("rb") as answers:
+    with local, local.makefile("rb") as answers:
         with suppress(BrokenPipeError, ConnectionResetError):
             for _ in range(50):
-                ours.sendall(b"x" * (1 << 20))
+                local.sendall(b"x" * (1 << 20))
         with suppress(ConnectionResetError):
             text = answers.read()  # to the end
     assert text == b"" or f"a request has more than {MAX_LINE_BYTES} bytes; the connection" in json.loads(text)["error"]
@@ -351,21 +353,21 @@ def test_a_line_without_an_end_costs_its_connection_alone(bed: Bed) -> None:
     assert bed.status()["processes"] == []
 
 
-def test_descriptors_that_nobody_claims_cost_their_connection(bed: Bed) -> None:
-    ours, theirs = socket.socketpair()
-    bed.supervisor._admit(connection := Connection(theirs))
+def test_unclaimed_descriptors_are_closed_and_end_the_connection(bed: Bed) -> None:
+    local, remote = socket.socketpair()
+    bed.supervisor._admit(connection := Connection(remote))
     bed.status()
     before = len(os.listdir("/proc/self/fd"))
-    with ours, ours.makefile("rb") as answers, suppress(BrokenPipeError, ConnectionResetError):
+    with local, local.makefile("rb") as answers, suppress(BrokenPipeError, ConnectionResetError):
         for _ in range(50):
-            socket.send_fds(ours, [b"x"], [ours.fileno()] * 8)
+            socket.send_fds(local, [b"x"], [local.fileno()] * 8)
         assert b"descriptors wait for a request" in answers.readline()
     bed.status()
     assert connection not in bed.supervisor._connections
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_request_that_cannot_be_sent_is_refused_where_it_is_made(bed: Bed) -> None:
+def test_a_request_that_cannot_be_sent_is_refused_by_the_client(bed: Bed) -> None:
     with pytest.raises(UsageError, match=r"a request to the testbed's supervisor has \d+ bytes, over 16777216"):
         bed.client.call(requests.Spawn("a", ["x" * MAX_LINE_BYTES], {}, "/"))
     with pytest.raises(UsageError, match=r"a request to the testbed's supervisor has 'caf\\udce9', which is not UTF-8"):
@@ -373,7 +375,7 @@ def test_a_request_that_cannot_be_sent_is_refused_where_it_is_made(bed: Bed) -> 
     assert bed.status()["processes"] == []
 
 
-def test_samples_that_nobody_takes_end_the_sampling(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sampling_stops_when_no_client_fetches_the_samples(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "MAX_ROWS", 2)
     bed.client.call(requests.SampleStart(0.005))
     stop = time.monotonic() + patience(10)
@@ -386,33 +388,36 @@ def test_samples_that_nobody_takes_end_the_sampling(bed: Bed, monkeypatch: pytes
 # --- requests in parts --------------------------------------------------------------------------------
 
 
-def test_a_replay_travels_in_parts(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_and_the_changes_of_a_replay_are_sent_in_parts(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_BYTES", 48)  # two rows of changes
     monkeypatch.setattr(parts, "EFFECTS", 2)
     times = [0.01 * i for i in range(20)]
-    given = [steps(("a", "b"), times, [1e6 + i for i in range(20)], 1.0), steps(("a", "c"), (0,), (2e6,), 0.0)]
-    sent = list(parts.replays(given))
-    assert [one.more for one in sent] == [True] * (len(sent) - 1) + [False]
+    schedules = [steps(("a", "b"), times, [1e6 + i for i in range(20)], 1.0), steps(("a", "c"), (0,), (2e6,), 0.0)]
+    sent = list(parts.replays(schedules))
+    assert [part.more for part in sent] == [True] * (len(sent) - 1) + [False]
     assert len(sent) > 4
-    for one in sent:
-        bed.client.call(one)
+    for part in sent:
+        bed.client.call(part)
     player = bed.supervisor._player
     assert player is not None
-    found = [(one.link[:2], list(one.times_s), list(one.rates_bps), one.period_s) for one in player._schedules]
-    assert found == [(("a", "b"), times, [1e6 + i for i in range(20)], 1.0), (("a", "c"), [0.0], [2e6], 0.0)]
+    received = [
+        (schedule.link[:2], list(schedule.times_s), list(schedule.rates_bps), schedule.period_s)
+        for schedule in player._schedules
+    ]
+    assert received == [(("a", "b"), times, [1e6 + i for i in range(20)], 1.0), (("a", "c"), [0.0], [2e6], 0.0)]
     effects = [Effect(factor=0.1 * i) for i in range(1, 6)]
     rows = array("d", [figure for i in range(5) for figure in (1.0 + i, 0, i)]).tobytes()
     sent_changes = list(parts.changes(effects, rows))
-    assert [len(one.effects) for one in sent_changes] == [2, 2, 1, 0, 0]
-    assert [len(one.rows) // 24 for one in sent_changes] == [0, 0, 2, 2, 1]
+    assert [len(part.effects) for part in sent_changes] == [2, 2, 1, 0, 0]
+    assert [len(part.rows) // 24 for part in sent_changes] == [0, 0, 2, 2, 1]
     for change in sent_changes:
         assert player._changes[0] == []
         bed.client.call(change)
     assert player._changes[0] == [(1.0 + i, effect) for i, effect in enumerate(effects)]
-    assert [len(one.rows) for one in parts.changes([], b"")] == [0]
+    assert [len(part.rows) for part in parts.changes([], b"")] == [0]
 
 
-def test_parts_are_bounded_together_and_forgotten_with_their_connection(
+def test_the_parts_of_a_replay_are_bounded_in_sum_and_dropped_with_the_connection(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "MAX_GIVEN_BYTES", 1_000)

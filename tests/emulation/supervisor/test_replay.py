@@ -1,4 +1,4 @@
-"""Schedules made of traces: what they carry, how far apart their changes are, and how they are followed."""
+"""Schedules made of traces: the bits that they carry, the gaps between changes, and the player."""
 
 from __future__ import annotations
 
@@ -34,27 +34,29 @@ def traces(draw: st.DrawFn) -> BandwidthTrace:
 
 
 @given(traces(), st.sampled_from([1.0, 7.0, 120.0]))
-def test_a_schedule_carries_the_trace_and_never_hurries(trace: BandwidthTrace, time_scale: float) -> None:
-    found = schedule(trace, time_scale, share=0.0)
-    times = found.times_s.tolist()
+def test_a_schedule_carries_the_bits_of_the_trace_and_keeps_a_gap_between_changes(
+    trace: BandwidthTrace, time_scale: float
+) -> None:
+    plan = schedule(trace, time_scale, share=0.0)
+    times = plan.times_s.tolist()
     assert times[0] == 0.0
     period_s = trace.duration_s / time_scale
     assert all(later - earlier >= GAP_S * (1 - 1e-9) for earlier, later in pairwise(times))
-    carried = float(np.dot(np.diff([*times, period_s]), found.rates_bps))
+    carried = float(np.dot(np.diff([*times, period_s]), plan.rates_bps))
     assert carried == pytest.approx(trace.mean_bps * trace.duration_s, rel=1e-6)
 
 
 @given(traces())
 def test_small_changes_are_left_out_and_rates_stay_close(trace: BandwidthTrace) -> None:
-    found = schedule(trace, gap_s=0.0)
-    rates = found.rates_bps.tolist()
+    plan = schedule(trace, gap_s=0.0)
+    rates = plan.rates_bps.tolist()
     assert all(abs(later - earlier) >= SHARE * earlier for earlier, later in pairwise(rates))
     for time_s, rate_bps in trace.steps():
-        set_to = rates[int(np.searchsorted(found.times_s, time_s, side="right")) - 1]
+        set_to = rates[int(np.searchsorted(plan.times_s, time_s, side="right")) - 1]
         assert set_to == pytest.approx(rate_bps, rel=SHARE * 1.02)
 
 
-def test_outages_count_once_and_constants_have_no_period() -> None:
+def test_an_outage_is_a_single_step_and_a_constant_trace_has_no_period() -> None:
     trace = BandwidthTrace("t", np.arange(5.0), np.array([1e6, 0.0, 0.0, 3e3, 2e6]), 5.0)
     assert schedule(trace).rates_bps.tolist() == [1e6, 0.0, 3e3, 2e6]
     assert schedule(trace).period_s == 5.0
@@ -72,11 +74,16 @@ def floats(*values: float) -> bytes:
 
 
 def test_a_schedule_starts_over_after_its_period() -> None:
-    one = Schedule(("a", "b"), floats(0.0, 1.5), floats(1e6, 2e6), 4.0)
-    assert [(one.due_s(step), one.rate_bps(step)) for step in range(4)] == [(0, 1e6), (1.5, 2e6), (4, 1e6), (5.5, 2e6)]
+    plan = Schedule(("a", "b"), floats(0.0, 1.5), floats(1e6, 2e6), 4.0)
+    assert [(plan.due_s(step), plan.rate_bps(step)) for step in range(4)] == [
+        (0, 1e6),
+        (1.5, 2e6),
+        (4, 1e6),
+        (5.5, 2e6),
+    ]
 
 
-def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_player_catches_up_in_a_single_batch_and_counts_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(players.time, "monotonic", lambda: clock[0])
     world = World(("a", "b"), ("b", "a"))
@@ -96,8 +103,8 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
     clock[0] = 104.5  # a→b was due at 102 and, in the next lap, 104; b→a at 103 and 104
     player.advance()
     assert (len(world.batches), world.rates) == (3, [10, 21])
-    found = {"t0_s": 100.0, "steps": 4, "lag_p50_s": 0.5, "lag_p99_s": 0.5, "lag_max_s": 0.5}
-    assert player.statistics() == pytest.approx(found, rel=0.03)
+    expected = {"t0_s": 100.0, "steps": 4, "lag_p50_s": 0.5, "lag_p99_s": 0.5, "lag_max_s": 0.5}
+    assert player.statistics() == pytest.approx(expected, rel=0.03)
     player.stop()
     assert player.next_due_s() is None
     clock[0] = 200.0
@@ -106,7 +113,7 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
 
 
 class World:
-    """Keeps the shapes it is given, and the order of the batches."""
+    """Stand-in for a world that keeps the shapes and the order of the batches."""
 
     def __init__(self, *links: tuple[str, ...]) -> None:
         own = LinkShape(1.0, 0.02)
@@ -114,12 +121,12 @@ class World:
         self.batches: list[list[tuple[str, ...]]] = []
 
     def shape(self, shapes: Iterable[tuple[tuple[str, ...], LinkShape]], *, replayed: bool = False) -> None:
-        found = list(shapes)
-        for link, shape in found:
+        batch = list(shapes)
+        for link, shape in batch:
             self.links[link].shape = shape
             if not replayed:
                 self.links[link].base = shape
-        self.batches.append([link for link, _ in found])
+        self.batches.append([link for link, _ in batch])
 
     @property
     def rates(self) -> list[float]:
@@ -141,7 +148,9 @@ def playing(monkeypatch: pytest.MonkeyPatch) -> tuple[Player, World, list[float]
     return Player(world, PLANS), world, clock  # type: ignore[arg-type]
 
 
-def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaled_links_keep_a_factor_through_steps_and_laps_until_the_next_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     player, world, clock = playing(monkeypatch)
     with pytest.raises(ValueError, match="no schedule 3"):
         player.change([(1.0, 0, Effect(0.5)), (1.0, 3, Effect(0.5))])
@@ -165,7 +174,9 @@ def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(mo
     assert world.rates == [2, 3, 50]
 
 
-def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_effect_changes_all_figures_of_a_shape_and_a_neutral_effect_restores_the_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     player, world, clock = playing(monkeypatch)
     slow = Effect(factor=0.5, rate_bps=8.0, delay_s=0.3, loss=0.1, distribution="normal")
     player.change([(5.0, 0, NEUTRAL), (0.0, 0, slow), (1.0, 1, Effect(cut=True)), (1.0, 0, Effect(cut=True))])
@@ -191,9 +202,11 @@ def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest
     assert first.shape.delay_s == 0.07
 
 
-def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lifting_a_player_removes_the_effects_and_keeps_shapes_that_were_set_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     player, world, clock = playing(monkeypatch)
-    everything = [(0.0, which, Effect(0.5, cut=True, delay_s=0.3)) for which in range(3)]
+    everything = [(0.0, number, Effect(0.5, cut=True, delay_s=0.3)) for number in range(3)]
     player.change(everything)
     clock[0] = player.start() + 2.0
     player.advance()
@@ -208,7 +221,7 @@ def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pyt
         Player(world, [Schedule(("a", "x"), floats(0), floats(1), 0.0)])  # type: ignore[arg-type]
 
 
-def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_player_lists_every_shape_that_planned_changes_can_produce(monkeypatch: pytest.MonkeyPatch) -> None:
     player, _, _ = playing(monkeypatch)
     assert not player.delays
     player.change([(1.0, 0, Effect(2.0)), (2.0, 0, Effect(2.0)), (3.0, 1, Effect(delay_s=0.0))])
@@ -223,23 +236,23 @@ def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPat
 
 
 @given(st.lists(st.floats(0, 1e4), max_size=200))
-def test_lags_are_told_within_a_few_percent(lags_s: list[float]) -> None:
-    found = Lags()
+def test_lag_quantiles_are_reported_within_three_percent(lags_s: list[float]) -> None:
+    lags = Lags()
     for lag_s in lags_s:
-        found.add(lag_s)
+        lags.add(lag_s)
     ranked = sorted(lags_s) or [0.0]
-    assert found.max_s == ranked[-1]
+    assert lags.max_s == ranked[-1]
     for share in (0.5, 0.99):
         true = ranked[min(len(ranked) - 1, int(len(ranked) * share))]
-        assert found.at(share) == pytest.approx(true, rel=0.03, abs=Lags.LEAST_S)
+        assert lags.at(share) == pytest.approx(true, rel=0.03, abs=Lags.LEAST_S)
 
 
-def test_an_event_weeks_away_is_a_wait_that_select_takes() -> None:
+def test_the_wait_for_an_event_weeks_away_is_capped() -> None:
     assert due_in_s(1e15, None) == LONGEST_S
     assert due_in_s(None, float("inf")) is None
 
 
-def test_of_changes_at_one_time_the_later_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_change_added_last_wins_among_changes_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     player, world, clock = playing(monkeypatch)
     player.change([(2.5, 2, Effect(0.5)), (0.0, 1, Effect(0.5)), (0.0, 1, Effect(0.1))])
     player.change([(2.5, 2, Effect(2.0))])
@@ -248,14 +261,14 @@ def test_of_changes_at_one_time_the_later_given_holds(monkeypatch: pytest.Monkey
     assert world.rates == [20, 3, 100]
 
 
-def test_a_scaled_rate_stops_at_its_floor_and_one_below_it_stays() -> None:
+def test_a_scaled_rate_stops_at_the_floor_and_a_rate_below_the_floor_stays() -> None:
     effect = Effect(0.1, 50.0)
     assert [effect.rate(rate) for rate in (1000.0, 500.0, 200.0, 50.0, 20.0)] == [100.0, 50.0, 50.0, 50.0, 20.0]
     assert NEUTRAL.rate(7.0) == 7.0
 
 
 class Calls:
-    """Stands in for a supervisor: keeps what it was told, and the changes as the supervisor reads them."""
+    """Stand-in for a supervisor that keeps the requests, and the changes as the supervisor reads them."""
 
     def __init__(self) -> None:
         self.made: list[requests.Request] = []
@@ -269,7 +282,7 @@ class Calls:
         return {}
 
 
-def test_changes_are_told_in_wall_time_and_checked() -> None:
+def test_a_replay_handle_sends_changes_in_wall_time_and_refuses_invalid_changes() -> None:
     calls = Calls()
     known = {("a", "b"): schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])))}
     handle = ReplayHandle(calls, known, 120.0)  # type: ignore[arg-type]
@@ -296,7 +309,7 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
     assert handle.delays
 
 
-def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() -> None:
+def test_an_impossible_change_names_the_link_and_half_a_million_changes_are_checked() -> None:
     shapes = {("a", "b"): LinkShape(1e6), ("b", "a"): LinkShape(1e6, 0.01)}
     traces = {("b", "a"): BandwidthTrace("t", np.array([0.0, 5.0]), np.array([1e6, 9e6]), 10.0)}
     reorder = Effect(reorder=0.1)
@@ -316,11 +329,11 @@ def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() 
 
 
 @given(traces(), st.sampled_from([1.0, 7.0, 120.0]))
-def test_what_is_emulated_is_told_in_emulated_time(trace: BandwidthTrace, time_scale: float) -> None:
-    found = schedule(trace, time_scale)
-    handle = ReplayHandle(Calls(), {("a", "b"): found}, time_scale)  # type: ignore[arg-type]
-    told = handle.emulated()["a", "b"]
-    for at_s, rate_bps in zip(found.times_s.tolist(), found.rates_bps.tolist(), strict=True):
-        assert told.rate_at((at_s + 1e-6) * time_scale) * time_scale == pytest.approx(rate_bps)
-    if len(found.times_s) > 1:
-        assert told.duration_s == pytest.approx(trace.duration_s)
+def test_a_replay_handle_reports_rates_in_emulated_time(trace: BandwidthTrace, time_scale: float) -> None:
+    plan = schedule(trace, time_scale)
+    handle = ReplayHandle(Calls(), {("a", "b"): plan}, time_scale)  # type: ignore[arg-type]
+    emulated = handle.emulated()["a", "b"]
+    for at_s, rate_bps in zip(plan.times_s.tolist(), plan.rates_bps.tolist(), strict=True):
+        assert emulated.rate_at((at_s + 1e-6) * time_scale) * time_scale == pytest.approx(rate_bps)
+    if len(plan.times_s) > 1:
+        assert emulated.duration_s == pytest.approx(trace.duration_s)

@@ -1,4 +1,4 @@
-"""Carriers that hosts lose and get back, resets of connections, and MTUs of links, on namespaces."""
+"""Carriers of hosts, resets of connections and MTUs of links, on namespaces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def interface(bed: Testbed, host: str) -> str:
     return bed.run(host, ["ip", "-o", "link", "show", "eth0"], check=True).stdout
 
 
-def test_a_host_without_carrier_reaches_nobody_and_its_interface_says_so(bed: Testbed) -> None:
+def test_a_host_without_carrier_reaches_no_host_and_the_interface_shows_no_carrier(bed: Testbed) -> None:
     assert "NO-CARRIER" not in interface(bed, "b")
     bed.set("b", carrier="down")
     assert "NO-CARRIER" in interface(bed, "b")
@@ -66,7 +66,7 @@ def test_lost_carriers_and_resets_stand_in_the_report(bed: Testbed, tmp_path: Pa
     assert "c has no carrier since" in page.read_text()
 
 
-def test_a_carrier_is_of_one_network_and_may_change_without_a_link(bed: Testbed) -> None:
+def test_a_lost_carrier_in_a_network_leaves_the_other_network_alone(bed: Testbed) -> None:
     leased = bed.on("leased")
     leased.set("a", "b", rate="5mbit", both=True)
     leased.set("b", carrier="down")
@@ -85,7 +85,7 @@ def test_a_carrier_is_of_one_network_and_may_change_without_a_link(bed: Testbed)
         (("a",), "off", "there is no carrier 'off'; there are up, down"),
     ],
 )
-def test_what_is_no_carrier_is_refused(bed: Testbed, ends: tuple[str, ...], carrier: str, says: str) -> None:
+def test_an_impossible_carrier_setting_is_refused(bed: Testbed, ends: tuple[str, ...], carrier: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         bed.set(*ends, carrier=carrier)  # type: ignore[arg-type]
 
@@ -172,7 +172,9 @@ def connection(bed: Testbed, source: str, target: str, address: str) -> tuple[Te
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_connections_between_two_hosts_get_a_reset_and_others_none(bed: Testbed, version: int) -> None:
+def test_a_reset_ends_connections_between_two_hosts_and_spares_all_other_connections(
+    bed: Testbed, version: int
+) -> None:
     addresses = bed.hosts if version == 4 else bed.hosts_6
     ended, stays = connection(bed, "a", "b", addresses["b"]), connection(bed, "a", "c", addresses["c"])
     with ended[0], ended[1], stays[0], stays[1]:
@@ -208,7 +210,7 @@ def fits(bed: Testbed, size: int, *more: str) -> bool:
 
 
 @pytest.mark.parametrize("family", [(), ("-6",)])
-def test_the_source_of_a_link_gets_to_know_its_mtu(bed: Testbed, family: tuple[str, ...]) -> None:
+def test_the_source_of_a_link_learns_the_mtu(bed: Testbed, family: tuple[str, ...]) -> None:
     assert fits(bed, 1500, *family)
     bed.set("a", "b", mtu=1400, both=True)
     assert [fits(bed, size, *family) for size in (1400, 1401)] == [True, False]
@@ -223,21 +225,21 @@ def test_the_source_of_a_link_gets_to_know_its_mtu(bed: Testbed, family: tuple[s
 def test_a_silent_mtu_is_a_black_hole_for_longer_packets(bed: Testbed) -> None:
     bed.set("a", "b", mtu={"bytes": 1400, "silent": True})
     assert [fits(bed, size) for size in (1400, 1401)] == [True, False]
-    said = bed.run("a", ["ping", "-c1", "-W0.5", "-M", "do", "-s", "1472", "-4", "b"])
-    assert "100% packet loss" in said.stdout
-    assert "mtu" not in said.stdout + said.stderr
+    ping = bed.run("a", ["ping", "-c1", "-W0.5", "-M", "do", "-s", "1472", "-4", "b"])
+    assert "100% packet loss" in ping.stdout
+    assert "mtu" not in ping.stdout + ping.stderr
     bed.set("a", "b", mtu="1450,silent")
     assert [fits(bed, size) for size in (1450, 1451)] == [True, False]
-    proofs = {(one.src, one.dst): one for one in bed._bed.prove(flows=True, every_kind=True)}
+    proofs = {(proof.src, proof.dst): proof for proof in bed._bed.prove(flows=True, every_kind=True)}
     kinds = {kind.kind: kind for kind in proofs["a", "b"].kinds}
     assert kinds["as long as the MTU"].came == kinds["as long as the MTU"].sent > 0
     assert proofs["a", "b"].longer == 0
-    assert all(one.kinds_ok for one in proofs.values())
+    assert all(proof.kinds_ok for proof in proofs.values())
     assert (proofs["a", "b"].tcp_bps or 0) > 10e6  # its segments fit
 
 
 @pytest.mark.timed
-def test_tcp_passes_at_the_rate_through_a_smaller_mtu_and_not_at_all_through_a_silent_one(bed: Testbed) -> None:
+def test_tcp_passes_a_smaller_mtu_at_the_full_rate_and_stalls_at_a_silent_mtu(bed: Testbed) -> None:
     bed.set("a", "b", mtu=1000)
     (proof,) = bed._bed.prove([("a", "b")], flows=True)
     assert proof.rate_ok
@@ -278,6 +280,6 @@ def test_links_of_further_networks_have_mtus_too(bed: Testbed) -> None:
         (1400.5, "1400.5 is not an MTU in bytes"),
     ],
 )
-def test_what_is_no_mtu_is_refused(bed: Testbed, mtu: object, says: str) -> None:
+def test_an_impossible_mtu_is_refused(bed: Testbed, mtu: object, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         bed.set("a", "b", mtu=mtu)  # type: ignore[arg-type]

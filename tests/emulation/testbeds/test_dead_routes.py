@@ -1,4 +1,4 @@
-"""Routes that carry control messages and no partitions, with real sockets: what the user reads, and when."""
+"""Routes that carry control messages and no partitions, with real sockets: messages to the user and their times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHY = (
 
 
 class Read(NamedTuple):
-    """What an application has read: indices, its error, what was logged, and the longest wait after the fault."""
+    """Output of an application: indices, the error, the log, and the longest wait after the fault."""
 
     indices: list[int]
     error: str
@@ -61,8 +61,8 @@ class Hosts:
         """Run a stream from h1 over h2 to the application, in which ``fault`` comes after some partitions."""
         words = {"source": "h1", "operator": "h2", "partitions": PARTITIONS, "mean_bytes": 20_000, **asked}
         listen = f"tcp://{self.bed.hosts['c']}:{PORT}"
-        what = one_stream.Asked(hosts=self.hosts, listen=listen, limits=self.limits, **words)
-        argv = [sys.executable, str(STREAM), msgspec.json.encode(what).decode()]
+        asked_stream = one_stream.Asked(hosts=self.hosts, listen=listen, limits=self.limits, **words)
+        argv = [sys.executable, str(STREAM), msgspec.json.encode(asked_stream).decode()]
         application = self.bed.start("c", argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             return self._read(application, fault)
@@ -75,13 +75,13 @@ class Hosts:
         assert application.stdout is not None
         assert application.stderr is not None
         for line in application.stdout:
-            told = json.loads(line)
+            row = json.loads(line)
             if last_s:
                 longest_s = max(longest_s, time.monotonic() - last_s)
                 last_s = time.monotonic()
-            if "index" in told:
-                indices.append(told["index"])
-            error = told.get("error", "")
+            if "index" in row:
+                indices.append(row["index"])
+            error = row.get("error", "")
             if indices and indices[-1] == FIRST and not last_s:
                 fault()
                 last_s = time.monotonic()
@@ -101,7 +101,7 @@ def hosts(bed: Testbed) -> Hosts:
 
 @pytest.fixture
 def drop(bed: Testbed) -> Iterator[Callable[[list[str]], None]]:
-    """Have packets that come to h2 dropped, until the test is over."""
+    """Drop packets that arrive at h2 until the test is over."""
     yield lambda rule: bed.run("h2", ["iptables", "-A", "INPUT", *rule], check=True) and None
     bed.run("h2", ["iptables", "-F"], check=True)
 
@@ -110,7 +110,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.program("iptables")]
 
 
 @pytest.mark.parametrize("rule", [NO_BULK, pytest.param(NO_LARGE, marks=pytest.mark.long)], ids=["bulk port", "MTU"])
-def test_a_stream_ends_with_the_direction_and_the_likely_cause(
+def test_a_stream_over_a_dead_route_ends_with_the_direction_and_the_likely_cause(
     hosts: Hosts, drop: Callable[[list[str]], None], rule: list[str]
 ) -> None:
     read = hosts.stream(lambda: drop(rule))
@@ -119,7 +119,7 @@ def test_a_stream_ends_with_the_direction_and_the_likely_cause(
 
 
 @pytest.mark.parametrize("rule", [pytest.param(NO_BULK, marks=pytest.mark.long), NO_LARGE], ids=["bulk port", "MTU"])
-def test_a_stream_with_failover_says_so_and_goes_on(
+def test_a_stream_with_failover_logs_the_dead_route_and_continues(
     hosts: Hosts, drop: Callable[[list[str]], None], rule: list[str]
 ) -> None:
     read = hosts.stream(lambda: drop(rule), failover=True)
@@ -131,7 +131,7 @@ def test_a_stream_with_failover_says_so_and_goes_on(
 @pytest.mark.long
 @pytest.mark.parametrize("failover", [False, True])
 @pytest.mark.parametrize("rule", [NO_BULK, NO_LARGE], ids=["bulk port", "MTU"])
-def test_it_takes_less_than_20_s_by_default(rule: list[str], failover: bool) -> None:
+def test_a_dead_route_is_noticed_within_20_s_by_default(rule: list[str], failover: bool) -> None:
     with Testbed.open("netns", ["h1", "h2", "h3", "c"], rate="8mbit", control_band=True) as own:
         read = Hosts(own, {}).stream(
             lambda: own.run("h2", ["iptables", "-A", "INPUT", *rule], check=True) and None, failover=failover
@@ -143,7 +143,7 @@ def test_it_takes_less_than_20_s_by_default(rule: list[str], failover: bool) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(120 + SLOW_BYTES / 100)
-def test_a_route_of_8_kbit_s_is_no_dead_one() -> None:
+def test_a_route_of_8_kbit_s_does_not_count_as_dead() -> None:
     """A partition of 50 KB takes 53 s to the operator and 53 s more to the application, or half as long again with BBR.
 
     Control messages have a band. Without one they share a queue of 9 s with partitions, and lose packets there. TCP
@@ -158,7 +158,7 @@ DOCTOR = [sys.executable, "-m", "thalweg.experiments.cli.main", "doctor", "--to"
 
 
 @pytest.mark.long
-def test_doctor_says_of_each_kind_of_message_whether_it_passes(
+def test_doctor_reports_which_kinds_of_messages_pass(
     hosts: Hosts, drop: Callable[[list[str]], None], bed: Testbed
 ) -> None:
     def told(rule: list[str] | None) -> tuple[int, list[str]]:
@@ -172,7 +172,7 @@ def test_doctor_says_of_each_kind_of_message_whether_it_passes(
     control = "control 7800: passes, host 'h2' answers after  "
     passes = ["large control 7800", "partitions 7801", "large partitions 7801"]
     no_answer = "does not pass, no answer within 5 s"
-    assert told(None) == (0, [control, *(f"{each}: passes, answered after  " for each in passes)])
+    assert told(None) == (0, [control, *(f"{kind}: passes, answered after  " for kind in passes)])
     assert told(NO_BULK) == (
         1,
         [
@@ -198,7 +198,7 @@ def test_doctor_says_of_each_kind_of_message_whether_it_passes(
 
 @pytest.fixture
 def whole(bed: Testbed) -> Iterator[None]:
-    """Links are whole when the test is over."""
+    """Restore all links when the test is over."""
     yield
     bed.restore()
 
@@ -206,7 +206,7 @@ def whole(bed: Testbed) -> Iterator[None]:
 @pytest.mark.long  # beside other work answers vary by a factor of a thousand, and more time is given
 @pytest.mark.timed
 @pytest.mark.usefixtures("whole")
-def test_one_direction_that_is_cut_is_noticed_within_5_s(bed: Testbed, hosts: Hosts) -> None:
+def test_a_cut_of_a_single_direction_is_noticed_within_6_s(bed: Testbed, hosts: Hosts) -> None:
     read = hosts.stream(lambda: bed.cut("h1", "h2"), failover=True)
     assert (read.error, read.indices) == ("", [*range(PARTITIONS)])
     assert "host 'h1', which holds 's', has not answered it for 3 s; is a way cut?" in read.logged
@@ -215,8 +215,10 @@ def test_one_direction_that_is_cut_is_noticed_within_5_s(bed: Testbed, hosts: Ho
 
 @pytest.mark.usefixtures("whole")
 @pytest.mark.parametrize("failover", [pytest.param(False, marks=pytest.mark.long), True])
-def test_a_source_whose_host_was_cut_off_goes_on_soon_after(bed: Testbed, hosts: Hosts, failover: bool) -> None:
-    """For 8 s, after which TCP alone would try again 5 s later."""
+def test_a_source_on_a_host_that_was_cut_off_continues_soon_after_the_cut(
+    bed: Testbed, hosts: Hosts, failover: bool
+) -> None:
+    """The cut lasts 8 s. TCP alone would try again 5 s after the cut."""
     healed = list[threading.Timer]()
 
     def cut() -> None:

@@ -1,4 +1,4 @@
-"""Real containers: what is built, what it delivers, what goes wrong, and what stays and what does not."""
+"""Real containers: set-up, delivered rates, failures, and removal."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ def nothing_left(run_id: str) -> bool:
 
 
 @pytest.mark.timed
-def test_every_link_delivers_what_was_asked_also_after_a_change(bed: DockerTestbed) -> None:
+def test_every_link_delivers_the_asked_rate_also_after_a_change(bed: DockerTestbed) -> None:
     bed.shape({("client", "h1"): LinkShape(20e6)})
-    proofs = {(one.src, one.dst): one for one in bed.prove()}
+    proofs = {(proof.src, proof.dst): proof for proof in bed.prove()}
     assert proofs.keys() == set(itertools.permutations(NAMES, 2))
     assert proofs["client", "h1"].asked_bps == 20e6
-    assert max(abs(one.error) for one in proofs.values()) < 0.05
+    assert max(abs(proof.error) for proof in proofs.values()) < 0.05
 
 
 @pytest.mark.long
 @pytest.mark.timed
 def test_a_whole_interface_is_limited_in_both_directions(bed: DockerTestbed) -> None:
-    others = [name for name in NAMES if name != "h1"]
-    bed.shape({link: LinkShape(40e6) for other in others for link in ((other, "h1"), ("h1", other))})
+    targets = [name for name in NAMES if name != "h1"]
+    bed.shape({link: LinkShape(40e6) for other in targets for link in ((other, "h1"), ("h1", other))})
     bed.limit_hosts({"h1": 8e6}, {"h1": 8e6})
-    out = bed.prove([("h1", other) for other in others])
-    assert all(one.delivered_bps < 8.5e6 for one in out)
-    into = bed.prove([(other, "h1") for other in others])
-    assert all(one.delivered_bps < 8.5e6 for one in into)
+    out = bed.prove([("h1", other) for other in targets])
+    assert all(proof.delivered_bps < 8.5e6 for proof in out)
+    into = bed.prove([(other, "h1") for other in targets])
+    assert all(proof.delivered_bps < 8.5e6 for proof in into)
     bed.limit_hosts({"h1": None}, {"h1": None})
-    assert all(abs(one.error) < 0.05 for one in bed.prove([("h1", other) for other in others]))
+    assert all(abs(proof.error) < 0.05 for proof in bed.prove([("h1", other) for other in targets]))
 
 
-def test_a_process_runs_without_privileges_and_its_streams_are_ours(bed: DockerTestbed) -> None:
+def test_a_process_runs_without_privileges_and_the_caller_has_the_streams(bed: DockerTestbed) -> None:
     process = bed.run(
         NAMES[2], ["sh", "-c", ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -76,18 +76,18 @@ def test_a_process_runs_without_privileges_and_its_streams_are_ours(bed: DockerT
     assert process.stderr
     process.stdin.write(b"typed\n" * 30_000)
     process.stdin.close()
-    *typed, uid, host, capabilities, found = process.stdout.read().decode().splitlines()
+    *typed, uid, host, capabilities, entry = process.stdout.read().decode().splitlines()
     assert typed == ["typed"] * 30_000
     assert uid != "0"
     assert (host, capabilities.split()[1]) == ("aws-eu-west", "0" * 16)
-    assert found.split()[0] in (bed.hosts["h1"], bed.hosts_6["h1"])  # getent tells one of both families
-    ours = ipaddress.IPv4Network(bed.subnet)[2]  # where another testbed holds what is wished for, it is the next
-    assert (bed.hosts["h1"], int(ipaddress.IPv6Address(bed.hosts_6["h1"])) % 2**32) == (str(ours), int(ours))
+    assert entry.split()[0] in (bed.hosts["h1"], bed.hosts_6["h1"])  # getent tells one of both families
+    expected = ipaddress.IPv4Network(bed.subnet)[2]  # where another testbed holds what is wished for, it is the next
+    assert (bed.hosts["h1"], int(ipaddress.IPv6Address(bed.hosts_6["h1"])) % 2**32) == (str(expected), int(expected))
     assert process.stderr.read() == b"wrong\n"
     assert process.wait(patience(10)) == 7
 
 
-def test_a_signal_reaches_the_process_and_what_is_not_there_says_so(bed: DockerTestbed) -> None:
+def test_a_signal_reaches_the_process_and_an_absent_program_or_host_is_named(bed: DockerTestbed) -> None:
     process = bed.run("h1", ["sleep", "1000"])
     assert process.pid
     process.terminate()
@@ -96,14 +96,14 @@ def test_a_signal_reaches_the_process_and_what_is_not_there_says_so(bed: DockerT
     missing = bed.run("h1", ["no-such-program"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert missing.stderr
     assert missing.wait(patience(10)) in (126, 127)
-    said = missing.stderr.read().decode()
-    assert said.startswith("thalweg: cannot run 'no-such-program' on 'h1': ")
-    assert said.count("\n") == 1
+    error = missing.stderr.read().decode()
+    assert error.startswith("thalweg: cannot run 'no-such-program' on 'h1': ")
+    assert error.count("\n") == 1
     with pytest.raises(UsageError, match="unknown host 'h9'"):
         bed.run("h9", ["true"])
 
 
-def test_whoever_writes_to_a_process_that_has_ended_learns_of_it(bed: DockerTestbed) -> None:
+def test_writing_to_a_process_that_has_ended_raises_broken_pipe_error(bed: DockerTestbed) -> None:
     process = bed.run("h1", ["true"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.wait(patience(10)) == 0
     assert process.stdin
@@ -125,22 +125,24 @@ def test_a_container_that_somebody_removed_is_named(docker_image: str) -> None:
             bed.run("b", ["true"])
 
 
-def test_files_come_back(bed: DockerTestbed, tmp_path: Path) -> None:
+def test_files_of_a_container_are_collected(bed: DockerTestbed, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
-    there = bed.outbox(folder)
-    assert bed.run("h1", ["sh", "-c", f"mkdir -p {there}/deep; echo here > {there}/deep/a.txt"]).wait(patience(10)) == 0
+    outbox = bed.outbox(folder)
+    assert (
+        bed.run("h1", ["sh", "-c", f"mkdir -p {outbox}/deep; echo here > {outbox}/deep/a.txt"]).wait(patience(10)) == 0
+    )
     bed.collect()
     assert (folder / "deep" / "a.txt").read_text() == "here\n"
 
 
-def test_limits_hold(bed: DockerTestbed) -> None:
+def test_a_memory_limit_ends_the_process_and_not_the_host(bed: DockerTestbed) -> None:
     greedy = bed.run("h1", [bed.python, "-c", "x = bytearray(700 << 20); print(len(x))"], stderr=subprocess.DEVNULL)
     assert greedy.wait(patience(60)) == -signal.SIGKILL
     assert bed.fate("h1") == ""  # the process was ended, not the host
 
 
 @pytest.mark.timed
-def test_a_taken_subnet_is_left_alone_and_another_chosen(bed: DockerTestbed, docker_image: str) -> None:
+def test_a_subnet_in_use_is_avoided_and_a_free_subnet_is_chosen(bed: DockerTestbed, docker_image: str) -> None:
     with DockerTestbed(["a", "b"], subnet=bed.subnet, containers=Containers(docker_image)) as other:
         assert other.subnet != bed.subnet
         assert other.hosts["a"].endswith(".1")
@@ -149,7 +151,7 @@ def test_a_taken_subnet_is_left_alone_and_another_chosen(bed: DockerTestbed, doc
     assert nothing_left(other.run_id)
 
 
-def test_a_host_that_dies_is_noticed_with_its_last_lines(docker_image: str) -> None:
+def test_a_host_that_dies_is_noticed_within_seconds_with_the_exit_status(docker_image: str) -> None:
     with DockerTestbed(["a", "b"], containers=Containers(docker_image, serve=True)) as bed:
         process = bed.run("b", ["sleep", "1000"])
         assert process.pid is not None  # it is there: before, the engine refuses to start it in a container that dies
@@ -185,7 +187,7 @@ def test_a_replay_goes_on_without_a_host_that_died(docker_image: str) -> None:
     assert nothing_left(bed.run_id)
 
 
-def test_what_is_not_ours_stays(docker_image: str) -> None:
+def test_a_held_testbed_and_a_foreign_container_survive_take_down(docker_image: str) -> None:
     _, client = engine.sdk()
     other = client.containers.create(docker_image, ["true"], labels={"io.thalweg": "image"})
     try:
@@ -200,7 +202,7 @@ def test_what_is_not_ours_stays(docker_image: str) -> None:
         other.remove(force=True)
 
 
-def test_a_missing_image_says_how_to_make_it() -> None:
+def test_the_error_of_a_missing_image_names_the_build_command() -> None:
     with pytest.raises(CapabilityError, match="thalweg testbed build"):
         DockerTestbed(["a"], containers=Containers("thalweg:never-built")).up()
 
@@ -217,16 +219,16 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timed
-def test_a_testbed_from_up_to_down(folder: Path, docker_image: str) -> None:
-    made = json.loads(
+def test_the_commands_from_up_to_down_work_and_leave_nothing(folder: Path, docker_image: str) -> None:
+    testbed = json.loads(
         call("up", "--backend", "docker", "--image", docker_image, "--hosts", "3", "--rate", "8mbit", "--json").stdout
     )
-    assert made["links"] == 6
+    assert testbed["links"] == 6
     (row,) = json.loads(call("status", "--links", "--json").stdout)["testbeds"]
     assert (row["alive"], row["backend"], len(row["shapes"])) == (True, "docker", 6)
-    said = call("exec", "h2", "--", "ip", "-s", "link")
-    assert said.returncode == 0
-    assert "eth0" in said.stdout
+    done = call("exec", "h2", "--", "ip", "-s", "link")
+    assert done.returncode == 0
+    assert "eth0" in done.stdout
     assert call("exec", "h1", "--", "sh", "-c", "exit 5").returncode == 5
     assert call("exec", "-d", "h1", "--", "sh", "-c", "echo begun; exit 3").stdout.startswith("process ")
     followed = call("logs", "h1", "-f")
@@ -235,25 +237,25 @@ def test_a_testbed_from_up_to_down(folder: Path, docker_image: str) -> None:
     assert proven["links"]["worst_rate_error"] < 0.05
     assert call("exec", "h1", "--", "cat", "/proc/sys/net/ipv4/ip_forward").stdout == "0\n"
     assert call("set", "--up-rate", "5mbit").returncode == 0
-    assert any(name.startswith(machine.mark(made["id"])) for _, name in socket.if_nameindex())
-    engine.containers_of(made["id"])["h1"].kill()
+    assert any(name.startswith(machine.mark(testbed["id"])) for _, name in socket.if_nameindex())
+    engine.containers_of(testbed["id"])["h1"].kill()
     assert call("set", "--up-rate", "6mbit").returncode == 0
     assert "h1: its container has ended (status 137" in call("status").stdout
-    assert json.loads(call("down", "--json").stdout) == {"removed": [made["id"]]}
-    assert nothing_left(made["id"])
-    assert not any(name.startswith(machine.mark(made["id"])) for _, name in socket.if_nameindex())
+    assert json.loads(call("down", "--json").stdout) == {"removed": [testbed["id"]]}
+    assert nothing_left(testbed["id"])
+    assert not any(name.startswith(machine.mark(testbed["id"])) for _, name in socket.if_nameindex())
     assert list(folder.iterdir()) == []
 
 
-def test_a_supervisor_that_is_killed_leaves_what_down_removes(folder: Path, docker_image: str) -> None:
-    made = json.loads(call("up", "--backend", "docker", "--image", docker_image, "--hosts", "2", "--json").stdout)
+def test_down_removes_all_that_a_killed_supervisor_leaves(folder: Path, docker_image: str) -> None:
+    testbed = json.loads(call("up", "--backend", "docker", "--image", docker_image, "--hosts", "2", "--json").stdout)
     (state,) = known.known_testbeds()
     assert call("set", "--up-rate", "5mbit").returncode == 0
     subprocess.run(["kill", "-KILL", str(state.pid)], check=True)
     assert "crashed" in call("status").stdout
-    (folder / f"{made['id']}.json").unlink()  # as if it had never been written
-    assert detached.take_down() == [made["id"]]
-    assert nothing_left(made["id"])
-    assert not any(name.startswith(machine.mark(made["id"])) for _, name in socket.if_nameindex())
+    (folder / f"{testbed['id']}.json").unlink()  # as if it had never been written
+    assert detached.take_down() == [testbed["id"]]
+    assert nothing_left(testbed["id"])
+    assert not any(name.startswith(machine.mark(testbed["id"])) for _, name in socket.if_nameindex())
     rules = subprocess.run(["iptables", "-S"], capture_output=True, text=True, check=False).stdout
-    assert machine.mark(made["id"]) not in rules
+    assert machine.mark(testbed["id"]) not in rules

@@ -1,4 +1,4 @@
-"""The testbed interface, mostly on the loopback backend: processes, their ends, and what is refused."""
+"""The testbed interface, mostly on the loopback backend: processes, their ends, and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_process_gets_its_arguments_environment_folder_and_streams(tmp_path: P
         assert process.stderr.read() == b"e"
 
 
-def test_signals_end_a_process_and_its_end_is_told() -> None:
+def test_a_signal_ends_a_process_and_the_status_is_reported() -> None:
     with open_testbed("loopback", ["h1"]) as bed:
         process = bed.run("h1", [PYTHON, "-c", FOREVER], stdout=subprocess.PIPE)
         assert process.stdout
@@ -57,7 +57,7 @@ def test_signals_end_a_process_and_its_end_is_told() -> None:
 
 
 @pytest.mark.parametrize("backend", ["loopback", pytest.param("netns", marks=pytest.mark.netns)])
-def test_down_ends_processes_that_hid_in_a_session_of_their_own(backend: str) -> None:
+def test_down_ends_processes_that_hid_in_a_new_session(backend: str) -> None:
     hide = (
         f"import os, sys; os.fork() or (os.setsid(), os.execv({PYTHON!r}, [{PYTHON!r}, '-c', sys.argv[1]])); os.wait()"
     )
@@ -69,7 +69,9 @@ def test_down_ends_processes_that_hid_in_a_session_of_their_own(backend: str) ->
     assert process.stdout.readline() == b"up\n"
     assert bed.supervisor is not None
     family = psutil.Process(bed.supervisor.process.pid).children(recursive=True)
-    assert {process.pid, *(one.pid for one in psutil.Process(process.pid).children())} <= {one.pid for one in family}
+    assert {process.pid, *(member.pid for member in psutil.Process(process.pid).children())} <= {
+        member.pid for member in family
+    }
     assert len(family) >= 2
     bed.down()
     bed.down()
@@ -92,7 +94,7 @@ def test_grace_lets_a_process_end_by_itself() -> None:
     assert process.returncode == 5
 
 
-def test_the_end_of_the_supervisor_is_the_end_of_its_processes() -> None:
+def test_processes_end_with_the_supervisor() -> None:
     with open_testbed("loopback", ["h1"]) as bed:
         process = bed.run("h1", [PYTHON, "-c", FOREVER], stdout=subprocess.PIPE)
         assert process.pid is not None
@@ -120,12 +122,12 @@ def test_the_end_of_the_supervisor_is_the_end_of_its_processes() -> None:
         ("netns", ["a"], {"layer": 4}, "layer 2 or 3"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_built(backend, hosts, options, says) -> None:  # type: ignore[no-untyped-def]
+def test_an_impossible_testbed_is_refused_before_the_build(backend, hosts, options, says) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=says):
         open_testbed(backend, hosts, **options)
 
 
-def test_loopback_has_no_links_and_says_so() -> None:
+def test_a_loopback_testbed_has_no_links_and_refuses_to_shape_links() -> None:
     with open_testbed("loopback", ["a", "b"]) as bed:
         with pytest.raises(UsageError, match="no links to shape"):
             bed.shape({("a", "b"): LinkShape(1e6)})
@@ -143,9 +145,9 @@ def test_loopback_has_no_links_and_says_so() -> None:
         assert isinstance(bed, Testbed)
 
 
-def test_a_testbed_of_an_earlier_version_says_nothing_of_addresses_of_ipv6() -> None:
+def test_a_testbed_of_an_earlier_version_has_no_ipv6_addresses() -> None:
     class Earlier:
-        """The connection to its supervisor."""
+        """Connection to the supervisor of an earlier version."""
 
         def call(self, _: object) -> dict[str, Any]:
             return {"shapes": [], "limits": {}, "replaying": False}

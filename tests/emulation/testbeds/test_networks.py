@@ -1,4 +1,4 @@
-"""Hosts on several networks at once: cables, links and proofs of each, and what is refused."""
+"""Hosts on several networks at once: cables, links and proofs of every network, and refusals."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def said(bed: Testbed, host: str, *words: str) -> str:
 
 @pytest.mark.netns
 @pytest.mark.program("ip", "ping")
-def test_where_there_is_no_link_nothing_passes_of_any_protocol(bed: Testbed) -> None:
+def test_link_local_pings_pass_only_where_there_is_a_link(bed: Testbed) -> None:
     def reaches(source: str, target: str) -> bool:
         shown = bed.run(target, ["ip", "-6", "-o", "addr", "show", "dev", "eth1", "scope", "link"], check=True).stdout
-        there = f"{shown.split('inet6 ')[1].split('/')[0]}%eth1"
-        return bed.run(source, ["ping", "-6", "-c3", "-i0.2", f"-W{patience(1)}", there]).returncode == 0
+        address = f"{shown.split('inet6 ')[1].split('/')[0]}%eth1"
+        return bed.run(source, ["ping", "-6", "-c3", "-i0.2", f"-W{patience(1)}", address]).returncode == 0
 
     if not bed.hosts_6:
         pytest.skip("this kernel has no IPv6")
@@ -59,7 +59,7 @@ def test_where_there_is_no_link_nothing_passes_of_any_protocol(bed: Testbed) -> 
 
 @pytest.mark.netns
 @pytest.mark.program("ip")
-def test_each_network_has_an_interface_addresses_and_those_links_that_it_was_given(bed: Testbed) -> None:
+def test_every_network_has_an_interface_addresses_and_only_the_links_that_were_set(bed: Testbed) -> None:
     leased, spare = bed.on("leased"), bed.on("spare")
     assert bed.hosts["b"] == "10.77.0.2"
     assert leased.hosts["b"] == "10.78.0.2"
@@ -76,7 +76,7 @@ def test_each_network_has_an_interface_addresses_and_those_links_that_it_was_giv
 
 
 @pytest.mark.netns
-def test_what_befalls_a_link_leaves_the_other_networks_alone(bed: Testbed) -> None:
+def test_a_cut_in_a_network_leaves_the_other_networks_alone(bed: Testbed) -> None:
     leased = bed.on("leased")
     leased.cut("a", "b", both=True)
     assert said(bed, "a", leased.hosts["b"]) != said(bed, "a", bed.hosts["b"]) == "Connection refused"
@@ -94,10 +94,10 @@ def test_what_befalls_a_link_leaves_the_other_networks_alone(bed: Testbed) -> No
 @pytest.mark.netns
 @pytest.mark.program("ping")
 def test_links_of_all_networks_are_proven_replayed_and_sampled(bed: Testbed) -> None:
-    proofs = {one.link: one for one in bed.prove()}
+    proofs = {proof.link: proof for proof in bed.prove()}
     assert proofs.keys() == bed.links.keys()
     assert proofs[LEASED[0]].asked_bps == 4e6
-    assert {one.link for one in bed.on("leased").prove()} == bed.on("leased").links.keys()
+    assert {proof.link for proof in bed.on("leased").prove()} == bed.on("leased").links.keys()
     backend = bed._bed
     steps = {LEASED[0]: BandwidthTrace.constant("l", 5e6), Link("a", "b"): BandwidthTrace.constant("n", 10e6)}
     backend.replay(steps).start()
@@ -106,13 +106,13 @@ def test_links_of_all_networks_are_proven_replayed_and_sampled(bed: Testbed) -> 
     backend.start_sampling(0.05)
     bed.run("a", ["ping", "-c3", "-i0.05", "-s1000", bed.on("leased").hosts["b"]])
     backend.stop_sampling()
-    assert {one.link for one in backend.samples()} == {*LEASED}
+    assert {sample.link for sample in backend.samples()} == {*LEASED}
     backend.stop_replay()
 
 
 @pytest.mark.timed
 @pytest.mark.netns
-def test_a_cable_is_limited_for_itself(bed: Testbed) -> None:
+def test_a_cable_limit_holds_for_a_single_network_and_direction(bed: Testbed) -> None:
     into = [Link("b", "a", "leased"), Link("c", "a", "leased"), Link("b", "a")]
     out = [Link(link.target, link.source, link.via) for link in into]
     own = {link: bed.links[link].rate_bps for link in (*into, *out)}
@@ -120,7 +120,7 @@ def test_a_cable_is_limited_for_itself(bed: Testbed) -> None:
         bed._bed.limit_hosts(up_bps, down_bps, "leased")
         proofs = bed._bed.prove([*into, *out])
         assert failures(proofs) == []
-        asked = {one.link: one.asked_bps for one in proofs}
+        asked = {proof.link: proof.asked_bps for proof in proofs}
         assert asked == {link: 2e6 if link in limited else pytest.approx(bps) for link, bps in own.items()}
         status = bed._bed.status()
         assert status["up_bps"] == {f"{host}.leased": bps for host, bps in up_bps.items()}
@@ -132,14 +132,14 @@ def test_a_cable_is_limited_for_itself(bed: Testbed) -> None:
 
 @pytest.mark.timed
 @pytest.mark.docker
-def test_containers_have_an_interface_in_each_network_too(docker_image: str) -> None:
-    hosts, made = Containers(docker_image), links_between(NAMES[:2])
+def test_containers_have_an_interface_in_every_network(docker_image: str) -> None:
+    hosts, links = Containers(docker_image), links_between(NAMES[:2])
     with DockerTestbed(NAMES, subnet="10.93.0.0/24", networks=["leased"], containers=hosts) as backend:
         bed = Testbed(backend)
         bed.set(rate="20mbit")
         bed.on("leased").set("a", "b", rate="4mbit", both=True)
-        proofs = {one.link: one for one in bed.prove(*NAMES[:2], both=True) + bed.on("leased").prove()}
-        assert proofs.keys() == {*LEASED, *made}
+        proofs = {proof.link: proof for proof in bed.prove(*NAMES[:2], both=True) + bed.on("leased").prove()}
+        assert proofs.keys() == {*LEASED, *links}
         leased, python = bed.on("leased").hosts, [backend.python, "-c", REACHED]
         assert [bed.run("a", [*python, ip]).stdout.strip() for ip in (leased["b"], bed.hosts["c"])] == [
             "Connection refused"
@@ -148,7 +148,7 @@ def test_containers_have_an_interface_in_each_network_too(docker_image: str) -> 
 
 
 @pytest.mark.docker
-def test_an_engine_that_refuses_a_second_interface_leaves_nothing(
+def test_an_engine_that_refuses_a_second_interface_leaves_no_container_or_network(
     docker_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker, client = engine.sdk()
@@ -160,13 +160,13 @@ def test_an_engine_that_refuses_a_second_interface_leaves_nothing(
     refused = DockerTestbed(["a"], networks=["leased"], containers=Containers(docker_image))
     with pytest.raises(TestbedError, match=f"^making the containers of testbed {refused.run_id}.*no more interfaces$"):
         refused.up()
-    there = {"label": [f"{engine.RUN}={refused.run_id}"]}
-    assert not client.api.containers(all=True, filters=there)
-    assert not client.api.networks(filters=there)
+    labels = {"label": [f"{engine.RUN}={refused.run_id}"]}
+    assert not client.api.containers(all=True, filters=labels)
+    assert not client.api.networks(filters=labels)
 
 
 @pytest.mark.netns
-def test_what_names_no_network_is_refused_before_anything_is_made(bed: Testbed) -> None:
+def test_unknown_and_impossible_networks_are_refused(bed: Testbed) -> None:
     with pytest.raises(UsageError, match="no network 'x'"):
         bed.on("x")
     with pytest.raises(UsageError, match="this testbed has no network 'x'"):

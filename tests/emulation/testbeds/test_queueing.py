@@ -1,7 +1,7 @@
-"""A link's queue is what TCP meets: pings beside flows, on a testbed and beside a router that is made by hand.
+"""Queues of links under TCP flows: pings beside flows, on a testbed and through a router that is made by hand.
 
 The router is three namespaces with ``ip`` and ``tc``, with the same htb class and fifo on its way to the receiver. Both
-are measured at the same time, so that what else the machine does befalls both.
+are measured at the same time, so that other work of the machine affects both.
 
 ``pytest --size long -s`` prints all rows: 1, 4 and 16 flows, of cubic and of BBR, at 1, 10 and 100 Mbit/s.
 """
@@ -52,7 +52,7 @@ read over
 
 
 class Pings(NamedTuple):
-    """The mean and the longest round trip in milliseconds, and how many flows' segments were sent again."""
+    """Mean and longest round trip in milliseconds, and the number of segments that the flows sent again."""
 
     mean_ms: float
     longest_ms: float
@@ -63,7 +63,7 @@ class Pings(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """How a command is run at the two ends, and the receiver's address."""
+    """Prefixes of commands that run at the two ends, and the receiver's address."""
 
     sender: list[str]
     receiver: list[str]
@@ -72,37 +72,37 @@ class Ends(NamedTuple):
 
 @contextmanager
 def router(rate_bps: float, shape: LinkShape) -> Iterator[Ends]:
-    """A router made by hand, with the rate of both its ways."""
+    """Make a router by hand, with the same rate in both directions."""
     environment = os.environ | {
         "RATE": f"{rate_bps:.0f}", "LIMIT": f"{shape.queue_bytes}", "BURST": f"{shape.burst}",
         "SEGMENTS": f"{shape.segments}",
     }  # fmt: skip
     words = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]
-    made = subprocess.Popen([*words, ROUTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen([*words, ROUTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     try:
-        assert made.stdout is not None
-        if made.stdout.readline() != b"up\n":
+        assert process.stdout is not None
+        if process.stdout.readline() != b"up\n":
             pytest.skip("namespaces cannot be made by hand here")
-        child = int(Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text())
+        child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         inside = ["nsenter", "--user", "--net", "--mount", "--preserve-credentials", "--target", f"{child}"]
         yield Ends(*([*inside, "ip", "netns", "exec", host] for host in ("a", "b")), "10.2.0.1")  # type: ignore[arg-type]
     finally:
-        made.kill()
-        made.wait()
-        for stream in (made.stdin, made.stdout):
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
 
 
 @contextmanager
 def on_a_testbed(rate_bps: float, shape: LinkShape) -> Iterator[Ends]:
-    """A testbed with the same link, both ways."""
+    """Open a testbed with the same link in both directions."""
     with Testbed.open("netns", ["a", "b"], rate=rate_bps) as bed:
         assert shape.queue is not None
         bed.set(queue=f"{shape.queue.size * 1e3}ms")
         pid = bed.start("a", ["sleep", "1d"]).pid, bed.start("b", ["sleep", "1d"]).pid
-        inside = {host: ["nsenter", "--user", "--net", "--preserve-credentials", "--target", f"{one}"]
-                  for host, one in zip(("a", "b"), pid, strict=True)}  # fmt: skip
+        inside = {host: ["nsenter", "--user", "--net", "--preserve-credentials", "--target", f"{number}"]
+                  for host, number in zip(("a", "b"), pid, strict=True)}  # fmt: skip
         if os.geteuid() == 0:
             inside = {host: [word for word in words if word not in ("--user", "--preserve-credentials")]
                       for host, words in inside.items()}  # fmt: skip
@@ -110,7 +110,7 @@ def on_a_testbed(rate_bps: float, shape: LinkShape) -> Iterator[Ends]:
 
 
 class Measuring:
-    """Flows and pings from one end to the other, begun at once; ``result`` waits for them."""
+    """Flows and pings between two ends. Both start at once, and ``result`` waits for the end of both."""
 
     def __init__(self, ends: Ends, flows: int, control: str, seconds: int) -> None:
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -125,23 +125,23 @@ class Measuring:
         self._limit_s = patience(BEGIN_S + seconds + 30)
 
     def result(self) -> Pings:
-        """What was measured once the flows were at their pace."""
-        said, _ = self._ping.communicate(timeout=self._limit_s)
+        """Return the measurement of the time after the flows have reached their full rate."""
+        output, _ = self._ping.communicate(timeout=self._limit_s)
         flow, _ = self._flow.communicate(timeout=self._limit_s)
         self._server.communicate(timeout=self._limit_s)
         assert self._flow.returncode == 0, flow
-        found = [(int(number), float(ms)) for number, ms in re.findall(r"icmp_seq=(\d+) .*time=([\d.]+)", said)]
-        later = [ms for number, ms in found if number > self._skipped]
-        again = [int(one) for one in re.findall(r"bits/sec\s+(\d+)\s+sender", flow)]
+        times_ms = [(int(number), float(ms)) for number, ms in re.findall(r"icmp_seq=(\d+) .*time=([\d.]+)", output)]
+        later = [ms for number, ms in times_ms if number > self._skipped]
+        again = [int(count) for count in re.findall(r"bits/sec\s+(\d+)\s+sender", flow)]
         return Pings(fmean(later), max(later), again[-1])
 
 
 def beside(mbit: int, flows: int, control: str, seconds: int) -> tuple[Pings, Pings]:
-    """What pings take beside flows: on the testbed, and beside the router."""
+    """Return the times of pings beside flows: on the testbed, and through the router."""
     shape = LinkShape(mbit * 1e6, queue=Queue(QUEUES_MS[mbit] / 1e3))
-    with router(mbit * 1e6, shape) as by_hand, on_a_testbed(mbit * 1e6, shape) as ours:
-        measuring = [Measuring(ends, flows, control, seconds) for ends in (ours, by_hand)]
-        ours_found, by_hand_found = (one.result() for one in measuring)
+    with router(mbit * 1e6, shape) as by_hand, on_a_testbed(mbit * 1e6, shape) as emulated:
+        measuring = [Measuring(ends, flows, control, seconds) for ends in (emulated, by_hand)]
+        ours_found, by_hand_found = (measurement.result() for measurement in measuring)
     print(
         f"\n{mbit:3d} Mbit/s, {QUEUES_MS[mbit]} ms, {flows:2d} {control:5s}: testbed {ours_found};"
         f" router {by_hand_found}", end="",
@@ -149,19 +149,19 @@ def beside(mbit: int, flows: int, control: str, seconds: int) -> tuple[Pings, Pi
     return ours_found, by_hand_found
 
 
-def test_a_flow_fills_the_queue_of_a_link_as_it_fills_that_of_a_router() -> None:
-    ours, by_hand = beside(10, 4, "cubic", 8)
-    assert 0.55 * 200 < ours.mean_ms < 1.1 * 200
-    assert ours.mean_ms == pytest.approx(by_hand.mean_ms, rel=0.25)  # in so short a time
-    assert ours.again > 0
+def test_a_flow_fills_the_queue_of_a_link_like_the_queue_of_a_router() -> None:
+    emulated, by_hand = beside(10, 4, "cubic", 8)
+    assert 0.55 * 200 < emulated.mean_ms < 1.1 * 200
+    assert emulated.mean_ms == pytest.approx(by_hand.mean_ms, rel=0.25)  # in so short a time
+    assert emulated.again > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mbit", QUEUES_MS)
 @pytest.mark.parametrize("flows", [1, 4, 16])
 def test_pings_beside_cubic_flows_wait_as_behind_a_router(mbit: int, flows: int) -> None:
-    ours, by_hand = beside(mbit, flows, "cubic", 60 if flows == 1 else 30)
-    assert ours.mean_ms == pytest.approx(by_hand.mean_ms, rel=0.1)
+    emulated, by_hand = beside(mbit, flows, "cubic", 60 if flows == 1 else 30)
+    assert emulated.mean_ms == pytest.approx(by_hand.mean_ms, rel=0.1)
 
 
 @pytest.mark.long
@@ -170,9 +170,9 @@ def test_pings_beside_cubic_flows_wait_as_behind_a_router(mbit: int, flows: int)
 def test_pings_beside_bbr_flows_wait_as_behind_a_router(mbit: int, flows: int) -> None:
     if "bbr" not in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split():
         pytest.skip("this kernel has no BBR")
-    ours, by_hand = beside(mbit, flows, "bbr", 60 if flows == 1 else 30)
+    emulated, by_hand = beside(mbit, flows, "bbr", 60 if flows == 1 else 30)
     # one flow keeps next to nothing waiting, and how little varies from run to run behind the same router
-    assert ours.mean_ms == pytest.approx(by_hand.mean_ms, rel=0.2, abs=0.05 * QUEUES_MS[mbit])
+    assert emulated.mean_ms == pytest.approx(by_hand.mean_ms, rel=0.2, abs=0.05 * QUEUES_MS[mbit])
 
 
 def test_datagrams_at_more_than_the_rate_fill_the_queue_to_its_length() -> None:
@@ -187,8 +187,8 @@ def test_datagrams_at_more_than_the_rate_fill_the_queue_to_its_length() -> None:
 @pytest.mark.long
 @pytest.mark.uml
 @pytest.mark.parametrize(("queue", "shortest_ms", "longest_ms"), [("200ms", 110, 220), ("fq_codel", 0, 40)])
-def test_a_flow_meets_the_queue_in_a_kernel_of_its_own(queue: str, shortest_ms: float, longest_ms: float) -> None:
-    """That kernel has no bridge netfilter, which elsewhere hides whether frames stay charged to their senders."""
+def test_a_flow_meets_the_asked_queue_in_a_user_mode_kernel(queue: str, shortest_ms: float, longest_ms: float) -> None:
+    """This kernel has no bridge netfilter, which elsewhere hides whether frames stay charged to the sender."""
     with Testbed.open("netns", ["a", "b"], rate="5mbit", kernel="uml") as bed:
         bed.set(queue=queue)
         server = bed.start("b", ["iperf3", "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
@@ -196,7 +196,7 @@ def test_a_flow_meets_the_queue_in_a_kernel_of_its_own(queue: str, shortest_ms: 
         while b"listening" not in server.stdout.readline():
             pass
         flow = bed.start("a", ["iperf3", "-c", bed.hosts["b"], "-C", "cubic", "-t", "12"], stdout=subprocess.DEVNULL)
-        said = bed.run("a", ["ping", "-n", "-i", "0.1", "-w", "10", bed.hosts["b"]], check=True).stdout
+        output = bed.run("a", ["ping", "-n", "-i", "0.1", "-w", "10", bed.hosts["b"]], check=True).stdout
         assert flow.wait(patience(60)) == 0
-    times_ms = [float(ms) for ms in re.findall(r"time=([\d.]+)", said)]
+    times_ms = [float(ms) for ms in re.findall(r"time=([\d.]+)", output)]
     assert shortest_ms <= fmean(times_ms[40:]) <= longest_ms

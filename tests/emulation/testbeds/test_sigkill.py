@@ -1,4 +1,4 @@
-"""Launchers killed with SIGKILL at random moments: afterwards ``down`` leaves nothing, and all that is not ours stays.
+"""Launchers killed with SIGKILL at random moments. Afterwards ``down`` removes all testbeds and nothing else.
 
 THALWEG_KILLS=100 kills a hundred launchers of each kind instead of a few.
 """
@@ -37,11 +37,11 @@ def namespaces() -> set[str]:
 
 def ours(folder: Path) -> list[psutil.Process]:
     """Processes that work in this test's run folder, other than this one."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["environ", "pid"]):
         if (process.info["environ"] or {}).get("XDG_RUNTIME_DIR") == str(folder) and process.pid != os.getpid():
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def kill_launchers(backend: str, folder: Path, command: list[str], seed: int) -> None:
@@ -72,23 +72,25 @@ def kill_launchers(backend: str, folder: Path, command: list[str], seed: int) ->
 
 
 @pytest.mark.netns
-def test_netns_launchers(short_folder: Path) -> None:
+def test_down_clears_all_that_killed_netns_launchers_leave(short_folder: Path) -> None:
     kill_launchers("netns", short_folder, ["testbed", "up", "--hosts", "9", "--rate", "10mbit"], 1)
 
 
 @pytest.mark.long
 @pytest.mark.docker
-def test_docker_launchers(short_folder: Path, docker_image: str) -> None:
+def test_down_clears_all_that_killed_docker_launchers_leave_and_nothing_else(
+    short_folder: Path, docker_image: str
+) -> None:
     _, client = engine.sdk()
     other = client.containers.create(docker_image, ["true"])
     network = client.networks.create("not-of-a-testbed")
     living = DockerTestbed(["x"], containers=Containers(docker_image))
     try:
         living.up()
-        seen = {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())}
+        seen = {item["Id"] for item in (*client.api.containers(all=True), *client.api.networks())}
         command = ["testbed", "up", "--backend", "docker", "--image", docker_image, "--hosts", "4", "--rate", "10mbit"]
         kill_launchers("docker", short_folder, command, 2)
-        assert {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())} == seen
+        assert {item["Id"] for item in (*client.api.containers(all=True), *client.api.networks())} == seen
     finally:
         living.down()
         other.remove(force=True)

@@ -1,4 +1,4 @@
-"""Rates in pieces: what a link carries, and how long a transfer takes, across events."""
+"""Rates in pieces: bits of a link and times of transfers across events."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TIMELINES = st.lists(st.tuples(st.floats(0, 150), EFFECTS), max_size=6).map(
 
 
 def at(timeline: list[tuple[float, Effect]], t_s: float) -> float:
-    """The rate at a moment, the slow and simple way."""
+    """Return the rate at a moment by a slow and simple search."""
     effect = next((effect for at_s, effect in reversed(timeline) if at_s <= t_s), NEUTRAL)
     return 0.0 if effect.cut else effect.rate(TRACE.rate_at(t_s))
 
 
 @given(TIMELINES, st.floats(0, 120), st.floats(0, 120))
-def test_a_link_carries_the_sum_of_its_rates(
+def test_a_changed_link_carries_the_integral_of_the_rates(
     timeline: list[tuple[float, Effect]], start_s: float, length_s: float
 ) -> None:
     rates = changed(TRACE, timeline)
@@ -44,7 +44,7 @@ def test_a_link_carries_the_sum_of_its_rates(
 
 
 @given(st.just(TRACE) | traces(10**6), TIMELINES, st.floats(0, 200), st.floats(1, 1e7))
-def test_a_transfer_takes_until_its_bits_have_passed_and_no_longer(
+def test_a_transfer_ends_exactly_when_all_bits_have_passed(
     trace: BandwidthTrace, timeline: list[tuple[float, Effect]], start_s: float, size_bytes: float
 ) -> None:
     rates = changed(trace, timeline)
@@ -56,14 +56,14 @@ def test_a_transfer_takes_until_its_bits_have_passed_and_no_longer(
         assert rates.bits_between(start_s, start_s + took_s - 1e-3) < size_bytes * 8 + 1e-3
 
 
-def test_what_is_not_changed_stays_the_trace_and_the_floor_spares_only_cuts() -> None:
+def test_an_unchanged_trace_stays_the_same_and_a_floor_spares_only_cuts() -> None:
     assert changed(TRACE, []) is TRACE
     slow = TRACE.scaled(1e-3)
     floored = changed(slow, [(5.0, Effect(0.1)), (7.0, Effect(cut=True)), (9.0, NEUTRAL)], floor_bps=800.0)
     assert [floored.rate_at(t_s) for t_s in (0.0, 5.0, 7.0, 9.0, 12.0, 30.0)] == [1000, 800, 0, 1000, 3000, 800]
 
 
-def test_a_link_that_is_cut_for_good_says_so() -> None:
+def test_a_transfer_over_a_link_that_is_cut_for_good_is_refused() -> None:
     rates = changed(TRACE, [(10.0, Effect(cut=True))])
     assert isinstance(rates, ChangedRates)
     assert rates.transfer_time_s(1e6, 0.0) == pytest.approx(8.0)

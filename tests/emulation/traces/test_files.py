@@ -52,7 +52,7 @@ def test_a_csv_file_is_read(tmp_path: Path) -> None:
         f"{HEADER} \n0.0,+5.\n1e0,6E+0\n",
     ],
 )
-def test_harmless_differences_of_writing_are_taken(tmp_path: Path, content: str) -> None:
+def test_harmless_differences_of_writing_are_accepted(tmp_path: Path, content: str) -> None:
     trace = read_csv(put(tmp_path, "a.csv", content))
     assert (trace.times_s.tolist(), trace.rates_bps.tolist()) == ([0.0, 1.0], [5.0, 6.0])
 
@@ -99,7 +99,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, rows: str, line: in
         (f"{HEADER}\n0,5\n".encode("utf-16"), ":1: not UTF-8"),
     ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str | bytes, words: str) -> None:
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: str | bytes, words: str) -> None:
     with pytest.raises(TraceError) as caught:
         read_csv(put(tmp_path, "bad.csv", content))
     assert words in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str | bytes,
 
 @example(data=b"\x1c0")  # white space to str.strip, not to int
 @given(data=st.one_of(st.binary(max_size=60), st.text("0123456789.,-+eE_ nainf\n\r", max_size=60).map(str.encode)))
-def test_any_bytes_are_a_sound_trace_or_a_trace_error(tmp_path: Path, data: bytes) -> None:
+def test_all_bytes_give_a_sound_trace_or_a_trace_error(tmp_path: Path, data: bytes) -> None:
     for path, read in (
         (put(tmp_path, "a.csv", HEADER.encode() + b"\n" + data), read_csv),
         (put(tmp_path, "a.up", data), read_mahimahi),
@@ -135,7 +135,7 @@ def test_written_traces_read_back_the_same(tmp_path: Path, rows: list[tuple[floa
     assert (back.rates_bps[len(trace) :] == trace.rates_bps[-1]).all()
 
 
-def test_a_regular_trace_is_written_row_by_row_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_regular_trace_is_written_row_by_row_and_leaves_no_other_file(tmp_path: Path) -> None:
     trace = BandwidthTrace("a", np.arange(3) * 0.5, np.array([1e6, 0, 2.5]))
     write_csv(trace, tmp_path / "new" / "a.csv")
     assert (tmp_path / "new" / "a.csv").read_text() == f"{HEADER}\n0,1000000\n0.5,0\n1,2.5\n"
@@ -196,7 +196,7 @@ def test_a_bad_mahimahi_line_is_named(tmp_path: Path, content: str | bytes, at: 
 # --- pools ------------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_loaded_with_its_folders_sorted_by_name(tmp_path: Path) -> None:
+def test_a_folder_is_loaded_with_all_subfolders_sorted_by_name(tmp_path: Path) -> None:
     put(tmp_path, "b/one.csv", f"{HEADER}\n0,5\n1,0\n")
     put(tmp_path, "a.CSV", f"{HEADER}\n0,6\n")
     for name in ("b/lte.up", "b/lte.down", "c/d/x.mahi", "c/y.trace"):
@@ -213,7 +213,7 @@ def test_a_folder_is_loaded_with_its_folders_sorted_by_name(tmp_path: Path) -> N
     assert read_trace(tmp_path / "c" / "y.trace", step_s=0.5).rates_bps.tolist() == [24000.0, 48000.0]
 
 
-def test_a_collection_of_data_stands_for_its_bandwidth_folder(tmp_path: Path) -> None:
+def test_the_pool_of_a_data_collection_is_the_bandwidth_folder(tmp_path: Path) -> None:
     put(tmp_path, "bandwidth/set/one.csv", f"{HEADER}\n0,5\n")
     put(tmp_path, "latency/rtt.csv", "a,b\n1,2\n")
     assert list(pool_files(tmp_path)) == ["set/one"]
@@ -251,7 +251,7 @@ def test_all_real_traces_are_sound(tmp_path: Path) -> None:
     assert np.array_equal(read_csv(tmp_path / "copy.csv").rates_bps, longest.rates_bps)
 
 
-def test_summaries_of_real_traces_are_those_of_their_index() -> None:
+def test_summaries_of_real_traces_match_the_bandwidth_index() -> None:
     root = real_traces()
     index = next((up / "bandwidth_index.csv" for up in [root, *root.absolute().parents[:2]]
                   if (up / "bandwidth_index.csv").is_file()), None)  # fmt: skip
@@ -276,27 +276,27 @@ def test_summaries_of_real_traces_are_those_of_their_index() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["own", "columns", "mahimahi"])
-def test_many_rows_take_little_memory_and_tell_how_far_they_are(tmp_path: Path, kind: str) -> None:
+def test_reading_many_rows_takes_little_memory_and_reports_progress(tmp_path: Path, kind: str) -> None:
     rows = 200_000
-    made = {
+    kinds = {
         "own": (f"{HEADER}\r\n", lambda i: f"{i},{1000 + i % 7}\r\n"),
         "columns": ("x,at,rate\r\n", lambda i: f"a,{i},{1000 + i % 7}\r\n"),
         "mahimahi": ("", lambda i: f"{10 * i + 10}\r\n"),
     }
-    head, row = made[kind]
+    head, row = kinds[kind]
     path = put(tmp_path, "long.up" if kind == "mahimahi" else "long.csv", head + "".join(map(row, range(rows))))
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     def read(path: Path) -> BandwidthTrace:
         def tell(done: int, total: int) -> None:
-            told.append((done, total))
+            reports.append((done, total))
 
         if kind == "mahimahi":
             return read_mahimahi(path, tell=tell)
         choose = chosen({"--time": "at", "--rate": "rate"}, lambda note: None) if kind == "columns" else None
-        found = read_link_trace(path, choose, tell=tell).rate
-        assert found is not None
-        return found
+        rate = read_link_trace(path, choose, tell=tell).rate
+        assert rate is not None
+        return rate
 
     tracemalloc.start()
     try:
@@ -307,9 +307,9 @@ def test_many_rows_take_little_memory_and_tell_how_far_they_are(tmp_path: Path, 
         tracemalloc.stop()
     assert peak_bytes < 40 * len(trace) + 24e6  # of which blocks of lines take the most
     assert len(trace) == (rows // 100 if kind == "mahimahi" else rows)
-    assert len(told) > 1
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert told[-1][0] <= told[-1][1] == path.stat().st_size
+    assert len(reports) > 1
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert reports[-1][0] <= reports[-1][1] == path.stat().st_size
     assert read_csv(tmp_path / "again.csv", name=trace.name) == trace
     late = {
         "own": (f"\n{rows - 5},", f"\n{rows - 7},", f":{rows - 3}: time_s {rows - 7} is earlier than the row before's"),

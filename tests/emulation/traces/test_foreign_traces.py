@@ -50,7 +50,9 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
         ("23:59:60", "00:00:01", 1, "clock"),
     ],
 )
-def test_stamps_are_seconds_apart(first: str, second: str, apart_s: float | None, order: str) -> None:
+def test_time_stamps_of_many_forms_are_read_in_seconds(
+    first: str, second: str, apart_s: float | None, order: str
+) -> None:
     stamps = times.guessed([first, second])
     if apart_s is None:
         assert stamps is None
@@ -66,11 +68,11 @@ def test_stamps_are_seconds_apart(first: str, second: str, apart_s: float | None
     ["", "5", "1.5e3", "-", "h1", "2019", "24:00:00", "07:60:00", "2019.13.01_00.00.00", "Mon Foo 16 07:22:00 2019",
      "13:00:00 PM", "1/2/19 07:22:00", "2019-12-16", "٢٣:٠٠:٠٠", "31.2.2019 07:22:00"],
 )  # fmt: skip
-def test_other_texts_are_no_stamps(text: str) -> None:
+def test_texts_of_other_forms_are_not_read_as_stamps(text: str) -> None:
     assert not times.is_stamp(text)
 
 
-def test_a_stamp_of_another_form_is_told_apart() -> None:
+def test_a_stamp_of_a_different_form_is_not_read() -> None:
     stamps = times.guessed(["16.12.2019 07:22:00"])
     assert stamps is not None
     assert stamps.seconds("16.12.2019 07:22:00") == 0.0
@@ -88,7 +90,7 @@ def test_a_stamp_of_another_form_is_told_apart() -> None:
         (99_999_999, "", ""),
     ],
 )
-def test_the_size_of_an_epoch_is_its_unit(number: float, unit: str, date: str) -> None:
+def test_the_unit_of_an_epoch_follows_from_the_size_of_the_number(number: float, unit: str, date: str) -> None:
     assert times.epoch_unit(number) == unit
     if unit:
         assert times.date_of(number, unit) == date
@@ -134,14 +136,16 @@ def test_a_number_is_read_by_its_decimal_mark(text: str, point: float | None, co
         ("epoch_ns", "time", "ns"), ("millis", "time", "ms"), ("loss (%)", "share", "%"), ("rx_bytes", "size", "b"),
     ],
 )  # fmt: skip
-def test_the_end_of_a_name_is_a_unit(name: str, kind: columns.Kind, unit: str) -> None:
+def test_the_end_of_a_column_name_gives_the_unit(name: str, kind: columns.Kind, unit: str) -> None:
     assert unit_at_end(name, kind) == unit
 
 
 # --- files ------------------------------------------------------------------------------------------
 
 
-def test_plain_lines_of_every_separator_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_of_every_separator_are_read_in_whole_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def careful(self: foreign._Table, first: int, block: bytes) -> list[columns.FloatArray]:
         raise AssertionError(f"line {first} is read by itself")
 
@@ -156,7 +160,7 @@ def test_plain_lines_of_every_separator_are_read_at_once(tmp_path: Path, monkeyp
         assert trace.figures["bandwidth_bps"].tolist() == [n + 0.25 for n in range(200)]
 
 
-def test_one_odd_line_costs_its_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_block_of_an_odd_line_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "BLOCK_BYTES", 1000)
     careful, read = foreign._Table._careful, list[int]()
 
@@ -179,7 +183,7 @@ def test_one_odd_line_costs_its_block_alone(tmp_path: Path, monkeypatch: pytest.
     comma=st.booleans(),
     shuffled=st.randoms(use_true_random=False),
 )
-def test_all_ways_of_writing_have_the_same_figures(
+def test_every_separator_decimal_mark_and_order_gives_the_same_figures(
     tmp_path: Path, rows: list[tuple[int, float]], separator: str, comma: bool, shuffled: object
 ) -> None:
     stamps = np.cumsum([step for step, _ in rows]).tolist()
@@ -210,27 +214,27 @@ def test_all_ways_of_writing_have_the_same_figures(
     missing=st.sampled_from([None, "drop", "hold", "zero"]),
     form=st.sampled_from([None, "csv", "pensieve", "iperf3", "mahimahi"]),
 )
-def test_any_bytes_are_a_sound_trace_or_an_error_of_one_line(
+def test_all_bytes_give_a_sound_trace_or_a_single_line_error(
     tmp_path: Path, data: bytes, sort: bool, missing: foreign.Missing | None, form: str | None
 ) -> None:
     path = put(tmp_path, "a.txt", data)
     words = {"--time": "1", "--rate": "2"} if form == "csv" else None
-    said = ""
+    message = ""
     try:
         trace = import_trace(path, form, words, reading=Reading(missing, sort))  # type: ignore[arg-type]
         trace = holes.filled(trace, "outage", None, path)
     except (TraceError, UsageError) as error:
-        said = str(error)
-    if said:
-        assert len(said.splitlines()) == 1
-        assert str(path) in said
+        message = str(error)
+    if message:
+        assert len(message.splitlines()) == 1
+        assert str(path) in message
     else:
         rate = trace.rate
         assert rate is not None
         assert rate.duration_s > 0
 
 
-def test_a_rate_from_bytes_carries_the_bytes(tmp_path: Path) -> None:
+def test_a_rate_from_byte_counts_carries_the_same_bytes(tmp_path: Path) -> None:
     lines = [f"{1000 * (n + 1) + n % 3} {1000 * n} {1000 + n % 3 - (n - 1) % 3}" for n in range(50)]
     path = put(tmp_path, "ghent.log", "\n".join(lines))
     trace = import_trace(path, None, {"--time": "1:ms", "--bytes": "2:b", "--per": "3:ms"})
@@ -248,7 +252,7 @@ def test_a_rate_from_bytes_carries_the_bytes(tmp_path: Path) -> None:
         ("a", '\ufeff {"start": 1}', "iperf3"), ("a", "", "mahimahi"), ("a.csv", "", "csv"), ("a.csv", "5\n", "csv"),
     ],
 )  # fmt: skip
-def test_the_first_line_tells_the_format(tmp_path: Path, name: str, content: str, form: str) -> None:
+def test_the_file_name_and_the_first_line_give_the_format(tmp_path: Path, name: str, content: str, form: str) -> None:
     assert sniff_import(put(tmp_path, name, content)) == form
     if content:
         assert sniff_import(put(tmp_path, name, content.encode("utf-16"))) == form
@@ -257,12 +261,12 @@ def test_the_first_line_tells_the_format(tmp_path: Path, name: str, content: str
 def test_holes_are_steps_of_more_than_five_medians() -> None:
     rates = {"bandwidth_bps": np.arange(6.0)}
     trace = LinkTrace("a", np.array([0.0, 1, 2, 7, 8, 13.5]), rates)
-    found = holes.steps(trace)
-    assert (found.median_s, found.longest_s, found.longest_at_s, found.holes) == (1.0, 5.5, 8.0, 1)
-    made = holes.filled(trace, "outage", None, Path("a.csv"))
-    assert made.times_s.tolist() == [0, 1, 2, 7, 8, 9, 13.5]
-    assert made.figures["bandwidth_bps"].tolist() == [0, 1, 2, 3, 4, 0, 5]
-    assert made.duration_s == trace.duration_s
+    steps = holes.steps(trace)
+    assert (steps.median_s, steps.longest_s, steps.longest_at_s, steps.holes) == (1.0, 5.5, 8.0, 1)
+    filled = holes.filled(trace, "outage", None, Path("a.csv"))
+    assert filled.times_s.tolist() == [0, 1, 2, 7, 8, 9, 13.5]
+    assert filled.figures["bandwidth_bps"].tolist() == [0, 1, 2, 3, 4, 0, 5]
+    assert filled.duration_s == trace.duration_s
     assert holes.steps(trace, 4.0).holes == 2
     assert holes.filled(trace, "hold", None, Path("a.csv")) is trace
 
@@ -276,11 +280,11 @@ def test_a_report_of_iperf3_lasts_until_its_last_interval_ends(tmp_path: Path) -
     assert trace.times_s.tolist() == [0, 1.0001, 2.0002]
 
 
-def test_a_file_is_read_the_same_twice_with_the_same_notes(tmp_path: Path) -> None:
+def test_reading_a_file_twice_gives_the_same_trace_and_notes(tmp_path: Path) -> None:
     path = put(tmp_path, "a.csv", "Time;rate\n16.12.2019 07:22:00;1,5 Mbps\n16.12.2019 07:22:01;2 Mbps\n")
-    told = [list[str](), list[str]()]
-    traces = [import_trace(path, None, {"--time": "Time", "--rate": "rate"}, note=notes.append) for notes in told]
-    assert told[0] == told[1] == [
+    all_notes = [list[str](), list[str]()]
+    traces = [import_trace(path, None, {"--time": "Time", "--rate": "rate"}, note=notes.append) for notes in all_notes]
+    assert all_notes[0] == all_notes[1] == [
         f"{path}: semicolons separate its columns, commas are decimal",
         f"{path}: column 'Time' is read as day, month, year, and starts with 16.12.2019 07:22:00",
         f"{path}: 'Mbps' in cells of 'rate' is read as mbit",
@@ -288,7 +292,7 @@ def test_a_file_is_read_the_same_twice_with_the_same_notes(tmp_path: Path) -> No
     assert traces[0].figures["bandwidth_bps"].tolist() == traces[1].figures["bandwidth_bps"].tolist() == [1.5e6, 2e6]
 
 
-def test_columns_may_be_numbers_where_names_stand_too(tmp_path: Path) -> None:
+def test_a_column_may_be_chosen_by_number_even_if_the_file_has_names(tmp_path: Path) -> None:
     path = put(tmp_path, "a.csv", "t,2\n0,7\n1,8\n")
     for word in ("1", "t"):
         trace = foreign.read(path, chosen({"--time": f"{word}:s", "--rate": "2:bit"}, foreign.quiet))

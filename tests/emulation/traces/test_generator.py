@@ -39,7 +39,7 @@ def test_the_defaults_have_the_published_statistics() -> None:
     assert medians["us"] > medians["atlantic"] > medians["brazil"]
 
 
-def test_unscaled_levels_are_those_of_the_model() -> None:
+def test_unscaled_levels_match_the_model() -> None:
     # E[1/rate] of log-uniform levels under stretching, times the log-normal factors' E[1/x] = exp(sigma^2 / 2)
     model = TraceModel(mean_s_per_kb=None, big_sigma=0.5)
     expected = 0.0
@@ -62,7 +62,7 @@ def test_jumps_are_held_for_exponential_times() -> None:
     assert logs.std() == pytest.approx(1.0, rel=0.1)
 
 
-def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
+def test_the_same_seed_gives_the_same_bytes_in_a_second_process() -> None:
     program = (
         "import hashlib\n"
         "from thalweg.emulation.traces.generator import TraceModel, generate_pool\n"
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
     assert other.stdout.strip() != digest(generate_pool(TraceModel(), 8, DATE_SEED + 1, 1234.5))
 
 
-def test_a_larger_or_longer_pool_begins_with_the_smaller_one() -> None:
+def test_a_larger_or_longer_pool_begins_with_the_smaller_pool() -> None:
     model = TraceModel(mean_s_per_kb=None)
     small = generate_pool(model, 5, 3, 600.0)
     large = generate_pool(model, 20, 3, 1800.0)

@@ -9,15 +9,15 @@ from thalweg.emulation.traces.latencies import read_series
 from thalweg.middleware.errors import TraceError
 
 
-def test_a_series_is_read_and_what_is_not_said_is_what_was_said_last(tmp_path: Path) -> None:
+def test_empty_cells_of_a_latency_series_are_filled_from_other_slices(tmp_path: Path) -> None:
     path = tmp_path / "series.csv"
     path.write_text("slice,a-b,a-c,b-c\n0,10,,30\n1,,20,\n2,12,,31\n")
-    found = read_series(path)
-    assert found.hosts == ("a", "b", "c")
-    assert found.round_trip_s[:, 0, 1].tolist() == [0.010, 0.010, 0.012]
-    assert found.round_trip_s[:, 2, 0].tolist() == [0.020, 0.020, 0.020]
-    assert (found.round_trip_s == found.round_trip_s.transpose(0, 2, 1)).all()
-    assert (np.diagonal(found.round_trip_s, axis1=1, axis2=2) == 0).all()
+    series = read_series(path)
+    assert series.hosts == ("a", "b", "c")
+    assert series.round_trip_s[:, 0, 1].tolist() == [0.010, 0.010, 0.012]
+    assert series.round_trip_s[:, 2, 0].tolist() == [0.020, 0.020, 0.020]
+    assert (series.round_trip_s == series.round_trip_s.transpose(0, 2, 1)).all()
+    assert (np.diagonal(series.round_trip_s, axis1=1, axis2=2) == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_series_is_read_and_what_is_not_said_is_what_was_said_last(tmp_path: P
         ("", "cannot be read as a series of round trips"),
     ],
 )
-def test_what_is_no_series_is_said_with_where(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_latency_series_is_refused_with_the_cause(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "series.csv"
     path.write_text(text)
     with pytest.raises(TraceError, match=says):

@@ -38,7 +38,7 @@ def test_a_window_is_the_offset_trace(
             assert took_s == pytest.approx(shifted.transfer_time_s(size_bytes, at_s), abs=1e-6)
 
 
-def test_windows_share_their_traces_sums() -> None:
+def test_windows_of_a_trace_share_the_trace_and_are_immutable() -> None:
     trace = steps((10.0, 8000.0), (10.0, 16000.0))
     assert Window(trace, 3.0).trace is Window(trace, 7.0).trace
     assert not hasattr(Window(trace, 3.0), "__dict__")
@@ -46,7 +46,7 @@ def test_windows_share_their_traces_sums() -> None:
         Window(trace, 3.0).start_s = 4.0  # type: ignore[misc]
 
 
-def test_fetching_goes_from_link_to_link_in_one_time() -> None:
+def test_a_fetch_uses_the_links_in_turn_on_a_common_clock() -> None:
     slow_later = Window(steps((10.0, 8000.0), (10.0, 4000.0)), 0.0)
     steady = Window(steps((5.0, 8000.0)), 0.0)
     assert fetch_s([slow_later, steady], 5000.0, 1) == pytest.approx(5.0 + 5.0)
@@ -67,23 +67,23 @@ def test_a_pool_is_scaled_by_one_constant_and_keeps_its_outages() -> None:
 
 
 @pytest.mark.parametrize("target", [0.0, -1.0, 0.2, math.inf, math.nan])
-def test_a_pool_is_not_scaled_to_nonsense(target: float) -> None:
+def test_a_pool_is_not_scaled_to_an_impossible_time(target: float) -> None:
     pool = [steps((1.0, 1.0))]
     with pytest.raises(UsageError, match="give a longer time"):
         scale_pool_to_fetch(pool, target, [[Window(pool[0], 0.0)]], 1000.0, 1, 0.2)
 
 
-def test_there_is_nothing_to_scale_in_an_empty_pool() -> None:
+def test_scaling_an_empty_pool_is_refused() -> None:
     with pytest.raises(TraceError, match="holds no traces"):
         scale_pool_to_fetch([], 0.1, [], 1.0, 1)
 
 
-def test_draws_hold_for_every_version() -> None:
+def test_seeded_draws_are_the_same_in_every_version() -> None:
     assert two_draws(1, "a", "b") == (0x5AA56B50C0873E9F, 0x2FE036CCD49EFF08)
     assert len({two_draws(1, 2, "a", "b"), two_draws(1, "2", "a", "b"), two_draws(12, "a", "b")}) == 3
 
 
-def test_hosts_have_names_of_their_own() -> None:
+def test_a_host_that_is_named_twice_is_refused() -> None:
     check_hosts(["a", "b"])
     with pytest.raises(UsageError, match="'a' is named twice"):
         check_hosts(["a", "b", "a"])

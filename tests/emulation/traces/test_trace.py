@@ -23,7 +23,7 @@ def rate_by_hand(trace: BandwidthTrace, t_s: float) -> float:
 
 
 def transfer_by_hand(trace: BandwidthTrace, size_bytes: int, start_s: float) -> Fraction:
-    """Row by row in exact arithmetic; whole periods are skipped at once."""
+    """Return the transfer time, row by row in exact arithmetic. Whole periods are skipped at once."""
     edges = [Fraction(t) for t in [*trace.times_s.tolist(), trace.duration_s]]
     rows = [(a, b, Fraction(r)) for a, b, r in zip(edges, edges[1:], trace.rates_bps.tolist(), strict=False)]
     left = Fraction(size_bytes * 8)
@@ -73,7 +73,9 @@ def test_transfer_time_is_the_exact_integral(trace: BandwidthTrace, size_bytes: 
         (20_000_000 + 1000, 25 * 7, 25_001),
     ],
 )
-def test_transfer_time_over_outages_and_ends(size_bytes: int, start_s: float, took_s: float) -> None:
+def test_a_transfer_waits_through_outages_and_wraps_at_the_end_of_the_period(
+    size_bytes: int, start_s: float, took_s: float
+) -> None:
     assert DAY_NIGHT.transfer_time_s(size_bytes, start_s) == pytest.approx(took_s, rel=1e-12)
 
 
@@ -99,12 +101,12 @@ def test_rates_steps_and_offsets_agree_across_wrap_arounds(trace: BandwidthTrace
 
 
 @given(traces(10**9))
-def test_steps_are_the_changes_of_one_period(trace: BandwidthTrace) -> None:
+def test_steps_are_the_changes_of_a_single_period(trace: BandwidthTrace) -> None:
     rows = zip(trace.times_s.tolist(), trace.rates_bps.tolist(), strict=True)
     assert trace.steps() == [next(group) for _, group in itertools.groupby(rows, key=lambda row: row[1])]
 
 
-def test_summary_of_a_trace_worked_out_by_hand() -> None:
+def test_the_summary_of_a_trace_equals_the_values_worked_out_by_hand() -> None:
     # 10-s averages: 100, 100, 109, 110, 0, 0, 50 (the half window at the end does not count)
     rows = [100.0, 100.0, 109.0, 110.0, 0.0, 0.0, 50.0, 900.0]
     summary = BandwidthTrace("t", np.arange(8) * 10.0, np.array(rows), 75.0).summary()
@@ -116,7 +118,7 @@ def test_summary_of_a_trace_worked_out_by_hand() -> None:
     assert summary.zero_share == pytest.approx(20 / 75)
 
 
-def test_a_constant_never_changes_and_lasts() -> None:
+def test_the_summary_of_a_constant_trace_has_no_changes() -> None:
     summary = BandwidthTrace("t", np.array([0.0]), np.array([5.0])).summary()
     assert (summary.changes, summary.mean_change_s, summary.median_change_s) == (0, None, None)
     assert (summary.median_bps, summary.mean_bps) == (5.0, 5.0)
@@ -141,13 +143,15 @@ def test_the_default_duration_adds_the_median_step() -> None:
         ([0, 1], [1, 1], math.nan, "cannot last"),
     ],
 )
-def test_broken_rules_name_the_trace(times: list[float], rates: list[float], duration_s: float, words: str) -> None:
+def test_an_invalid_trace_is_refused_with_the_name_of_the_trace(
+    times: list[float], rates: list[float], duration_s: float, words: str
+) -> None:
     with pytest.raises(TraceError, match=f"'bad'.*{words}") as caught:
         BandwidthTrace("bad", np.array(times), np.array(rates), duration_s)
     assert "\n" not in str(caught.value)
 
 
-def test_a_trace_cannot_be_changed_not_even_through_its_source() -> None:
+def test_a_trace_is_immutable_even_through_the_source_array() -> None:
     source = np.array([1.0, 2.0])
     trace = BandwidthTrace("t", np.array([0.0, 1.0]), source)
     source[0] = 99.0

@@ -1,4 +1,4 @@
-"""A testbed that stays up in a User-Mode Linux kernel, used from the host as any other."""
+"""A testbed that stays up in a User-Mode Linux kernel and is used from the machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def up(*more: str) -> known.TestbedState:
 
 @pytest.mark.timed
 @pytest.mark.program("ip", "ping")
-def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_testbed_in_a_user_mode_kernel_is_used_from_the_machine_and_removed(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     state = up("--rate", "2mbit", "--delay", "0.02", "--private", "run")
     assert state.id in capfd.readouterr().out
     keeper = psutil.Process(state.pid)
@@ -56,14 +58,14 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    given = os.urandom(40_000)
-    process.stdin.write(given)
+    payload = os.urandom(40_000)
+    process.stdin.write(payload)
     process.stdin.close()
-    assert process.stdout.read() == given
+    assert process.stdout.read() == payload
     assert b"10.77.0.2/16" in process.stderr.read()
     assert process.wait(patience(20)) == 7
     record = testbed.recording()
-    assert [(one.host, one.status) for one in record.processes] == [("h1", 7)]
+    assert [(entry.host, entry.status) for entry in record.processes] == [("h1", 7)]
     assert abs(record.began_unix_s + record.now_s - time.time()) < patience(10)
     for host in ("h1", "h2"):  # names and files stay on their host, and the machine gets none
         words = ["sh", "-c", "ip netns add blue && echo one >/run/thalweg-own && ls -A /run"]
@@ -75,9 +77,9 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     assert sleeper.wait(patience(20)) == -signal.SIGTERM
     with Terminal("testbed", "exec", "h1", "--", "bash", "--norc", "--noediting", size=(40, 100)) as terminal:
         terminal.begin()
-        found = terminal.ask("hostname; getent ahostsv4 client; getent hosts client; stty size")
-        assert [found[0], found[1].split()[0], found[-1]] == ["h1", "10.77.0.1", "40 100"]
-        assert found[-2].split() == [testbed.hosts_6.get("client", "10.77.0.1"), "client"]
+        answers = terminal.ask("hostname; getent ahostsv4 client; getent hosts client; stty size")
+        assert [answers[0], answers[1].split()[0], answers[-1]] == ["h1", "10.77.0.1", "40 100"]
+        assert answers[-2].split() == [testbed.hosts_6.get("client", "10.77.0.1"), "client"]
         terminal.type("cat\nshown\n")
         terminal.until("shown\r\n")
         terminal.ask(CTRL_C)
@@ -117,11 +119,11 @@ def _ping(client: SupervisorClient) -> None:
     "victim",
     ["keeper", *(pytest.param(victim, marks=pytest.mark.long) for victim in ("kernel", "a process of the kernel's"))],
 )
-def test_a_killed_one_is_cleared_away(folder: Path, victim: str) -> None:
+def test_a_killed_testbed_is_cleared_away(folder: Path, victim: str) -> None:
     state = up()
     keeper = psutil.Process(state.pid)
     family = [keeper, *keeper.children(recursive=True)]
-    kernel = next(one for one in family if one.name() == "linux.uml")
+    kernel = next(process for process in family if process.name() == "linux.uml")
     {"keeper": keeper, "kernel": kernel}.get(victim, family[-1]).kill()
     if victim in ("keeper", "kernel"):  # without one of its processes a kernel may hang
         assert not psutil.wait_procs(family, 20)[1]
@@ -132,7 +134,7 @@ def test_a_killed_one_is_cleared_away(folder: Path, victim: str) -> None:
 
 
 @pytest.mark.long
-def test_what_cannot_come_up_leaves_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_testbed_that_cannot_start_leaves_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "0"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -154,12 +156,12 @@ def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.program("ping")
-def test_a_program_opens_one_that_ends_with_it(folder: Path) -> None:
+def test_a_testbed_that_a_program_opens_ends_with_the_with_block(folder: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     with Testbed.open("netns", ["a", "b"], kernel="uml", rate="2mbit", delay="30ms") as bed:
         family = set(psutil.Process().children(recursive=True)) - before
-        said = bed.run("a", ["ping", "-c1", "b"], check=True).stdout
-        assert 59 < float(said.rpartition("=")[2].split("/")[1]) < 90
+        output = bed.run("a", ["ping", "-c1", "b"], check=True).stdout
+        assert 59 < float(output.rpartition("=")[2].split("/")[1]) < 90
         bed.set("a", "b", delay="10ms", loss="1%")
         assert bed.links["a", "b"] == LinkShape(2e6, 0.01, loss=0.01)  # type: ignore[index]
         assert len(family) > 2

@@ -1,4 +1,4 @@
-"""Commands inside a User-Mode Linux kernel: what goes in and out, what stays behind, what it says when it cannot."""
+"""Commands inside a User-Mode Linux kernel: streams, processes after a kill, and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kernel() -> Iterator[Kernel]:
 
 
 def run(kernel: Kernel, *argv: str, given: bytes | None = None) -> tuple[int, bytes, bytes]:
-    """The status, output and errors of a command inside."""
+    """Run a command inside the kernel. Return its status, output and errors."""
     with ExitStack() as stack:
         stdin, stdout, stderr = (stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("0", "1", "2"))
         stdin.write(given or b"")
@@ -45,10 +45,10 @@ def run(kernel: Kernel, *argv: str, given: bytes | None = None) -> tuple[int, by
 
 
 @pytest.mark.uml
-def test_streams_are_apart_and_byte_for_byte_and_the_status_is_the_commands(kernel: Kernel) -> None:
-    given = random.Random(1).randbytes(150_000)
-    status, out, err = run(kernel, "sh", "-c", "cat; head -c 300000 /dev/zero >&2; exit 7", given=given)
-    assert (status, out, err) == (7, given, bytes(300_000))
+def test_the_streams_and_the_status_of_a_command_arrive_unchanged(kernel: Kernel) -> None:
+    payload = random.Random(1).randbytes(150_000)
+    status, out, err = run(kernel, "sh", "-c", "cat; head -c 300000 /dev/zero >&2; exit 7", given=payload)
+    assert (status, out, err) == (7, payload, bytes(300_000))
     assert run(kernel, "sh", "-c", "kill -TERM $$") == (-signal.SIGTERM, b"", b"")
     assert run(kernel, "cat") == (0, b"", b"")
     with pytest.raises(UsageError, match=r"cannot run 'no-such-command': No such file"):
@@ -56,7 +56,7 @@ def test_streams_are_apart_and_byte_for_byte_and_the_status_is_the_commands(kern
 
 
 @pytest.mark.uml
-def test_it_is_another_kernel_on_the_same_files(
+def test_a_command_runs_under_a_different_kernel_on_the_same_files(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -77,13 +77,13 @@ def test_it_is_another_kernel_on_the_same_files(
     assert temporary.startswith("/dev/shm/")
     assert abs(float(at_s) - time.time()) < 2
     assert inner_mask == "0o27"
-    made = tmp_path / "made"
-    assert (made.read_text(), made.stat().st_uid, made.stat().st_mode & 0o777) == ("ä b", os.getuid(), 0o640)
+    file = tmp_path / "made"
+    assert (file.read_text(), file.stat().st_uid, file.stat().st_mode & 0o777) == ("ä b", os.getuid(), 0o640)
     assert not uml_files.inside_uml()
 
 
 @pytest.mark.uml
-def test_a_reader_that_waits_or_leaves_hinders_nobody_else(kernel: Kernel) -> None:
+def test_a_reader_that_waits_or_leaves_does_not_block_other_commands(kernel: Kernel) -> None:
     read, write = os.pipe()
     endless = kernel.start(["sh", "-c", "cat /dev/zero; echo $? >&2"], stdout=write, stderr=write)
     os.close(write)
@@ -94,7 +94,7 @@ def test_a_reader_that_waits_or_leaves_hinders_nobody_else(kernel: Kernel) -> No
 
 
 @pytest.mark.uml
-def test_a_signal_is_passed_on(kernel: Kernel) -> None:
+def test_a_signal_is_passed_on_to_the_command(kernel: Kernel) -> None:
     read, write = os.pipe()
     code = "trap 'echo got; exit 3' INT; echo ready; while :; do sleep 0.05; done"
     process = kernel.start(["sh", "-c", code], stdout=write)
@@ -110,14 +110,14 @@ def test_a_signal_is_passed_on(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     "victim", ["outer", *(pytest.param(victim, marks=pytest.mark.long) for victim in ("launcher", "kernel"))]
 )
-def test_whatever_is_killed_nothing_stays(victim: str) -> None:
+def test_no_process_stays_when_the_launcher_or_the_kernel_is_killed(victim: str) -> None:
     code = "from thalweg.emulation.uml.kernel import run_inside; run_inside(['sh', '-c', 'echo up; sleep 100'])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as launcher:
         assert launcher.stdout is not None
         assert launcher.stderr is not None
         assert launcher.stdout.read(3) == b"up\n"
         family = psutil.Process(launcher.pid).children(recursive=True)
-        kernel = next(one.pid for one in family if one.name() == "linux.uml")
+        kernel = next(process.pid for process in family if process.name() == "linux.uml")
         target = {"launcher": launcher.pid, "outer": family[0].pid, "kernel": kernel}[victim]
         os.kill(target, signal.SIGKILL)
         assert launcher.wait(patience(20)) == (-signal.SIGKILL if victim == "launcher" else 1)
@@ -126,7 +126,7 @@ def test_whatever_is_killed_nothing_stays(victim: str) -> None:
     assert not psutil.wait_procs(family, 10)[1]
 
 
-def test_who_is_not_the_first_process_of_a_kernel_powers_nothing_off() -> None:
+def test_a_process_that_is_not_the_first_of_a_kernel_powers_nothing_off() -> None:
     code = (
         "from thalweg.emulation.uml.system import Power; power = Power.__new__(Power); power._trigger = 1; power.off()"
     )
@@ -136,8 +136,8 @@ def test_who_is_not_the_first_process_of_a_kernel_powers_nothing_off() -> None:
 
 @pytest.mark.uml
 @pytest.mark.parametrize("victim", ["launcher", pytest.param("kernel", marks=pytest.mark.long)])
-def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_path: Path) -> None:
-    go, said = tmp_path / "go", tmp_path / "said"
+def test_no_process_stays_after_a_kill_without_a_process_namespace(victim: str, tmp_path: Path) -> None:
+    go, output = tmp_path / "go", tmp_path / "said"
     code = (
         "from thalweg.emulation.uml import kernel as uml; find = uml.find_program;"
         "uml.find_program = lambda name: None if name == 'unshare' else find(name);"
@@ -151,9 +151,9 @@ def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_pa
         launcher.send_signal(signal.SIGSTOP)  # what the kernel says from now on stays unread
         go.touch()
         stop = time.monotonic() + patience(20)
-        while not said.exists() and time.monotonic() < stop:
+        while not output.exists() and time.monotonic() < stop:
             time.sleep(0.02)
-        assert said.exists()
+        assert output.exists()
         os.kill(launcher.pid if victim == "launcher" else family[0].pid, signal.SIGKILL)
         launcher.send_signal(signal.SIGCONT)
         launcher.wait(patience(20))
@@ -161,7 +161,7 @@ def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_pa
 
 
 @pytest.mark.uml
-def test_an_interrupt_is_passed_on_once() -> None:
+def test_the_first_interrupt_is_passed_on_and_the_second_ends_the_launcher() -> None:
     code = (
         "import signal, sys; from thalweg.emulation.uml.kernel import run_inside;"
         "signal.signal(signal.SIGINT, lambda *_: sys.exit(9));"
@@ -190,7 +190,7 @@ def test_an_interrupt_is_passed_on_as_soon_as_the_command_runs() -> None:
 
 @pytest.mark.long
 @pytest.mark.uml
-def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_start_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uml, "isolated_command", lambda *words: ["/bin/false", *words])
     with pytest.raises(TestbedError, match=r"did not come up: .*Attempted to kill init"):
         Kernel()
@@ -199,32 +199,34 @@ def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TestbedError, match=r"did not boot within 0.1 s: .*less busy"):
         Kernel()
     monkeypatch.undo()
-    found = uml_files.find_kernel()
-    monkeypatch.setattr(uml, "find_kernel", lambda: found._replace(modules=("/etc/hostname",)))
+    kernel_files = uml_files.find_kernel()
+    monkeypatch.setattr(uml, "find_kernel", lambda: kernel_files._replace(modules=("/etc/hostname",)))
     with pytest.raises(TestbedError, match=r"did not come up: /etc/hostname: Exec format error"):
         Kernel()
 
 
 def tree(folder: Path, *names: str, depends: str = "", built_in: str = "") -> Path:
-    """A folder of modules that are there, and the files that list them."""
+    """Write the files that list the modules of a folder."""
     lines = [f"kernel/{name}.ko:" for name in names]
     (folder / "modules.dep").write_text("\n".join([*lines, depends]))
     (folder / "modules.builtin").write_text(built_in)
     return folder
 
 
-def test_modules_come_after_those_they_need(tmp_path: Path) -> None:
-    others = ("kernel/veth", "kernel/sch_htb", "kernel/sch-netem")
+def test_modules_come_after_the_dependencies(tmp_path: Path) -> None:
+    further = ("kernel/veth", "kernel/sch_htb", "kernel/sch-netem")
     depends = "kernel/bridge.ko.xz: kernel/stp.ko kernel/llc.ko\nkernel/stp.ko: kernel/llc.ko\nkernel/llc.ko:"
-    names = [name.removeprefix("kernel/") for name in others]
-    found = uml_files._modules(tree(tmp_path, *names, depends=depends, built_in="kernel/net/sched/cls_u32.ko\n"))
-    assert [Path(path).name for path in found[:3]] == ["llc.ko", "stp.ko", "bridge.ko.xz"]
-    assert {Path(path).name for path in found[3:]} == {"veth.ko", "sch_htb.ko", "sch-netem.ko"}
+    names = [name.removeprefix("kernel/") for name in further]
+    modules = uml_files._modules(tree(tmp_path, *names, depends=depends, built_in="kernel/net/sched/cls_u32.ko\n"))
+    assert [Path(path).name for path in modules[:3]] == ["llc.ko", "stp.ko", "bridge.ko.xz"]
+    assert {Path(path).name for path in modules[3:]} == {"veth.ko", "sch_htb.ko", "sch-netem.ko"}
     with pytest.raises(CapabilityError, match=r"module sch_netem is not in .*user-mode-linux"):
         uml_files._modules(tree(tmp_path, "veth", "sch_htb", "cls_u32", "bridge"))
 
 
-def test_what_is_missing_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_kernel_or_module_folder_is_reported_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"kernel is installed; install one$"):
         uml_files.find_kernel()
@@ -245,7 +247,7 @@ def test_what_is_missing_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPat
         uml_files.find_kernel()
 
 
-def test_memory_is_taken_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_kernel_fits_the_free_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert uml_files.memory_for(64 << 20, 16 << 30) == 0  # the /dev/shm of a container
     assert uml_files.memory_for(1 << 40, 1 << 40) == uml_files.MEMORY_BYTES[1]
     assert uml_files.memory_for(1 << 40, 2 << 30) == 1 << 30
@@ -254,10 +256,10 @@ def test_memory_is_taken_where_there_is_room(monkeypatch: pytest.MonkeyPatch) ->
         uml_files.find_memory()
 
 
-def test_frames_are_whole_however_they_come() -> None:
+def test_frames_are_assembled_from_pieces_of_every_size() -> None:
     sent = [(Kind.LINE, 7, b'{"id": 1}'), (Kind.READY, 0, b""), (Kind.DATA, 1, bytes(100))]
     stream = b"".join(HEAD.pack(kind, number, len(payload)) + payload for kind, number, payload in sent)
     for step in (1, 5, len(stream)):
         frames = Frames()
-        got = [one for i in range(0, len(stream), step) for one in frames.feed(stream[i : i + step])]
+        got = [frame for i in range(0, len(stream), step) for frame in frames.feed(stream[i : i + step])]
         assert got == sent

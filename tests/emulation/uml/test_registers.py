@@ -1,4 +1,4 @@
-"""What is loaded before a kernel that knows fewer registers than the processor has."""
+"""Library that is preloaded into a kernel that knows fewer registers than the processor has."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def restore_a_part(variables: dict[str, str], passed: tuple[int, ...] = ()) -> s
 
 
 @needs_compiler
-def test_a_part_of_the_registers_can_be_restored_with_it_and_not_without() -> None:
+def test_a_part_of_the_registers_is_restored_only_with_the_preloaded_library() -> None:
     if sys.platform != "linux" or os.uname().machine != "x86_64" or "avx" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("a part of the registers is all of them here")
     assert restore_a_part({}) == f"{errno.EFAULT} False"
@@ -70,19 +70,21 @@ def test_a_part_of_the_registers_can_be_restored_with_it_and_not_without() -> No
 
 @needs_compiler
 @pytest.mark.uml
-def test_a_kernel_starts_with_it_whatever_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_starts_with_the_preloaded_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registers, "library", registers.compiled)
     with Kernel() as kernel:
         assert kernel.start(["true"]).wait() == 0
 
 
-def test_processors_are_known_by_their_flags() -> None:
+def test_processors_with_too_many_registers_are_known_by_the_flags() -> None:
     assert registers.too_many("processor\t: 0\nflags\t\t: fpu avx512f amx_tile amx_int8\n")
     assert not registers.too_many("processor\t: 0\nflags\t\t: fpu avx512f amx_bf16\n")
     assert not registers.too_many("processor\t: 0\nbugs\t\t: amx_tile\n")
 
 
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_reported_with_the_packages_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"needs a C compiler; install one$"):
         registers.compiled()

@@ -1,4 +1,4 @@
-"""Several partitions under way over an edge, in virtual time: as fast as links are, in order, once each."""
+"""Several partitions under way over an edge, in virtual time: at the rate of the links, once and in order."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Says(NodeCode):
 
 
 class Ran:
-    """A source, an operator and a sink, each on a host; what was delivered, and how many values a host held at most."""
+    """Run of a source, an operator and a sink, with delivery times and the most values that a host held."""
 
     def __init__(self, ahead: int, size_bytes: int, partitions: int = 100) -> None:
         rates, shapes = BandwidthTrace.constant("steady", RATE_BPS), [(0.0, LinkShape(RATE_BPS, DELAY_S))]
@@ -75,30 +75,30 @@ class Ran:
 
 
 @pytest.mark.parametrize(("size_bytes", "ahead"), [(16_384, 17), (65_536, 5), (262_144, 2)])
-def test_a_link_of_a_long_delay_carries_its_rate(size_bytes: int, ahead: int) -> None:
-    """So many as a round trip of 200 ms at 10 Mbit/s has bytes, and one more."""
+def test_a_link_with_a_long_delay_carries_the_full_rate(size_bytes: int, ahead: int) -> None:
+    """The partitions of a round trip of 200 ms at 10 Mbit/s are under way, and one partition more."""
     ran = Ran(ahead, size_bytes)
     assert len(ran.seconds) == 100
     assert ran.share >= 0.95
     assert ran.held <= 2 * ahead - 1, "of one node: outputs that are not acknowledged, inputs that have come early"
 
 
-def test_as_many_as_the_links_need_are_found_out(tmp_path: Path) -> None:
-    """``--ahead auto``: by what is measured of links; within 5 % of what any number brings, images vary in size."""
+def test_ahead_auto_finds_the_number_of_partitions_that_the_links_need(tmp_path: Path) -> None:
+    """``--ahead auto`` uses measurements of links. It comes within 5 % of 64 partitions ahead."""
     scenario, means = Path(__file__).parents[3] / "docs/examples/long-delays.toml", {}
     options = ("--testbed", "sim", "--scenario", str(scenario), "--placement", "one-shot", "--images", "120")
     for size in ("16KB", "64KB", "256KB"):
         for ahead in ("auto", "64"):
             more = ("--image-bytes", size, "--pixel-s", "0", "--startup-s", "0", "--ahead", ahead)
-            told = ("--json", "--out", str(tmp_path / size / ahead))
-            done = CliRunner().invoke(app, ["run", *options, *more, *told], catch_exceptions=False)
-            found = json.loads(done.stdout.splitlines()[-1])["placements"]["one-shot"]
-            assert (found["lost"], found["out_of_order"]) == (0, 0)
-            means[ahead] = found["mean_interarrival_s"]
+            outputs = ("--json", "--out", str(tmp_path / size / ahead))
+            done = CliRunner().invoke(app, ["run", *options, *more, *outputs], catch_exceptions=False)
+            result = json.loads(done.stdout.splitlines()[-1])["placements"]["one-shot"]
+            assert (result["lost"], result["out_of_order"]) == (0, 0)
+            means[ahead] = result["mean_interarrival_s"]
         assert means["auto"] < 1.05 * means["64"], (size, means)
 
 
-def test_with_one_under_way_a_link_waits_for_every_round_trip() -> None:
+def test_a_link_with_a_single_partition_under_way_waits_for_every_round_trip() -> None:
     assert Ran(1, 65_536).share < 0.25
     assert Ran(2, 65_536).share < 0.5, "credit for two is two of them in a round trip"
 
@@ -113,8 +113,10 @@ def test_with_one_under_way_a_link_waits_for_every_round_trip() -> None:
         *[(seed, graph, 2 + seed % 7) for graph in (False, True) for seed in range(7000, 7000 + PLANS)],
     ],
 )
-def test_whatever_goes_wrong_all_come_once_in_order_or_the_run_says_why(seed: int, graph: bool, ahead: int) -> None:
-    """Drawn trees and graphs whose operators move, change their trees and are lost; ``THALWEG_AHEAD_PLANS=1000``."""
+def test_partitions_come_once_in_order_under_faults_or_the_run_gives_the_cause(
+    seed: int, graph: bool, ahead: int
+) -> None:
+    """Operators of drawn trees and graphs move, are reshaped and are lost. ``THALWEG_AHEAD_PLANS=1000`` draws 1000."""
     plan = msgspec.structs.replace(drawn_plan(seed, graph=graph), ahead=ahead)
     result, _ = run_trial(plan)
     assert result.outcome != "failed", result

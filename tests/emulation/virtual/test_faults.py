@@ -1,4 +1,4 @@
-"""Faults in the virtual WAN: what a plan says happens, and nothing else."""
+"""Faults in the virtual WAN: the faults of a plan happen, and no others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ STORM = Storm(0.2, 0.3, 0.3, 0.3, 0.5)
 
 
 class Adding(NodeCode):
-    """Makes pairs of the index and how many it has made before."""
+    """Code whose value has the index, the number of earlier values, and the inputs."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -76,7 +76,7 @@ class Adding(NodeCode):
 
 
 class Seen(FaultyWorld):
-    """What was delivered and when, and which messages each host was told of."""
+    """World that keeps its deliveries with their times, and the events of every host."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Seen(FaultyWorld):
         return [message for message in messages if isinstance(message, kind)]
 
     def heard(self, from_s: float = 0.0, until_s: float = math.inf) -> list[tuple[str, e.MessageReceived]]:
-        """The messages that came in that time, and to whom."""
+        """Return the messages that arrived in a span of time, with their receivers."""
         came = [(name, event) for at_s, name, event in self.told if from_s <= at_s < until_s]
         return [(name, event) for name, event in came if isinstance(event, e.MessageReceived)]
 
@@ -136,7 +136,7 @@ def calm() -> Seen:
 # --- plans --------------------------------------------------------------------------------------------
 
 
-def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
+def test_a_seed_draws_the_same_plan_every_time_and_a_plan_survives_json() -> None:
     kinds, for_good = set(), 0
     for seed in range(200):
         plan = draw_plan(seed, HOSTS, 30.0)
@@ -152,7 +152,7 @@ def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
     assert kinds == {Storm, Outage, Cut, Crash, Stop, Slow, Duplicate, Late, Hostility}
 
 
-def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_comes() -> None:
+def test_drawn_plans_have_early_crashes_and_late_copies_of_the_install_message() -> None:
     drawn = (draw_plan(seed, HOSTS, 30.0) for seed in range(600))
     plans = [plan.faults for plan in drawn if not plan.lasting]  # in which there are other crashes
     crashes = [fault for faults in plans for fault in faults if isinstance(fault, Crash)]
@@ -165,7 +165,7 @@ def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_
     assert len(copies) > len(crashes) / 10
 
 
-def test_a_plan_for_other_hosts_is_refused() -> None:
+def test_a_plan_that_names_an_unknown_host_is_refused() -> None:
     with pytest.raises(UsageError, match=re.escape("names host 'h9'; the hosts are h1, h2, h3, client")):
         Seen(Cut(("h1", "h9"), 0.0, 1.0))
 
@@ -173,7 +173,7 @@ def test_a_plan_for_other_hosts_is_refused() -> None:
 @pytest.mark.parametrize(
     "fault", ['{"type":"drop","source":"h1","target":"h2","message":"Ping","number":0}', '{"type":"rain"}']
 )
-def test_what_is_no_fault_is_no_plan(fault: str) -> None:
+def test_a_plan_with_an_invalid_fault_is_refused(fault: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(f'{{"seed":1,"faults":[{fault}]}}', type=FaultPlan)
 
@@ -181,14 +181,14 @@ def test_what_is_no_fault_is_no_plan(fault: str) -> None:
 # --- messages -----------------------------------------------------------------------------------------
 
 
-def test_without_faults_nothing_goes_wrong(calm: Seen) -> None:
+def test_a_run_without_faults_delivers_all_partitions_and_leaves_no_state(calm: Seen) -> None:
     assert calm.all_delivered()
     assert calm.done == []
     assert not calm.stalled
     assert all(host.core.runs == {} for host in calm.hosts.values())
 
 
-def test_the_message_that_is_named_is_lost_and_no_other(calm: Seen) -> None:
+def test_a_drop_loses_the_named_message_and_no_other_message(calm: Seen) -> None:
     drop = Drop("h1", "h2", "Partition", 3)
     world = Seen(drop).go()
     assert world.all_delivered()
@@ -213,7 +213,7 @@ def test_a_message_may_come_twice_or_late_or_without_being_confirmed(calm: Seen)
     assert unsure.times_s[2] == calm.times_s[2]
 
 
-def test_what_a_storm_did_can_be_done_again_message_by_message() -> None:
+def test_the_faults_of_a_storm_can_be_repeated_message_by_message() -> None:
     world = Seen(STORM, seed=3).go(RandomMoves(100, 3))
     again = Seen(*world.done, seed=3).go(RandomMoves(100, 3))
     assert world.all_delivered()
@@ -222,7 +222,7 @@ def test_what_a_storm_did_can_be_done_again_message_by_message() -> None:
     assert Seen(STORM, seed=4).go(RandomMoves(100, 3)).log_digest != world.log_digest
 
 
-def test_time_goes_on_until_all_that_is_late_has_come() -> None:
+def test_the_simulation_lasts_until_every_late_message_has_come() -> None:
     world = Seen(Late(0.3, 0.05, 60.0), seed=3).go()
     assert world.all_delivered()
     after_s = [fault.after_s for fault in world.done if isinstance(fault, Duplicate)]
@@ -241,7 +241,7 @@ def test_a_storm_never_loses_more_than_a_few_messages_in_a_row() -> None:
     assert max(spells) == LOST_IN_A_ROW
 
 
-def test_a_hostile_host_is_heard_by_all_and_changes_nothing(calm: Seen) -> None:
+def test_messages_of_a_hostile_host_reach_all_hosts_and_change_nothing(calm: Seen) -> None:
     world = Seen(Hostility("stranger", 0.0, 20.0, 0.02)).go()
     assert world.all_delivered()
     assert world.times_s == pytest.approx(calm.times_s, abs=0.1)
@@ -252,7 +252,7 @@ def test_a_hostile_host_is_heard_by_all_and_changes_nothing(calm: Seen) -> None:
 # --- links --------------------------------------------------------------------------------------------
 
 
-def test_an_outage_has_one_direction(calm: Seen) -> None:
+def test_an_outage_has_a_single_direction(calm: Seen) -> None:
     from_s, for_s = calm.times_s[3], 4.0
     world = Seen(Outage("h2", "client", from_s, for_s)).go()
     assert world.all_delivered()
@@ -276,7 +276,7 @@ def test_a_bulk_outage_loses_partitions_in_one_direction_and_lets_control_messag
     assert not [event for event in came if isinstance(event.message, m.Partition)]
 
 
-def test_a_large_outage_loses_what_is_over_its_size(calm: Seen) -> None:
+def test_a_large_outage_loses_messages_above_the_asked_size(calm: Seen) -> None:
     from_s, for_s = calm.times_s[3], 4.0
     at_limit = Seen(LargeOutage("h1", "h2", from_s, for_s, above_bytes=BYTES)).go()
     assert at_limit.times_s == calm.times_s
@@ -289,14 +289,16 @@ def test_a_large_outage_loses_what_is_over_its_size(calm: Seen) -> None:
 
 
 @pytest.mark.parametrize("kind", [BulkOutage, LargeOutage])
-def test_such_an_outage_over_one_network_leaves_the_other(kind: type[BulkOutage | LargeOutage]) -> None:
+def test_a_bulk_or_large_outage_in_a_network_leaves_the_other_network_usable(
+    kind: type[BulkOutage | LargeOutage],
+) -> None:
     world = Seen(kind("h2", "client", 2.0, via="fast"), ways=WAYS).go()
     assert world.all_delivered()
     over = [via for name, via in carried(world) if name == "client"]
     assert over[0] == "fast" and over[-1] == NET
 
 
-def test_gray_faults_are_drawn_of_one_link_and_of_all_that_lead_to_a_host_or_leave_it() -> None:
+def test_gray_faults_are_drawn_for_single_links_and_for_all_links_to_or_from_a_host() -> None:
     drawn = [draw_gray(seed, HOSTS, 25.0, ("fast",)) for seed in range(300)]
     assert drawn == [draw_gray(seed, HOSTS, 25.0, ("fast",)) for seed in range(300)]
     faults = [fault for some in drawn for fault in some]
@@ -310,7 +312,7 @@ def test_gray_faults_are_drawn_of_one_link_and_of_all_that_lead_to_a_host_or_lea
     assert max(fault.until_s - fault.at_s for fault in faults) > 80.0
 
 
-def test_a_partition_cuts_off_all_others_in_both_directions(calm: Seen) -> None:
+def test_a_cut_separates_two_groups_of_hosts_in_both_directions(calm: Seen) -> None:
     from_s, for_s = calm.times_s[3], 4.0
     world = Seen(Cut(("h1", "h3"), from_s, for_s)).go()
     assert world.all_delivered()
@@ -329,7 +331,7 @@ def test_a_host_that_is_cut_off_for_too_long_ends_the_run(calm: Seen) -> None:
 # --- hosts --------------------------------------------------------------------------------------------
 
 
-def test_a_crashed_host_has_lost_everything_and_says_so_when_it_is_back(calm: Seen) -> None:
+def test_a_crashed_host_loses_the_run_and_reports_the_loss_after_a_restart(calm: Seen) -> None:
     at_s = calm.times_s[3] + 0.01
     gone, back = Seen(Crash("h2", at_s)).go(), Seen(Crash("h2", at_s, 2.0)).go()
     assert gone.failed == "host 'h2', which holds o, has been silent for 10 s"
@@ -347,8 +349,8 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(calm: Seen) -> None:
     assert Seen(Crash("h3", calm.times_s[3], 0.5)).go().all_delivered()
 
 
-def test_what_a_host_had_still_to_send_is_lost_with_it(calm: Seen) -> None:
-    """Of two partitions that wait for one link, the first has left the host when it crashes."""
+def test_a_crash_loses_the_messages_that_a_host_has_still_to_send(calm: Seen) -> None:
+    """Two partitions wait for one link. The first partition has left the host when the host crashes."""
     world = Seen(Crash("h1", 1.0))
     source = world.hosts["h1"]
     parts = [m.Partition(run_of("run"), "s", "o", index) for index in (7, 8)]
@@ -361,7 +363,7 @@ def test_what_a_host_had_still_to_send_is_lost_with_it(calm: Seen) -> None:
     assert late == [7]
 
 
-def test_a_client_that_is_gone_is_forgotten_by_all(calm: Seen) -> None:
+def test_all_hosts_drop_the_run_of_a_client_that_is_gone(calm: Seen) -> None:
     world = Seen(Crash("client", calm.times_s[3] + 0.01, 1.0)).go()
     assert world.values == calm.values[:4]
     assert world.failed is None
@@ -369,7 +371,7 @@ def test_a_client_that_is_gone_is_forgotten_by_all(calm: Seen) -> None:
     assert all(host.core.runs == {} and not host.code for host in world.hosts.values())
 
 
-def test_a_slow_host_takes_its_time(calm: Seen) -> None:
+def test_a_slow_host_computes_longer_until_the_fault_ends(calm: Seen) -> None:
     world = Seen(Slow("h2", 10.0, calm.times_s[3], 5.0), Slow("h2", 2.0, calm.times_s[3], 5.0)).go()
     assert world.all_delivered()
     assert world.times_s[5] - world.times_s[4] > 10 * COMPUTE_S
@@ -394,7 +396,7 @@ def test_a_node_on_two_hosts_is_found() -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [("h1", "h2"), ("h2", "h1")])
-def test_a_way_that_is_cut_for_good_ends_the_run_with_both_names(source: str, target: str) -> None:
+def test_a_link_that_is_cut_for_good_ends_the_run_with_the_names_of_both_hosts(source: str, target: str) -> None:
     world = Seen(Outage(source, target, 0.5)).go()
     assert not world.stalled
     assert world.failed is not None
@@ -402,7 +404,7 @@ def test_a_way_that_is_cut_for_good_ends_the_run_with_both_names(source: str, ta
     assert world.now < 0.5 + LIMITS.liveness_s + LIMITS.lease_s + 15.0
 
 
-def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_end_is_reported_as_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Suspicions, "on_waiting", lambda *_, **__: None)
     world = Seen(Outage("h2", "h1", 0.5)).go()
     assert world.stalled
@@ -410,12 +412,12 @@ def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch)
 
 
 def no_bulk(*links: tuple[str, str], until_s: float = 1e9, **more: Any) -> Seen:
-    """A world whose links lose what is bulk from second 1 on, and carry control messages."""
+    """Return a world in which these links lose bulk from second 1 on and carry control messages."""
     return Seen(*[BulkOutage(*link, 1.0, until_s - 1.0) for link in links], **more)
 
 
 @pytest.mark.parametrize(("source", "target", "node"), [("h1", "h2", "s"), ("h2", "client", "o")])
-def test_a_route_that_carries_no_bulk_ends_the_run_with_its_direction(source: str, target: str, node: str) -> None:
+def test_a_route_that_carries_no_bulk_ends_the_run_with_the_direction(source: str, target: str, node: str) -> None:
     world = no_bulk((source, target)).go()
     assert world.failed is not None
     assert world.failed.startswith(f"node {node!r} on host {source!r}: nothing has got through to host {target!r} for")
@@ -424,7 +426,7 @@ def test_a_route_that_carries_no_bulk_ends_the_run_with_its_direction(source: st
 
 
 @pytest.mark.parametrize("links", [[("h1", "h2")], [("h1", "h2"), ("h3", "h2")], [("h2", "client")], [("h2", "h1")]])
-def test_a_run_with_failover_goes_on_beside_a_route_that_carries_no_bulk(links: list[tuple[str, str]]) -> None:
+def test_a_run_with_failover_continues_despite_a_route_that_carries_no_bulk(links: list[tuple[str, str]]) -> None:
     world = no_bulk(*links)
     world.failover = m.Failover(every=4)
     world.go()
@@ -433,7 +435,7 @@ def test_a_run_with_failover_goes_on_beside_a_route_that_carries_no_bulk(links: 
 
 
 @pytest.mark.parametrize("for_s", [5.0, 9.0])
-def test_a_route_that_carries_bulk_again_in_time_ends_nothing(for_s: float) -> None:
+def test_a_route_that_carries_bulk_again_in_time_does_not_end_the_run(for_s: float) -> None:
     assert no_bulk(("h1", "h2"), until_s=1.0 + for_s).go().all_delivered()
 
 
@@ -443,12 +445,12 @@ WAYS = (m.RoutePreference("h1", "h2", ("fast", "net")), m.RoutePreference("h2", 
 
 
 def carried(world: Seen) -> list[tuple[str, str]]:
-    """Which host got a partition over which network."""
+    """Return the receiver and the network of every partition."""
     came = [(name, event) for name, event in world.heard() if isinstance(event.message, m.Partition)]
     return [(name, NET if event.via is UNSET else event.via) for name, event in came if not event.message.end]
 
 
-def test_partitions_take_the_network_that_the_client_said() -> None:
+def test_partitions_take_the_network_that_the_client_prefers() -> None:
     world = Seen(ways=WAYS).go()
     assert world.all_delivered()
     over = [via for _, via in carried(world)]
@@ -464,7 +466,7 @@ def test_a_link_that_dies_under_a_partition_is_left_for_the_other_network() -> N
     assert {via for name, via in carried(world)[6:] if name == "h2"} == {"fast"}
 
 
-def test_a_link_that_is_back_is_taken_again() -> None:
+def test_a_recovered_link_is_used_again() -> None:
     limits = msgspec.structs.replace(LIMITS, monitor=MonitorConfig(max_age_s=1.5))
     world = Seen(Outage("h2", "client", 1.0, 1.0, via="fast"), ways=WAYS, limits=limits).go()
     assert world.all_delivered()
@@ -473,7 +475,7 @@ def test_a_link_that_is_back_is_taken_again() -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(20), 76, 92])
-def test_order_and_every_partition_stay_whichever_links_of_either_network_are_cut(seed: int) -> None:
+def test_partitions_stay_complete_and_in_order_under_outages_of_either_network(seed: int) -> None:
     dice = Random(seed)
     faults: list[Fault] = [STORM] if seed % 4 == 0 else []
     for _ in range(dice.randint(1, 4)):
@@ -495,11 +497,11 @@ RELAYED = (m.RoutePreference("h1", "h2", (BY_H3, "net")), m.RoutePreference("h2"
 
 
 def passed_on(world: Seen, from_s: float = 0.0, until_s: float = math.inf) -> list[str]:
-    """The hosts that heard that what they had passed on is there."""
+    """Return the relays that were notified of the arrival of messages that they had passed on."""
     return [name for at_s, name, event in world.told if isinstance(event, e.Relayed) and from_s <= at_s < until_s]
 
 
-def test_relays_pass_on_what_the_client_said_and_hold_nothing_of_it() -> None:
+def test_relays_pass_partitions_on_along_the_route_that_the_client_prefers() -> None:
     world = Seen(ways=RELAYED).go()
     assert world.all_delivered()
     count = Counter(passed_on(world))
@@ -509,7 +511,7 @@ def test_relays_pass_on_what_the_client_said_and_hold_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_a_link_on_the_way_that_dies_under_a_partition_is_left(at: int) -> None:
+def test_a_relayed_route_is_left_when_a_link_dies_under_a_partition(at: int) -> None:
     links = RELAYED[1].links[0]
     world = Seen(Outage(*links[at].hosts, 2.0, via="fast"), ways=RELAYED).go()
     assert world.all_delivered()
@@ -519,14 +521,14 @@ def test_a_link_on_the_way_that_dies_under_a_partition_is_left(at: int) -> None:
 
 
 @pytest.mark.parametrize("back_s", [None, 1.0, 4.0])
-def test_a_relay_that_crashes_is_left(back_s: float | None) -> None:
+def test_a_run_survives_the_crash_of_a_relay(back_s: float | None) -> None:
     ways = (m.RoutePreference("h1", "h2", (BY_H3, "net")),)
     world = Seen(Crash("h3", 2.0, back_s), ways=ways).go()
     assert world.all_delivered(), (world.failed, world.stalled)
 
 
 @pytest.mark.parametrize("seed", [*range(20), 596])
-def test_order_and_every_partition_stay_whichever_links_are_cut_and_whatever_relays_there_are(seed: int) -> None:
+def test_partitions_stay_complete_and_in_order_under_outages_of_relayed_routes(seed: int) -> None:
     dice = Random(f"{seed} relays")
     faults: list[Fault] = [STORM] if seed % 4 == 0 else []
     links = [link for way in RELAYED for link in way.links[0]]
@@ -536,16 +538,16 @@ def test_order_and_every_partition_stay_whichever_links_are_cut_and_whatever_rel
         faults.append(Outage(*link, dice.uniform(0.1, 6.0), lasts_s, via))
     over = [(way.over[0], NET, "fast") for way in RELAYED]
     ways = tuple(
-        m.RoutePreference(way.source, way.target, tuple(dice.sample(each, 3)))
-        for way, each in zip(RELAYED, over, strict=True)
+        m.RoutePreference(way.source, way.target, tuple(dice.sample(routes, 3)))
+        for way, routes in zip(RELAYED, over, strict=True)
     )
     moves = RandomMoves(3, seed) if seed % 3 == 0 else None
     world = Seen(*faults, seed=seed, ways=ways).go(moves)
     assert world.all_delivered(), (faults, ways, world.failed)
 
 
-def test_with_one_size_for_control_messages_faults_tell_bulk_from_control_alone() -> None:
-    """What the storm did is named so, and a plan that names it so does the same; classes' names decide nothing."""
+def test_faults_distinguish_only_bulk_and_control_if_control_messages_have_a_fixed_size() -> None:
+    """The faults of a storm name the messages ``bulk`` or ``control``. A plan with these faults repeats the storm."""
     seen = Seen(STORM, control_bytes=200).go(RandomMoves(5, 1))
     assert {fault.message for fault in seen.done} == {"bulk", "control"} and seen.all_delivered()
     again = Seen(*seen.done, control_bytes=200).go(RandomMoves(5, 1))

@@ -1,4 +1,4 @@
-"""What a hostile host says: every kind of message, as a socket would let it through, and the same for the same seed."""
+"""Messages of a hostile host: every kind that a socket accepts, and the same messages for the same seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def said(seed: int, count: int = 2000) -> list[tuple[object, object, int]]:
     return [hostile.says() for _ in range(count)]
 
 
-def test_it_says_every_kind_that_a_socket_lets_through_and_what_was_said_again() -> None:
+def test_a_hostile_host_sends_every_valid_kind_of_message_and_repeats_overheard_messages() -> None:
     messages = [message for message, _, _ in said(1)]
     assert {type(message) for message in messages} == set(DRAWN) <= set(KINDS)
     for message in messages:
@@ -35,7 +35,7 @@ def test_it_says_every_kind_that_a_socket_lets_through_and_what_was_said_again()
     assert said(1, 50) == said(1, 50) != said(2, 50)
 
 
-def test_with_seeds_of_their_own_the_fields_of_one_message_do_not_decide_the_next() -> None:
+def test_fields_of_a_message_do_not_influence_the_next_message_with_separate_seeds() -> None:
     def kinds(skipped: int) -> list[object]:
         hostile = Hostile("stranger", ("h1", "h2", "client"), run_of("run"), FLOW, Random(1), apart=True)
         messages = []

@@ -1,4 +1,4 @@
-"""The link models: timelines worked out by hand, and what holds for any messages."""
+"""The link models: timelines worked out by hand, and properties for all messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Sent = tuple[float, str, str, int, int]  # (at, source, target, bytes, rank)
 
 
 class Network:
-    """A link model with a queue of events; ``went``: (item, began, ended) in the order of arrival."""
+    """A link model with a queue of events. ``went`` has (item, began, ended) in the order of arrival."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Network:
         self.model.send(transfer, self.now)
 
     def run(self, sends: Sequence[Sent]) -> list[tuple[Any, float, float]]:
-        """Send all, each at its time and named by its number in the list; what went, in the order of arrival."""
+        """Send every message at its time, with its number in the list as item. Return ``went``."""
         for number, sent in enumerate(sends):
             self._schedule(sent[0], lambda given: self.send(*given), (number, *sent))
         while self._queue:
-            self.now, _, call, what = heapq.heappop(self._queue)
-            call(what)
+            self.now, _, call, argument = heapq.heappop(self._queue)
+            call(argument)
             if not self._queue or self._queue[0][0] > self.now:
                 self.after_each()
         return self.went
@@ -111,7 +111,7 @@ def test_a_host_sends_or_receives_one_message_at_a_time() -> None:
     assert Network("single").run(sends) == [(0, 0.0, 4.0), (1, 4.0, 7.0), (3, 7.0, 8.0), (2, 7.0, 9.0)]
 
 
-def test_control_goes_before_probes_and_these_before_partitions_the_oldest_first() -> None:
+def test_control_messages_go_before_probes_and_probes_before_partitions_oldest_first() -> None:
     sends = [
         bulk(0.0, "a", "b", 4),
         bulk(1.0, "a", "b", 2),
@@ -126,19 +126,19 @@ def test_control_goes_before_probes_and_these_before_partitions_the_oldest_first
     ]  # fmt: skip
 
 
-def test_what_cannot_go_holds_up_nothing_behind_it() -> None:
+def test_a_blocked_message_does_not_delay_later_messages() -> None:
     sends = [bulk(0, "b", "c", 9), bulk(1, "a", "b", 1), bulk(2, "a", "d", 3), control(3, "d", "b", 1)]
     # a -> b waits for b; a -> d, which is younger and of no higher rank, goes at once
     assert Network("single").run(sends) == [(2, 2.0, 5.0), (0, 0.0, 9.0), (3, 9.0, 10.0), (1, 10.0, 11.0)]
 
 
-def test_both_ends_are_busy_until_a_message_is_through_and_other_hosts_are_not() -> None:
+def test_a_message_keeps_both_ends_busy_and_no_other_host() -> None:
     sends = [bulk(0, "a", "b", 4), bulk(0, "c", "d", 5), bulk(1, "b", "c", 1), bulk(1, "d", "a", 1)]
     assert Network("single").run(sends) == [(0, 0.0, 4.0), (1, 0.0, 5.0), (2, 5.0, 6.0), (3, 5.0, 6.0)]
 
 
-def test_a_host_does_not_rest_as_what_it_would_have_taken_up_first_went_with_the_other() -> None:
-    """At 4 s a and b are free: c has something older for a than for b, and b still has something for d."""
+def test_a_free_host_sends_a_younger_message_while_the_older_message_is_blocked() -> None:
+    """At 4 s a and b are free. The older message of c goes to a, so b sends its message to d."""
     sends = [bulk(0, "a", "b", 4), bulk(1, "c", "a", 2), bulk(1, "c", "b", 2), bulk(1, "b", "d", 2)]
     assert Network("single").run(sends) == [(0, 0.0, 4.0), (1, 4.0, 6.0), (3, 4.0, 6.0), (2, 6.0, 8.0)]
     sends = [
@@ -151,7 +151,7 @@ def test_a_host_does_not_rest_as_what_it_would_have_taken_up_first_went_with_the
     assert Network("single").run(sends)[1:3] == [(1, 4.0, 6.0), (4, 4.0, 6.0)]  # a younger probe before a partition
 
 
-def test_what_an_arrival_gives_rise_to_waits_with_the_rest() -> None:
+def test_an_answer_to_a_message_queues_with_the_waiting_messages() -> None:
     network = Network("single")
     network.answers = {0: control(0, "b", "a", 1), 1: bulk(0, "b", "a", 1)}
     assert network.run([bulk(0, "a", "b", 4), bulk(1, "a", "b", 2)]) == [
@@ -162,7 +162,7 @@ def test_what_an_arrival_gives_rise_to_waits_with_the_rest() -> None:
 # --- every link for itself ----------------------------------------------------------------------------
 
 
-def test_independent_links_are_queues_of_their_own() -> None:
+def test_every_independent_link_has_a_separate_queue() -> None:
     sends = [
         bulk(0, "a", "b", 4), bulk(1, "a", "b", 2), probe(2, "a", "b", 1), bulk(1, "a", "c", 2), bulk(1, "b", "a", 1),
     ]  # fmt: skip
@@ -171,7 +171,7 @@ def test_independent_links_are_queues_of_their_own() -> None:
     ]  # fmt: skip
 
 
-def test_control_messages_pass_independent_links_by() -> None:
+def test_control_messages_bypass_the_queues_of_independent_links() -> None:
     sends = [bulk(0, "a", "b", 4), control(1, "a", "b", 1), control(1.5, "a", "b", 1), bulk(2, "a", "b", 1)]
     assert Network("independent").run(sends) == [(1, 1.0, 2.0), (2, 1.5, 2.5), (0, 0.0, 4.0), (3, 4.0, 5.0)]
 
@@ -179,7 +179,7 @@ def test_control_messages_pass_independent_links_by() -> None:
 # --- shared interfaces ----------------------------------------------------------------------------------
 
 
-def test_an_interface_is_shared_by_what_a_host_sends_and_receives_and_what_is_left_goes_to_others() -> None:
+def test_messages_of_a_host_share_the_interface_and_unused_rate_goes_to_other_messages() -> None:
     sends = [bulk(0, "a", "b", 2), bulk(0, "c", "a", 2), bulk(0, "c", "b", 2), bulk(0, "d", "c", 1)]
     network = Network("shared", interfaces_bps={"a": 8000.0, "b": 12_000.0})
     # a's kB/s is halved between two; b has 1.5: the third takes the whole 1 kB/s that is left, its link's
@@ -188,7 +188,7 @@ def test_an_interface_is_shared_by_what_a_host_sends_and_receives_and_what_is_le
     assert alone == [(0, 0.0, 4.0), (1, 4.0, 8.0)]  # one after the other on a link
 
 
-def test_rates_are_shared_anew_when_a_message_begins_or_ends_and_when_a_link_changes() -> None:
+def test_rates_are_shared_again_when_a_message_starts_or_ends_or_a_link_changes() -> None:
     steps = BandwidthTrace("steps", np.array([0.0, 4.0]), np.array([2000.0, 8000.0]), 100.0)
     links: dict[Link, LinkRate] = {Link("a", "b"): steps, Link("a", "c"): KB_A_SECOND, Link("c", "a"): KB_A_SECOND}
     sends = [bulk(0, "a", "b", 3), bulk(0, "a", "c", 4), control(1, "c", "a", 1)]
@@ -204,8 +204,10 @@ few_limits = st.dictionaries(st.sampled_from(HOSTS), st.floats(0.1, 20))
 def test_shared_rates_are_max_min_fair(
     flows: list[tuple[tuple[str, str], float]], both: dict[str, float], up: dict[str, float], down: dict[str, float]
 ) -> None:
-    """None exceeds its link, no limit is exceeded, and whatever does not fill its link is within a full limit where
-    none of the others is faster."""
+    """No rate exceeds its link, and no limit is exceeded.
+
+    A flow that does not fill its link is bound by a full limit in which no other flow is faster.
+    """
     ends, most = [end for end, _ in flows], [rate for _, rate in flows]
     rates = max_min_rates(most, ends, both, up, down)
     limits = [  # each with those that it bounds
@@ -222,23 +224,25 @@ def test_shared_rates_are_max_min_fair(
 
 
 @given(messages, st.sampled_from([0.0, 0.5]))
-def test_without_limits_shared_links_are_independent_ones(sends: list[Sent], startup_s: float) -> None:
+def test_shared_links_without_limits_act_like_independent_links(sends: list[Sent], startup_s: float) -> None:
     steps = BandwidthTrace("steps", np.array([0.0, 0.3, 1.1]), np.array([8000.0, 0.0, 20_000.0]), 1.7)
     outage = ChangedRates([0.0, 2.0, 5.0], [steps, BandwidthTrace.constant("cut", 0.0), steps])
     links: dict[Link, LinkRate] = dict.fromkeys(permutations(HOSTS, 2), outage)
     links |= {Link("a", "b"): Window(steps, 1.0), Link("b", "a"): KB_A_SECOND}
-    one, other = ({item: times for item, *times in Network(model, links, startup_s).run(sends)}
-                  for model in ("shared", "independent"))  # fmt: skip
-    assert one.keys() == other.keys()
-    for item, times in one.items():
-        assert times == pytest.approx(other[item], abs=1e-9)
+    shared, independent = (
+        {item: times for item, *times in Network(model, links, startup_s).run(sends)}
+        for model in ("shared", "independent")
+    )
+    assert shared.keys() == independent.keys()
+    for item, times in shared.items():
+        assert times == pytest.approx(independent[item], abs=1e-9)
 
 
 # --- all ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_message_takes_the_start_up_cost_and_then_its_bytes_over_the_traces_steps(model: str) -> None:
+def test_a_message_takes_the_start_up_cost_and_the_transfer_time_over_the_trace(model: str) -> None:
     steps = BandwidthTrace("steps", np.array([0.0, 2.0, 5.0]), np.array([8000.0, 0.0, 16_000.0]), 10.0)
     links: dict[Link, LinkRate] = {("a", "b"): steps, ("b", "a"): Window(steps, 5.0)}
     sends = [bulk(0.0, "a", "b", 2.5), bulk(20.0, "b", "a", 2.0), control(30.0, "a", "b", 0.0)]
@@ -248,7 +252,7 @@ def test_a_message_takes_the_start_up_cost_and_then_its_bytes_over_the_traces_st
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_hosts_without_a_link_are_an_error(model: str) -> None:
+def test_a_message_between_hosts_without_a_link_is_an_error(model: str) -> None:
     with pytest.raises(KeyError):
         Network(model).run([bulk(0, "a", "z", 1)])
 
@@ -257,7 +261,7 @@ def test_hosts_without_a_link_are_an_error(model: str) -> None:
 
 
 @given(messages, st.sampled_from([0.0, 0.5]), st.sampled_from([*MODELS]))
-def test_nothing_is_lost_and_nothing_goes_twice(sends: list[Sent], startup_s: float, model: str) -> None:
+def test_every_message_arrives_exactly_once(sends: list[Sent], startup_s: float, model: str) -> None:
     went = Network(model, startup_s=startup_s).run(sends)
     assert sorted(item for item, _, _ in went) == list(range(len(sends)))
     for item, began_s, ended_s in went:
@@ -266,16 +270,16 @@ def test_nothing_is_lost_and_nothing_goes_twice(sends: list[Sent], startup_s: fl
 
 
 @given(messages, st.sampled_from([0.0, 0.5]))
-def test_a_single_interface_is_never_busy_with_two_and_never_rests_while_it_could_work(
+def test_a_single_interface_never_carries_two_messages_and_never_idles_needlessly(
     sends: list[Sent], startup_s: float
 ) -> None:
     network = Network("single", startup_s=startup_s)
 
     def check() -> None:
-        busy = [host for each in network.going.values() for host in (each.source, each.target)]
+        busy = [host for transfer in network.going.values() for host in (transfer.source, transfer.target)]
         assert len(busy) == len(set(busy)), "a host is busy with two"
-        for each in network.waits.values():
-            assert each.source in busy or each.target in busy, f"{each.source} and {each.target} rest"
+        for transfer in network.waits.values():
+            assert transfer.source in busy or transfer.target in busy, f"{transfer.source} and {transfer.target} rest"
 
     network.after_each = check
     went = {item: (began_s, ended_s) for item, began_s, ended_s in network.run(sends)}
@@ -285,8 +289,8 @@ def test_a_single_interface_is_never_busy_with_two_and_never_rests_while_it_coul
 
 
 @given(messages)
-def test_a_single_interface_starts_nothing_before_what_could_go_as_well_and_has_precedence(sends: list[Sent]) -> None:
-    """Of two messages that wait between the same two hosts the one of lower rank, or else the older one, goes first."""
+def test_messages_between_the_same_hosts_start_by_rank_and_then_by_age(sends: list[Sent]) -> None:
+    """Of two messages that wait between the same hosts, the lower rank or else the older message starts first."""
     network = Network("single")
     went = {item: began_s for item, began_s, _ in network.run(sends)}
     order = sorted(range(len(sends)), key=lambda number: sends[number][0])  # by age
@@ -296,7 +300,7 @@ def test_a_single_interface_starts_nothing_before_what_could_go_as_well_and_has_
 
 
 @given(messages)
-def test_independent_links_carry_bulk_in_order_without_rest_and_control_at_once(sends: list[Sent]) -> None:
+def test_independent_links_carry_bulk_in_order_without_idling_and_control_at_once(sends: list[Sent]) -> None:
     went = {item: (began_s, ended_s) for item, began_s, ended_s in Network("independent").run(sends)}
     for link in permutations(HOSTS, 2):
         free_s = 0.0
@@ -316,55 +320,55 @@ def test_independent_links_carry_bulk_in_order_without_rest_and_control_at_once(
 def shaped(
     model: str, sizes: Sequence[int], limits: Mapping[str, Mapping[str, float]] = {}, **figures: Any
 ) -> list[tuple[float, float]]:
-    """When each of some messages from a to b, all sent at 0, had left and was there; links of 1 kB/s so shaped."""
+    """Send messages from a to b at 0 s over shaped links of 1 kB/s. Return departure and arrival of every message."""
     shape = LinkShape(8000.0, **figures)
     rates = BandwidthTrace("cut", np.array([0.0]), np.array([0.0])) if shape.cut else KB_A_SECOND
     links = {link: ShapedLink(rates, [(0.0, shape)], "a link") for link in permutations("ab", 2)}
     queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
     numbers = itertools.count()
-    there: list[tuple[float, float]] = []
+    arrivals: list[tuple[float, float]] = []
     now = 0.0
 
     def schedule(at_s: float, call: Callable[[Any], None], what: Any) -> None:
         heapq.heappush(queue, (at_s, next(numbers), call, what))
 
     config = WorldConfig(startup_s=0.0, **limits)  # type: ignore[arg-type]
-    network = MODELS[model](links, config, schedule, lambda transfer: there.append((transfer.ends_s, now)))
+    network = MODELS[model](links, config, schedule, lambda transfer: arrivals.append((transfer.ends_s, now)))
     for number, size in enumerate(sizes):
         network.send(Transfer(number, "a", "b", size, BULK, None), 0.0)
     while queue:
-        now, _, call, what = heapq.heappop(queue)
-        call(what)
-    return there
+        now, _, call, argument = heapq.heappop(queue)
+        call(argument)
+    return arrivals
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_message_is_there_a_delay_after_it_left_while_the_next_one_goes(model: str) -> None:
+def test_a_message_arrives_a_delay_after_departure_while_the_next_message_is_sent(model: str) -> None:
     assert shaped(model, [1000, 2000], delay_s=5.0) == [(1.0, 6.0), (3.0, 8.0)]
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto", "paretonormal"])
-def test_delays_vary_and_nothing_overtakes(distribution: str) -> None:
-    found = shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
-    assert [left for left, _ in found] == [float(i + 1) for i in range(60)]
-    arrivals = [there for _, there in found]
+def test_jittered_delays_vary_and_no_message_overtakes(distribution: str) -> None:
+    times = shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
+    assert [left for left, _ in times] == [float(i + 1) for i in range(60)]
+    arrivals = [arrived for _, arrived in times]
     assert arrivals == sorted(arrivals)
-    assert len({round(there - left, 6) for left, there in found}) > 20
-    assert found == shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
+    assert len({round(arrived - left, 6) for left, arrived in times}) > 20
+    assert times == shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
 
 
 @pytest.mark.parametrize("model", ["independent", "shared"])
-def test_what_is_lost_takes_the_link_again_and_a_round_trip(model: str) -> None:
+def test_lost_packets_take_the_link_again_and_a_round_trip(model: str) -> None:
     plain, lossy = (shaped(model, [144_800], delay_s=1.0, **figures)[0][0] for figures in ({}, {"loss": 0.1}))
     assert lossy > plain + 2.0 + 1.448
     assert shaped(model, [144_800], duplicate=0.5)[0][0] == pytest.approx(144.8 * 1.5)
 
 
-def test_losses_in_bursts_befall_fewer_messages_and_more_packets_of_each() -> None:
+def test_losses_in_bursts_hit_fewer_messages_and_more_packets_per_message() -> None:
     sizes = [14_480] * 600  # ten packets each
 
     def lost(**figures: float) -> tuple[float, float]:
-        """Return the share of packets that are lost, first time or again, and that of messages that lose any."""
+        """Return the share of lost packets, repeated losses included, and the share of messages that lose a packet."""
         left = [0.0, *(left for left, _ in shaped("independent", sizes, loss=0.1, **figures))]
         more_s = [after - before - 14.48 for before, after in pairwise(left)]
         return sum(more_s) / 1.448 / 6000, sum(more > 0.01 for more in more_s) / 600
@@ -400,19 +404,19 @@ def test_a_host_sends_and_receives_at_the_lesser_of_its_rates(
 
 
 def steady(rates: LinkRate | float = 8000.0, *shapes: tuple[float, LinkShape], hosts: str = HOSTS) -> Links:
-    """Shaped links between all hosts, without delays; at 1 kB/s a usual queue holds 9.084 s, the floor of its size."""
+    """Return shaped links between all hosts without delays. At 1 kB/s a usual queue has its least size, 9.084 s."""
     followed = BandwidthTrace.constant("steady", rates) if isinstance(rates, float) else rates
-    given = shapes or ((0.0, LinkShape(8000.0)),)
-    return {Link(*pair): ShapedLink(followed, given, " ".join(pair)) for pair in permutations(hosts, 2)}
+    followed_shapes = shapes or ((0.0, LinkShape(8000.0)),)
+    return {Link(*pair): ShapedLink(followed, followed_shapes, " ".join(pair)) for pair in permutations(hosts, 2)}
 
 
-def test_independent_links_of_a_host_take_turns_at_its_up_rate_and_others_at_its_down_rate() -> None:
+def test_independent_links_of_a_host_take_turns_at_the_up_and_the_down_rate() -> None:
     network = Network("independent", steady(), up_bps={"a": 8000.0}, down_bps={"a": 4000.0})
     sends = [bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "b", "a", 1), bulk(0, "d", "a", 1)]
     assert network.run(sends) == [(0, 0.0, 1.0), (1, 0.0, 2.0), (2, 0.0, 2.0), (3, 0.0, 4.0)]
 
 
-def test_with_shared_links_an_up_rate_is_shared_by_what_a_host_sends_alone() -> None:
+def test_shared_links_divide_an_up_rate_among_sent_and_a_down_rate_among_received_messages() -> None:
     sends = [bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "d", "a", 2)]
     network = Network("shared", up_bps={"a": 8000.0})
     assert network.run(sends) == [(0, 0.0, 2.0), (1, 0.0, 2.0), (2, 0.0, 2.0)]
@@ -422,7 +426,7 @@ def test_with_shared_links_an_up_rate_is_shared_by_what_a_host_sends_alone() -> 
     assert network.run(sends) == [(0, 0.0, 2.0), (1, 0.0, 2.0), (2, 0.0, 2.0)]
 
 
-def test_with_shared_links_an_interface_is_shared_by_what_a_host_sends_and_receives_within_its_other_rates() -> None:
+def test_shared_links_divide_an_interface_rate_within_the_up_and_down_rates() -> None:
     network = Network("shared", interfaces_bps={"a": 10_000.0}, up_bps={"a": 4000.0}, down_bps={"a": 5000.0})
     # 0.25 kB/s to each of b and c, 0.625 from d: the interface would leave that 0.75
     assert network.run([bulk(0, "a", "b", 1), bulk(0, "a", "c", 1), bulk(0, "d", "a", 2.5)]) == [
@@ -442,13 +446,13 @@ QUEUED = pytest.mark.parametrize("model", ["independent", "shared"])
 
 
 def ends(network: Network, sends: Sequence[Sent], *items: int) -> list[float]:
-    """When these messages were through."""
-    found = {item: ended_s for item, _, ended_s in network.run(sends)}
-    return [found[item] for item in items]
+    """Return the times at which these messages had passed."""
+    times = {item: ended_s for item, _, ended_s in network.run(sends)}
+    return [times[item] for item in items]
 
 
 @QUEUED
-def test_a_control_message_waits_for_the_bulk_of_its_link_that_is_there(model: str) -> None:
+def test_a_control_message_waits_for_the_bulk_that_is_already_on_the_link(model: str) -> None:
     sends = [
         bulk(0, "a", "b", 2), probe(0, "a", "b", 1), bulk(2, "a", "c", 9), control(1, "a", "b", 0.5),
         bulk(1.5, "a", "b", 4),  # comes later, and does not count
@@ -457,12 +461,12 @@ def test_a_control_message_waits_for_the_bulk_of_its_link_that_is_there(model: s
     network = Network(model, control_band=False)
     assert ends(network, sends, 0, 1, 4) == [2.0, 3.0, 7.0]  # it takes nothing from bulk
     assert network.went[0][0] == 5
-    found = {item: (began_s, ended_s) for item, began_s, ended_s in network.went}
-    assert [found[item] for item in (3, 5, 6, 7)] == [(1.0, 3.5), (1.0, 1.5), (1.0, 1.5), (20.0, 20.5)]
+    times = {item: (began_s, ended_s) for item, began_s, ended_s in network.went}
+    assert [times[item] for item in (3, 5, 6, 7)] == [(1.0, 3.5), (1.0, 1.5), (1.0, 1.5), (20.0, 20.5)]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_with_a_band_or_a_single_interface_no_control_message_waits_in_a_queue(model: str) -> None:
+def test_no_control_message_waits_in_a_queue_with_a_band_or_a_single_interface(model: str) -> None:
     sends = [bulk(0, "a", "b", 4), control(1, "a", "b", 2), control(1.5, "a", "b", 1)]
     with_band, without = (Network(model, control_band=banded).run(sends) for banded in (True, False))
     assert with_band == Network(model).run(sends)
@@ -472,7 +476,7 @@ def test_with_a_band_or_a_single_interface_no_control_message_waits_in_a_queue(m
 
 
 @QUEUED
-def test_start_up_costs_are_nothing_that_waits_in_a_queue(model: str) -> None:
+def test_start_up_costs_do_not_count_as_bytes_in_a_queue(model: str) -> None:
     both = [bulk(0, "a", "b", 2), bulk(0, "a", "b", 2)]  # their bytes go from 0.5 to 2.5 s and from 3 to 5 s
     for at_s, end_s in ((0.0, 4.5), (0.5, 4.5), (1.0, 4.5), (2.0, 4.5), (2.25, 4.75), (3.5, 5.0), (4.5, 5.0), (5, 5.5)):
         network = Network(model, startup_s=0.5, control_band=False)
@@ -484,8 +488,8 @@ def test_a_control_message_waits_at_most_for_a_full_queue(model: str) -> None:
     megabit: Links = dict.fromkeys(permutations(HOSTS, 2), MEGABIT)
     sends = [bulk(0, "a", "b", 125), control(0.2, "a", "b", 1.25), control(0.95, "a", "b", 1.25)]  # 1 s of bulk
     for links in (megabit, steady(1e6)):
-        found = ends(Network(model, links, control_band=False), sends, 0, 1, 2)
-        assert found == pytest.approx([1.0, 0.31, 1.01])  # the usual queue: 100 ms; 50 ms of bulk are left
+        times = ends(Network(model, links, control_band=False), sends, 0, 1, 2)
+        assert times == pytest.approx([1.0, 0.31, 1.01])  # the usual queue: 100 ms; 50 ms of bulk are left
     sends = [bulk(0, "a", "b", 60), control(1, "a", "b", 1)]
     for slow in (None, steady()):
         assert ends(Network(model, slow, control_band=False), sends, 1) == pytest.approx([11.084])  # six frames
@@ -496,14 +500,14 @@ def test_a_control_message_waits_at_most_for_a_full_queue(model: str) -> None:
     ("queue", "waits_s"),
     [(Queue(0.5), 0.5), (Queue(0.01), 0.072672), (Queue(25_000, "bytes"), 0.2), (Queue(10, "packets"), 0.12112)],
 )
-def test_a_link_has_its_own_queue(model: str, queue: Queue, waits_s: float) -> None:
+def test_the_wait_of_a_control_message_follows_the_queue_of_the_link(model: str, queue: Queue, waits_s: float) -> None:
     network = Network(model, steady(1e6, (0.0, LinkShape(1e6, queue=queue))), control_band=False)
     sends = [bulk(0, "a", "b", 250), control(1, "a", "b", 1.25)]
     assert ends(network, sends, 1) == pytest.approx([1.01 + waits_s])
 
 
 @QUEUED
-def test_a_queue_has_the_size_of_the_moment_and_empties_at_the_rates_that_follow(model: str) -> None:
+def test_a_queue_has_the_current_size_and_empties_at_the_rates_that_follow(model: str) -> None:
     steps = BandwidthTrace("steps", np.array([0.0, 2.0, 4.0, 5.0]), np.array([1e6, 2e6, 0.0, 1e6]), 100.0)
     shapes = [(0.0, LinkShape(1e6, queue=Queue(0.5))), (2.5, LinkShape(1e6, queue=Queue(0.2)))]
     # 62.5 kB: of which 12.5 until 2 s; 125 kB; 50 kB; six frames (the rate is 0) from 5 s on
@@ -525,7 +529,7 @@ def test_control_messages_of_a_link_stay_in_order(model: str) -> None:
 
 
 @QUEUED
-def test_bytes_that_are_lost_wait_again_and_no_control_message_waits_for_their_round_trips(model: str) -> None:
+def test_a_control_message_waits_for_bytes_sent_again_and_not_for_round_trips_of_losses(model: str) -> None:
     shapes = [(0.0, LinkShape(8000.0, delay_s=5.0, loss=0.1)), (0.5, LinkShape(8000.0))]
     lossy = ShapedLink(KB_A_SECOND, shapes, "a b")
     extra_bytes, waits_s = lossy.again(Transfer(1, "a", "b", 14_480, BULK, 0), 0.0, 5.0)
@@ -534,20 +538,20 @@ def test_bytes_that_are_lost_wait_again_and_no_control_message_waits_for_their_r
     busy_s = (14_480 + extra_bytes) / 1000
     for at_s, left_s in ((busy_s - 2, busy_s), (busy_s + 0.5, busy_s + 0.5)):
         network = Network(model, steady(8000.0, *shapes), control_band=False)
-        found = ends(network, [bulk(0, "a", "b", 14.48), control(at_s, "a", "b", 0)], 0, 1)
-        assert found == pytest.approx([busy_s + waits_s, left_s])
+        times = ends(network, [bulk(0, "a", "b", 14.48), control(at_s, "a", "b", 0)], 0, 1)
+        assert times == pytest.approx([busy_s + waits_s, left_s])
 
 
 @QUEUED
-def test_bulk_for_which_a_link_is_cut_for_good_keeps_a_control_message_for_a_queue_at_most(model: str) -> None:
+def test_bulk_on_a_link_cut_for_good_delays_control_messages_by_at_most_a_queue(model: str) -> None:
     rates = ChangedRates([0.0, 20.0], [KB_A_SECOND, BandwidthTrace.constant("cut", 0.0)])
     sends = [bulk(0, "a", "b", 25), control(1, "a", "b", 1), control(10.5, "a", "b", 1), control(12, "a", "b", 1)]
-    (found,) = Network(model, steady(rates, hosts="ab"), control_band=False).run(sends)
+    (control_times,) = Network(model, steady(rates, hosts="ab"), control_band=False).run(sends)
     # the second has 9.084 s to wait, and half a second too little for itself; the third waits until the cut
-    assert found == pytest.approx((1, 1.0, 11.084))
+    assert control_times == pytest.approx((1, 1.0, 11.084))
 
 
-def test_bulk_that_shares_an_interface_keeps_a_control_message_as_long_as_it_takes_itself() -> None:
+def test_bulk_at_a_shared_interface_delays_a_control_message_until_the_bulk_has_passed() -> None:
     megabit: Links = dict.fromkeys(permutations(HOSTS, 2), MEGABIT)
     ways: list[dict[str, Any]] = [{"up_bps": {"a": 5e5}}, {"down_bps": {"b": 5e5}}, {"interfaces_bps": {"a": 5e5}}]
     for limits in ways:
@@ -566,22 +570,24 @@ def test_bulk_that_shares_an_interface_keeps_a_control_message_as_long_as_it_tak
 
 @pytest.mark.parametrize("startup_s", [0.0, 0.5])
 @given(sends=messages)
-def test_without_limits_control_messages_wait_on_shared_links_as_on_independent_ones(
+def test_control_messages_wait_on_shared_links_without_limits_as_on_independent_links(
     startup_s: float, sends: list[Sent]
 ) -> None:
     steps = BandwidthTrace("steps", np.array([0.0, 0.3, 1.1]), np.array([8000.0, 3000.0, 20_000.0]), 1.7)
     links: dict[Link, LinkRate] = dict.fromkeys(permutations(HOSTS, 2), steps)
     links |= {Link("a", "b"): Window(steps, 1.0), Link("b", "a"): KB_A_SECOND}
-    one, other = ({item: times for item, *times in Network(model, links, startup_s, control_band=False).run(sends)}
-                  for model in ("shared", "independent"))  # fmt: skip
-    assert one.keys() == other.keys()
-    for item, times in one.items():
-        assert times == pytest.approx(other[item], abs=1e-9)
+    shared, independent = (
+        {item: times for item, *times in Network(model, links, startup_s, control_band=False).run(sends)}
+        for model in ("shared", "independent")
+    )
+    assert shared.keys() == independent.keys()
+    for item, times in shared.items():
+        assert times == pytest.approx(independent[item], abs=1e-9)
 
 
 @QUEUED
 @given(sends=messages)
-def test_of_any_messages_control_waits_for_the_bulk_before_it_up_to_a_queue(model: str, sends: list[Sent]) -> None:
+def test_control_messages_wait_for_earlier_bulk_up_to_a_full_queue(model: str, sends: list[Sent]) -> None:
     went = {item: (began_s, ended_s) for item, began_s, ended_s in Network(model, control_band=False).run(sends)}
     for link in permutations(HOSTS, 2):
         free_s = left_s = 0.0

@@ -1,4 +1,4 @@
-"""Runs in virtual time whose partitions are passed on by hosts that hold nothing of them."""
+"""Runs in virtual time whose partitions go over relays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sized(NodeCode):
 
 
 class Relayed(World):
-    """When each partition came, and from which host's hands the last of them."""
+    """World that keeps the route of every partition that was sent, and the deliveries with their times."""
 
     def __init__(
         self, count: int, hops: int = 3, model: str = "independent", *, drops: bool = False, **rates: BandwidthTrace
@@ -50,8 +50,8 @@ class Relayed(World):
         self.drops = drops
         links: dict[Link, BandwidthTrace] = {Link(a, b): steady(0.5e6) for a, b in itertools.permutations(HOSTS, 2)}
         for link in WAY:
-            there = rates.get(f"{link.source}_{link.target}", steady(5e6))
-            links |= {link: there, Link(link.target, link.source, "fast"): steady(5e6)}
+            rate = rates.get(f"{link.source}_{link.target}", steady(5e6))
+            links |= {link: rate, Link(link.target, link.source, "fast"): steady(5e6)}
         rented = {link.hosts: 5e6 for link in links if link.via == "fast"}
         networks = {NET: Network(TARIFFS["public"]), "fast": Network(TARIFFS["dedicated"], rented)}
         self.records: list[tuple[str, float, e.Record]] = []
@@ -103,21 +103,23 @@ def test_partitions_go_over_relays_at_the_rate_of_the_slowest_link(model: str) -
     link_s = BYTES * 8 / 5e6
     # 5 pieces: the last one takes two hops more than a link of its own would; one interface sends or receives
     assert period_s == pytest.approx(link_s * (2 if model == "single" else 1) * (1 + 2 / 5), rel=0.35)
-    told = [(host, each.fields["peer"]) for host, _, each in world.records if each.kind == "relayed"]
-    assert {*told} == {("r1", "r2"), ("r2", "client")} and len(told) >= 2 * 15
+    pairs = [(host, record.fields["peer"]) for host, _, record in world.records if record.kind == "relayed"]
+    assert {*pairs} == {("r1", "r2"), ("r2", "client")} and len(pairs) >= 2 * 15
     sent = [
-        each.fields["detail"] for host, _, each in world.records if each.kind == "transfer" and "detail" in each.fields
+        record.fields["detail"]
+        for host, _, record in world.records
+        if record.kind == "transfer" and "detail" in record.fields
     ]
     assert sent[-1] == {"via": "fast", "relays": ["r1", "r2"]}
 
 
-def test_no_host_passes_on_more_often_than_it_is_allowed_to() -> None:
+def test_partitions_use_no_route_with_more_hops_than_allowed() -> None:
     world = Relayed(10, hops=2)
     assert world.values == list(range(10)) and world.over(0.0, world.now) == {NET}
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_a_link_on_the_way_that_dies_is_left_and_taken_again(at: int) -> None:
+def test_a_dead_link_of_a_relayed_route_is_left_and_used_again_after_recovery(at: int) -> None:
     dies = BandwidthTrace("dies", np.array([0.0, 60.0, 160.0]), np.array([5e6, 0.0, 5e6]), 10_000.0)
     world = Relayed(150, **{f"{WAY[at].source}_{WAY[at].target}": dies})
     assert world.failed is None and world.values == list(range(150))
@@ -128,8 +130,8 @@ def test_a_link_on_the_way_that_dies_is_left_and_taken_again(at: int) -> None:
     assert world.over(160.0 + 3 * PERIOD_S, world.now) == {HOPS}
 
 
-def test_a_relay_that_drops_what_it_says_is_there_is_left_and_not_planned_with() -> None:
-    """Its links measure well, so that the client would take it again at each look."""
+def test_a_relay_that_drops_confirmed_partitions_is_left_for_longer_and_longer_times() -> None:
+    """The links of the relay have good estimates, so the client would use the relay again at every check."""
     world = Relayed(40, drops=True)
     assert world.failed is None and world.values == list(range(40))
     lost = [at_s for at_s, _, via in world.sent if via == HOPS]

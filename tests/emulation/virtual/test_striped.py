@@ -1,4 +1,4 @@
-"""A stream over several trees in virtual time: in order, once each, faster where links are independent."""
+"""A stream over several trees in virtual time: once, in order, and faster if links are independent."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ PLANS = int(os.environ.get("THALWEG_STRIPES_PLANS", "2"))
 
 
 def test_two_trees_carry_twice_as_much() -> None:
-    one, two = Ran(relay("h3")), Ran(relay("h3"), relay("h4"))
-    assert one.indices == two.indices == list(range(40))
-    assert two.period_s < 0.55 * one.period_s
-    shares = [each["stripe"] for each in two.carried()]
+    single, two = Ran(relay("h3")), Ran(relay("h3"), relay("h4"))
+    assert single.indices == two.indices == list(range(40))
+    assert two.period_s < 0.55 * single.period_s
+    shares = [partition["stripe"] for partition in two.carried()]
     assert 18 <= sum(shares) <= 22
 
 
-def test_hosts_are_asked_whether_they_are_there_as_often_as_with_one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_are_pinged_no_more_often_with_many_trees_than_with_a_single_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
     handle = HostCore.handle
 
     def counted(core: HostCore, event: e.Event, now: float) -> list[e.Command]:
         commands = handle(core, event, now)
-        sent = [each for each in commands if isinstance(each, e.Send)]
-        asked.extend(each.to for each in sent if isinstance(each.message, m.Ping | m.Pong))
+        sent = [command for command in commands if isinstance(command, e.Send)]
+        asked.extend(send.to for send in sent if isinstance(send.message, m.Ping | m.Pong))
         return commands
 
     monkeypatch.setattr(HostCore, "handle", counted)
@@ -50,75 +52,75 @@ def test_hosts_are_asked_whether_they_are_there_as_often_as_with_one_tree(monkey
     assert max(a_second) < 1.1 * a_second[0], a_second
 
 
-def test_a_slow_tree_gets_few() -> None:
+def test_a_slow_tree_gets_few_partitions() -> None:
     slow = {Link("h4", "client"): 1e4}
     ran = Ran(relay("h3"), relay("h4"), slow=slow, partitions=110)
     assert ran.indices == list(range(110))
-    shares = [each["stripe"] for each in ran.carried()]
+    shares = [partition["stripe"] for partition in ran.carried()]
     assert 5 <= sum(shares) <= 15
-    one = Ran(relay("h3"), partitions=110)
+    single = Ran(relay("h3"), partitions=110)
     settled = 60  # until then it is found out how slow the other tree is
-    assert ran.seconds[-1] - ran.seconds[settled] < 0.95 * (one.seconds[-1] - one.seconds[settled])
+    assert ran.seconds[-1] - ran.seconds[settled] < 0.95 * (single.seconds[-1] - single.seconds[settled])
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 8])
-def test_the_window_bounds_what_waits(window: int) -> None:
+def test_the_window_bounds_the_waiting_partitions(window: int) -> None:
     ran = Ran(relay("h3"), relay("h4"), relay("h1"), window=window, slow={Link("h3", "client"): 2e4})
     assert ran.indices == list(range(40))
     assert ran.most <= window
 
 
-def test_a_stream_ends_where_its_sources_do() -> None:
+def test_a_striped_stream_ends_where_the_sources_end() -> None:
     ran = Ran(relay("h3"), relay("h4"), relay("h1"), partitions=None, length=17)
     assert ran.indices == list(range(17))
     assert ran.world.failed is None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_order_once_each_whatever_is_lost(seed: int) -> None:
+def test_partitions_come_once_in_order_under_a_storm(seed: int) -> None:
     ran = Ran(wide(0), wide(1), wide(2), wide(3), plan=FaultPlan(seed, (STORM,)), partitions=60)
     assert ran.indices == list(range(60))
     assert ran.most <= WINDOW * 4
-    assert len({each["stripe"] for each in ran.carried()}) == 4
+    assert len({partition["stripe"] for partition in ran.carried()}) == 4
 
 
-def test_trees_change_one_at_a_time_while_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``THALWEG_STRIPES=500``: as many times."""
-    each, partitions = RESHAPES // 4, 10 * RESHAPES
+def test_reshapings_of_all_trees_keep_the_stream_complete_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``THALWEG_STRIPES=500`` reshapes 500 times."""
+    reshapings, partitions = RESHAPES // 4, 10 * RESHAPES
     monkeypatch.setattr(faulty, "MANY_EVENTS", 100 * partitions)
-    moves = RandomReshapes(reshapes=each, moves=each // 4)
+    moves = RandomReshapes(reshapes=reshapings, moves=reshapings // 4)
     ran = Ran(wide(0), wide(1), wide(2), wide(3), moves=moves, partitions=partitions)
     assert ran.indices == list(range(partitions))
-    assert ran.world.reshapings >= 4 * each
+    assert ran.world.reshapings >= 4 * reshapings
     assert ran.most <= WINDOW * 4
 
 
 @pytest.mark.long
-def test_moves_under_a_storm() -> None:
+def test_moves_under_a_storm_keep_the_stream_complete_and_in_order() -> None:
     ran = Ran(wide(0), wide(1), moves=RandomMoves(20), plan=FaultPlan(3, (STORM,)), partitions=300)
     assert ran.indices == list(range(300))
     assert ran.world.relocations >= 40
 
 
-def test_the_others_carry_what_a_lost_tree_had() -> None:
+def test_the_remaining_tree_carries_the_partitions_of_a_lost_tree() -> None:
     ran = Ran(relay("h3"), relay("h4"), plan=FaultPlan(0, (Crash("h4", 10.0),)), partitions=100)
     assert ran.world.failed is None
     assert ran.indices == list(range(100))
-    late = [each["stripe"] for each in ran.carried()][-40:]
+    late = [partition["stripe"] for partition in ran.carried()][-40:]
     assert set(late) == {0}
 
 
-def test_a_stalled_tree_s_partitions_are_asked_of_another() -> None:
+def test_partitions_of_a_stalled_tree_are_requested_from_the_other_tree() -> None:
     cut = Cut(("h4",), 10.0, 12.0)  # shorter than a host may be silent
     ran = Ran(relay("h3"), relay("h4"), plan=FaultPlan(0, (cut,)), partitions=100)
     assert ran.indices == list(range(100))
     gaps = [later - earlier for earlier, later in itertools.pairwise(ran.seconds)]
     assert max(gaps) < 9.0
-    assert not all(each["kept"] for each in ran.carried())
+    assert not all(partition["kept"] for partition in ran.carried())
 
 
 def test_the_stream_does_not_wait_for_a_tree_that_becomes_slow() -> None:
-    """One link of one of three trees falls to a fortieth for good: what that tree was given comes over the others."""
+    """A link of one of three trees falls to a fortieth for good. The other trees carry the partitions of this tree."""
     fallen = BandwidthTrace("falls", (0.0, 10.0, 1000.0), (1e5, 2.5e3, 2.5e3))
     ran = Ran(relay("h3"), relay("h4"), relay("h1"), slow={Link("h4", "client"): fallen}, partitions=150, window=6)
     assert ran.indices == list(range(150))
@@ -129,15 +131,15 @@ def test_the_stream_does_not_wait_for_a_tree_that_becomes_slow() -> None:
     assert ran.seconds[-1] < 1.2 * two.seconds[-1]
 
 
-def test_a_host_that_a_source_needs_is_the_end() -> None:
+def test_the_loss_of_a_source_host_ends_the_stream() -> None:
     ran = Ran(relay("h3"), relay("h4"), plan=FaultPlan(0, (Crash("h1", 10.0),)), partitions=100)
     assert ran.world.failed is not None
     assert "'h1'" in ran.world.failed
     assert "silent" in ran.world.failed
 
 
-def test_the_same_tree_several_times_fills_links_of_long_delays() -> None:
-    """10,000 bytes at 0.1 Mbit/s take 0.8 s; a partition's way and its demand's 1.6 s more."""
+def test_several_copies_of_a_tree_fill_links_with_long_delays() -> None:
+    """10,000 bytes at 0.1 Mbit/s take 0.8 s. The delays of the partition and its demand take 1.6 s more."""
     alone = Ran(relay("h3"), delay_s=0.8)
     assert alone.period_s > 2.3
     filled = Ran(*[relay("h3")] * 4, delay_s=0.8)
@@ -145,19 +147,19 @@ def test_the_same_tree_several_times_fills_links_of_long_delays() -> None:
     assert filled.seconds[-1] - filled.seconds[10] < 1.05 * 29 * 0.8, "within 5 % of what the links carry"
 
 
-def test_a_stripe_that_outlives_its_hosts_begins_anew_and_carries_on() -> None:
+def test_a_stripe_with_failover_restarts_after_a_crash_and_carries_partitions_again() -> None:
     crash = Crash("h4", 20.0, restart_after_s=5.0)
     plan = FaultPlan(0, (crash,), lasting=True)
     ran = Ran(relay("h3"), relay("h4"), plan=plan, failover=m.Failover(), partitions=150)
     assert ran.world.failed is None
     assert ran.indices == list(range(150))
-    assert {each["stripe"] for each in ran.carried()[-20:]} == {0, 1}
+    assert {partition["stripe"] for partition in ran.carried()[-20:]} == {0, 1}
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["plain", "lasting"])
 @pytest.mark.parametrize("seed", range(PLANS))
-def test_whatever_goes_wrong_all_come_once_in_order_or_the_stream_says_why(seed: int, lasting: bool) -> None:
-    """``THALWEG_STRIPES_PLANS=1000``: as many."""
+def test_partitions_come_once_in_order_under_faults_or_the_stream_ends_with_the_cause(seed: int, lasting: bool) -> None:
+    """``THALWEG_STRIPES_PLANS=1000`` runs 1000 plans."""
     moves = RandomReshapes(reshapes=3, moves=3)
     failover = m.Failover() if lasting else None
     ran = Ran(*map(wide, range(4)), plan=drawn(seed, lasting=lasting), moves=moves, partitions=60, failover=failover)
@@ -174,57 +176,57 @@ def test_whatever_goes_wrong_all_come_once_in_order_or_the_stream_says_why(seed:
 
 @pytest.mark.parametrize("ahead", [1, 4])
 @pytest.mark.parametrize("at", ["client", "h4"])
-def test_operators_with_state_above_the_trees_see_all_once_in_order(at: str, ahead: int) -> None:
+def test_operators_with_state_above_the_trees_get_every_partition_once_in_order(at: str, ahead: int) -> None:
     ran = Ran(*[topped(relay(via), at, more=True) for via in ("h3", "h4")], ahead=ahead)
     assert ran.got == {"t": list(range(40)), "u": list(range(40))}
-    assert {each["stripe"] for each in ran.carried()} == {0, 1}
+    assert {partition["stripe"] for partition in ran.carried()} == {0, 1}
 
 
-def test_two_trees_carry_twice_as_much_to_what_is_above_them() -> None:
-    one, two = Ran(relay("h3")), Ran(topped(relay("h3")), topped(relay("h4")))
+def test_two_trees_carry_twice_as_much_to_the_upper_graph() -> None:
+    single, two = Ran(relay("h3")), Ran(topped(relay("h3")), topped(relay("h4")))
     assert two.indices == list(range(40))
-    assert two.period_s < 0.55 * one.period_s
+    assert two.period_s < 0.55 * single.period_s
 
 
-def test_every_sink_above_ends_where_its_sources_do() -> None:
+def test_every_sink_of_the_upper_graph_ends_where_the_sources_end() -> None:
     ran = Ran(*[topped(relay(via), more=True) for via in ("h3", "h4", "h1")], partitions=None, length=17)
     assert ran.got == {"t": list(range(17)), "u": list(range(17))}
     assert ran.world.failed is None
 
 
 @pytest.mark.parametrize("window", [1, 2, 8])
-def test_the_window_bounds_what_waits_for_what_is_above(window: int) -> None:
+def test_the_window_bounds_the_partitions_that_wait_for_the_upper_graph(window: int) -> None:
     ran = Ran(*[topped(relay(via)) for via in ("h3", "h4", "h1")], window=window, slow={Link("h3", "client"): 2e4})
     assert ran.indices == list(range(40))
     assert ran.most <= window
 
 
-def test_trees_change_and_what_is_above_moves_while_data_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    each, partitions = RESHAPES // 4, 10 * RESHAPES
+def test_trees_change_and_the_upper_graph_moves_while_data_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    reshapings, partitions = RESHAPES // 4, 10 * RESHAPES
     monkeypatch.setattr(faulty, "MANY_EVENTS", 200 * partitions)
-    moves = RandomReshapes(reshapes=each, moves=each // 4 + 2)
+    moves = RandomReshapes(reshapes=reshapings, moves=reshapings // 4 + 2)
     ran = Ran(*[topped(wide(number)) for number in range(4)], moves=moves, partitions=partitions)
     assert ran.indices == list(range(partitions))
-    assert ran.world.reshapings >= 4 * each
+    assert ran.world.reshapings >= 4 * reshapings
     assert ran.movers[-1].left == 0, "what is above has moved"
 
 
-def test_what_is_above_begins_anew_where_its_host_is_lost() -> None:
-    """What is left of its inputs is made again by the trees, in which nothing is lost."""
+def test_the_upper_graph_restarts_elsewhere_after_the_loss_of_a_host() -> None:
+    """The trees lose no host, and they make the inputs of the upper graph again."""
     trees = [topped(relay(via), "h4", more=True) for via in ("h3", "h1")]
     plan = FaultPlan(0, (Crash("h4", 20.0),), lasting=True)
     ran = Ran(*trees, plan=plan, failover=m.Failover(every=4), partitions=100)
     assert ran.world.failed is None
     assert ran.got == {"t": list(range(100)), "u": list(range(100))}
     assert ran.world.tree[1]["c"] != "h4"
-    carried = Counter(each["index"] for each in ran.carried())
+    carried = Counter(partition["index"] for partition in ran.carried())
     assert sum(carried.values()) > 100 == len(carried), "what was to be had again the trees have made again"
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["plain", "lasting"])
 @pytest.mark.parametrize("seed", range(PLANS))
-def test_whatever_goes_wrong_what_is_above_gets_all_once_in_order(seed: int, lasting: bool) -> None:
-    """``THALWEG_STRIPES_PLANS=1000``: as many."""
+def test_the_upper_graph_gets_partitions_once_in_order_under_faults(seed: int, lasting: bool) -> None:
+    """``THALWEG_STRIPES_PLANS=1000`` runs 1000 plans."""
     more = bool(seed % 2)
     moves = RandomMoves(6) if more else RandomReshapes(reshapes=3, moves=3)  # of what feeds one node
     failover = m.Failover(every=4) if lasting else None

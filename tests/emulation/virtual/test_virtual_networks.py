@@ -48,7 +48,7 @@ class Sized(NodeCode):
 
 
 class Recorded(World):
-    """By which network each partition came, and when."""
+    """World that keeps the network and the time of every partition of the operator."""
 
     def __init__(self, public: BandwidthTrace, fast: BandwidthTrace, horizon_s: float | None) -> None:
         links = {Link(a, b): MEGABIT for a, b in itertools.permutations(HOSTS, 2)} | {Link("h2", "client"): public}
@@ -87,13 +87,13 @@ def test_a_public_outage_moves_an_edge_to_a_dedicated_link_within_a_period_and_b
     assert world.over(5.0, begun_s) == {NET}  # as fast, and cheaper
     assert world.over(begun_s + PERIOD_S, over_s) == {"fast"}
     assert world.over(over_s + 3 * PERIOD_S, world.now) == {NET}
-    kept = [at_s for at_s, _ in world.came]
-    assert max(b - a for a, b in itertools.pairwise(kept)) < PERIOD_S
+    times_s = [at_s for at_s, _ in world.came]
+    assert max(b - a for a, b in itertools.pairwise(times_s)) < PERIOD_S
 
 
 @pytest.mark.parametrize("horizon_s", [None, 1000.0])
 @pytest.mark.parametrize("rate_bps", [0.0, 2e3])
-def test_a_dedicated_link_that_dies_is_left_for_the_public_one_and_taken_again(
+def test_a_dead_dedicated_link_is_replaced_by_the_public_link_until_recovery(
     rate_bps: float, horizon_s: float | None
 ) -> None:
     slow = BandwidthTrace.constant("slow", 0.3e6)
@@ -105,8 +105,8 @@ def test_a_dedicated_link_that_dies_is_left_for_the_public_one_and_taken_again(
     assert world.over(140.0 + 3 * PERIOD_S, world.now) == {"fast"}
 
 
-def test_links_that_carry_a_little_more_or_less_change_nothing() -> None:
-    """A change of networks has sources pause for a round trip; what links carry is another at every look."""
+def test_small_changes_of_rates_cause_no_change_of_networks() -> None:
+    """A change of networks pauses sources for a round trip. The rates of links differ at every check."""
     times = np.arange(0.0, 400.0, 7.0)
     varies = BandwidthTrace("varies", times, 1e6 * (1 + 0.03 * np.sin(times)), 10_000.0)
     world = Recorded(varies, BandwidthTrace.constant("agreed", 1e6), None)
@@ -131,7 +131,7 @@ class Remembers(Sized):
 
 
 class Moves:
-    """Has the operator move to h3, as soon as both links to there are measured."""
+    """Planner that moves the operator to h3 as soon as both links to h3 are measured."""
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         assert task.current is not None
@@ -141,7 +141,7 @@ class Moves:
 
 
 class Carried(World):
-    """When a state came, and over which network; the operator is where it was sent from until then."""
+    """World that keeps the time and the network of every state that arrives."""
 
     def __init__(self, fast: BandwidthTrace) -> None:
         slow = BandwidthTrace.constant("slow", 0.25e6)
@@ -175,8 +175,8 @@ def test_the_state_of_an_operator_goes_over_the_network_that_carries_most() -> N
 
 
 @pytest.mark.parametrize("rate_bps", [0.0, 2e3])
-def test_a_state_that_is_stuck_on_a_link_goes_over_another_one(rate_bps: float) -> None:
-    """The link dies once it has been measured; a state that comes after all is of a hand-over that is past."""
+def test_a_state_that_is_stuck_on_a_link_goes_over_the_other_network(rate_bps: float) -> None:
+    """The link dies after its measurement. A state that arrives late belongs to a past hand-over."""
     dies = BandwidthTrace("dies", np.array([0.0, MOVED_S + 2.0, 140.0]), np.array([1.2e6, rate_bps, 1.2e6]), 10_000.0)
     world = Carried(dies)
     assert world.failed is None and world.values == list(range(120)) and world.relocations == 1

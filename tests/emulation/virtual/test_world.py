@@ -1,4 +1,4 @@
-"""The virtual shell: what disks, processors, timers and messages take, code that fails, and one log for one world."""
+"""The virtual shell: times of disks, processors, timers and messages, code that fails, and reproducible logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SINGLE_PROBES = CoreConfig(monitor=MonitorConfig(probe_train=False))
 
 
 def links(trace: LinkRate = ENDLESS, **others: LinkRate) -> dict[Link, LinkRate]:
-    """Every pair has ``trace``, but ``h1_client`` and the like."""
+    """Return links with ``trace`` for every pair. Keywords such as ``h1_client`` set the rates of single links."""
     return {(a, b): others.get(f"{a}_{b}", trace) for a, b in permutations(HOSTS, 2)}
 
 
@@ -62,7 +62,7 @@ class Takes(NodeCode):
 
 
 def fails(what: str, at: int | None = None) -> NodeCode:
-    """Code of which one method raises, over two lines; ``at``: when it is given that."""
+    """Return code in which one method raises an error of two lines, always or for the argument ``at``."""
 
     def fail(*given: Any) -> Any:
         if at is not None and given[0] != at:
@@ -87,7 +87,7 @@ LINE, CHAIN = chain(CODE, client="client"), chain(CODE, CODE, client="client")
 
 
 class Watched:
-    """A world whose deliveries, (index, value, seconds), and records are kept."""
+    """A world with its records and its deliveries (index, value, seconds)."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Watched:
         adaptation: Adaptation | None = None,
         driver: RandomMoves | None = None,
     ) -> list[float]:
-        """Run it; when each partition was delivered."""
+        """Run a dataflow. Return the time at which every partition was delivered."""
         if driver is not None:
             self.world.driver = RandomMover(driver, self.world, HOSTS).on_delivered
         self.world.run(dataflow, placement, partitions, adaptation)
@@ -134,14 +134,14 @@ class Watched:
 
 
 def about(*seconds: float) -> Any:
-    """These times, as messages take next to nothing."""
+    """Return a comparison with these times that leaves a microsecond for messages."""
     return pytest.approx(seconds, abs=1e-6)
 
 
 # --- what things take ---------------------------------------------------------------------------------
 
 
-def test_sources_of_one_host_read_one_after_the_other_and_one_partition_ahead() -> None:
+def test_sources_on_the_same_host_read_in_turn_and_a_partition_ahead() -> None:
     watched = Watched({"s1": lambda: Takes(2.0), "s2": lambda: Takes(2.0), "o": lambda: Takes(3.0)})
     # s1 reads until 2 s, s2 until 4, and both their next ones until 8; o computes from 4 to 7, 8 to 11, 12 to 15
     assert watched.run(PAIR, {"s1": "h1", "s2": "h1", "o": "h2", "t": "client"}) == about(7.0, 11.0, 15.0)
@@ -149,7 +149,7 @@ def test_sources_of_one_host_read_one_after_the_other_and_one_partition_ahead() 
 
 
 @pytest.mark.parametrize("control_bytes", [None, 200, 1000])
-def test_control_messages_have_one_size_if_that_is_asked_for(control_bytes: int | None) -> None:
+def test_control_messages_have_a_fixed_size_if_asked(control_bytes: int | None) -> None:
     watched = Watched({"s": Takes, "o": Takes}, config=WorldConfig("independent", 0.0, control_bytes=control_bytes))
     sizes: list[int] = []
     carry = watched.world._carry
@@ -159,7 +159,7 @@ def test_control_messages_have_one_size_if_that_is_asked_for(control_bytes: int 
     assert control == {control_bytes} if control_bytes is not None else len(control) > 1
 
 
-def test_operators_of_one_host_share_its_processor_and_not_its_disk() -> None:
+def test_operators_on_the_same_host_share_the_processor_and_not_the_disk() -> None:
     nodes = (
         *(Node(f"s{i}", "source", (), CODE, host) for i, host in enumerate(["h1", "h2"])),
         *(Node(f"o{i}", "operator", (f"s{i}",), CODE) for i in range(2)),
@@ -177,7 +177,7 @@ def test_operators_of_one_host_share_its_processor_and_not_its_disk() -> None:
 
 @pytest.mark.parametrize("ahead", [1, 4])
 @pytest.mark.parametrize(("other", "sent"), [("h2", 1), ("client", 2), ("h1", 1)])
-def test_consumers_on_one_host_are_sent_a_partition_once(other: str, sent: int, ahead: int) -> None:
+def test_consumers_on_the_same_host_are_sent_a_partition_once(other: str, sent: int, ahead: int) -> None:
     nodes = (
         Node("s", "source", (), CODE, "h1", ahead),
         *(Node(f"o{i}", "operator", ("s",), CODE) for i in range(3)),
@@ -194,7 +194,7 @@ def test_consumers_on_one_host_are_sent_a_partition_once(other: str, sent: int, 
     assert watched.world.now == pytest.approx(8.0, abs=1e-3)  # a second each: in half the time of two
 
 
-def test_a_slow_host_computes_longer_and_reads_as_fast() -> None:
+def test_a_slow_host_computes_longer_and_reads_at_the_usual_speed() -> None:
     codes = {"s": lambda: Takes(1.0), "o": lambda: Takes(2.0)}
     config = WorldConfig("independent", startup_s=0.0, compute_factor={"h1": 10.0, "h2": 3.0})
     for host, seconds in (("h1", 21.0), ("h2", 7.0), ("client", 3.0)):
@@ -202,7 +202,7 @@ def test_a_slow_host_computes_longer_and_reads_as_fast() -> None:
         assert Watched(codes, config=config).run(CHAIN, placement, 1) == about(seconds)
 
 
-def test_a_message_takes_its_bytes_the_start_up_cost_and_the_time_until_it_is_taken_up() -> None:
+def test_a_message_takes_transfer_time_start_up_cost_and_take_up_time() -> None:
     placement = {"s": "h1", "t": "client"}
     network = links(h1_client=SLOW)
     codes = {"s": lambda: Takes(0.0, 4000)}
@@ -218,7 +218,7 @@ def test_a_message_takes_its_bytes_the_start_up_cost_and_the_time_until_it_is_ta
     assert late_s == pytest.approx(at_s + 4 * 0.25)
 
 
-def test_a_message_that_lies_at_its_host_does_not_keep_the_line() -> None:
+def test_a_message_that_waits_at_the_receiver_does_not_occupy_the_link() -> None:
     codes = {"s": lambda: Takes(0.0, 4000)}
     config = WorldConfig("independent", startup_s=0.0, take_up_s=1000.0, core=CoreConfig().dilated(1e6))
     watched = Watched(codes, links(h1_client=SLOW), config, records=True)
@@ -226,7 +226,7 @@ def test_a_message_that_lies_at_its_host_does_not_keep_the_line() -> None:
     assert [record.fields["duration_s"] for _, _, record in watched.records if record.kind == "transfer"] == [4.0]
 
 
-def test_the_sender_hears_at_once_what_a_transfer_took() -> None:
+def test_the_sender_is_notified_at_once_of_the_duration_of_a_transfer() -> None:
     watched = Watched({"s": lambda: Takes(0.0, 20_000)}, links(h1_client=SLOW), records=True)
     watched.run(LINE, {"s": "h1", "t": "client"}, 2)
     transfers = [(host, now, record.fields) for host, now, record in watched.records if record.kind == "transfer"]
@@ -246,13 +246,13 @@ def test_a_stream_ends_where_its_source_ends() -> None:
 # --- probes -------------------------------------------------------------------------------------------
 
 
-def test_probes_before_a_run_measure_what_is_asked_for_and_the_way_back() -> None:
+def test_probes_before_a_run_measure_the_asked_links_and_the_reverse_links() -> None:
     config = WorldConfig("single", startup_s=0.05, core=SINGLE_PROBES.dilated(1000.0))
     watched = Watched({}, links(SLOW, h1_client=BandwidthTrace("2", np.array([0.0]), np.array([16_000.0]))), config)
-    found = watched.world.probe({("h1", "client"), ("client", "h1"), ("h2", "h1")}, 1e6)
+    estimates = watched.world.probe({("h1", "client"), ("client", "h1"), ("h2", "h1")}, 1e6)
     took = {("h1", "client"): 8.192, ("client", "h1"): 16.384, ("h2", "h1"): 16.384}
     rates = {link: m.PROBE_BYTES * 8 / seconds for link, seconds in took.items()}  # no start-up
-    assert {link: each.rate_bps for link, each in found.items()} == pytest.approx(rates, rel=1e-3)
+    assert {link: estimate.rate_bps for link, estimate in estimates.items()} == pytest.approx(rates, rel=1e-3)
     assert (
         sum(host.core.links.prober.sent_bytes for host in watched.world.hosts.values()) == 4 * m.PROBE_BYTES
     )  # h1 -> h2 follows
@@ -262,9 +262,9 @@ def test_links_that_take_longer_than_the_patience_are_left_out() -> None:
     dead = BandwidthTrace("hardly", np.array([0.0]), np.array([1.0]))
     config = WorldConfig("independent", core=SINGLE_PROBES)
     world = Watched({}, links(h1_h2=dead), config).world
-    found = world.probe({("h1", "h2"), ("h1", "client")}, 500.0)
-    assert ("h1", "client") in found
-    assert ("h1", "h2") not in found
+    estimates = world.probe({("h1", "h2"), ("h1", "client")}, 500.0)
+    assert ("h1", "client") in estimates
+    assert ("h1", "h2") not in estimates
     assert world.now == 500.0
 
 
@@ -297,7 +297,7 @@ def scripted(*answers: Sequence[e.Command], **config: Any) -> tuple[World, Scrip
     return world, core
 
 
-def test_a_timer_that_is_set_again_replaces_the_one_before() -> None:
+def test_a_timer_that_is_set_again_replaces_the_earlier_timer() -> None:
     world, core = scripted(
         [alarm("later", 5.0), alarm("sooner", 5.0), alarm("first", 1.0)],
         [alarm("later", 9.0), alarm("sooner", 2.0)],
@@ -308,14 +308,14 @@ def test_a_timer_that_is_set_again_replaces_the_one_before() -> None:
     assert world.hosts["h1"].timers == {}
 
 
-def test_what_is_due_at_one_time_happens_in_the_order_it_was_asked_for() -> None:
+def test_timers_that_are_due_at_the_same_time_fire_in_the_order_of_setting() -> None:
     names = ["z", "b", "q", "a"]
     world, core = scripted([e.SetTimer(timer_of(name), 1.0) for name in names])
     world._until(lambda: False)
     assert [name for name, _ in core.heard[1:]] == names
 
 
-def test_invariants_are_checked_after_every_event_where_that_is_wanted() -> None:
+def test_invariants_are_checked_after_every_event_if_validation_is_on() -> None:
     for wanted in (False, True):
         world, core = scripted([alarm("a", 1.0)], validate=wanted)
         world._until(lambda: False)
@@ -333,24 +333,24 @@ class OneIsNotTaken(World):
         return self.now > 60
 
 
-def test_a_consumer_that_never_asks_costs_no_more_memory_than_one_that_does() -> None:
+def test_an_idle_sink_makes_no_node_keep_more_than_two_outputs() -> None:
     flow = Dataflow()
     shared = flow.operator(CODE, flow.source(CODE, at="h1", name="s"), name="o")
     flow.sink("idle", flow.operator(CODE, shared, name="p"))
     flow.sink("taken", flow.operator(CODE, shared, name="q"))
     flow.sink("apart", flow.operator(CODE, "s", flow.source(CODE, at="h2", name="r"), name="u"))
     world = OneIsNotTaken(HOSTS, links(), lambda node: Takes(), WorldConfig(validate=True))
-    taken: list[tuple[str, int]] = []
-    world.on_delivered = lambda partition, now: taken.append((partition.sink, partition.index))
+    delivered: list[tuple[str, int]] = []
+    world.on_delivered = lambda partition, now: delivered.append((partition.sink, partition.index))
     world.run(flow, {node.name: node.pinned or "h1" for node in flow.nodes} | dict.fromkeys(flow.sinks, "client"), 50)
-    assert max(index for sink, index in taken if sink == "taken") in (1, 2)
+    assert max(index for sink, index in delivered if sink == "taken") in (1, 2)
     nodes = [node for host in world.hosts.values() for node in host.core.runs[run_of("run")].flow.nodes.values()]
     assert all((node.output is not None) + len(node.window.unacked) <= 2 for node in nodes)
     assert max(node.index for node in nodes) <= 5
 
 
-def test_outputs_that_are_kept_let_a_longer_way_be_a_pipeline() -> None:
-    """From ``s`` one way is direct, the other has three operators of a second each."""
+def test_kept_outputs_let_the_longer_path_of_a_graph_work_as_a_pipeline() -> None:
+    """From ``s`` one path is direct, and the other path has three operators of one second."""
 
     def took_s(ahead: int) -> float:
         flow = Dataflow()
@@ -369,7 +369,7 @@ def test_outputs_that_are_kept_let_a_longer_way_be_a_pipeline() -> None:
     assert took_s(4) < 30
 
 
-def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_that_never_ends_is_stopped_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_world, "MAX_EVENTS", 50)
     world, core = scripted(*[[alarm("again", float(number))] for number in range(1000)])
     with pytest.raises(RunError, match="did not end within 50 events"):
@@ -381,7 +381,7 @@ def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("node", "host", "call"), [("s", "h1", "produce"), ("o", "h2", "combine")])
-def test_a_call_of_more_simulated_time_than_its_run_allows_ends_it(node: str, host: str, call: str) -> None:
+def test_a_call_that_exceeds_the_simulated_call_timeout_ends_the_run(node: str, host: str, call: str) -> None:
     class Later(Takes):
         def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
             self.seconds = 9.0 if index == 2 else 3.0
@@ -396,7 +396,7 @@ def test_a_call_of_more_simulated_time_than_its_run_allows_ends_it(node: str, ho
 
 
 @pytest.mark.parametrize("node", ["s", "o"])
-def test_code_that_raises_ends_the_run_with_one_line_and_leaves_nothing(node: str) -> None:
+def test_code_that_raises_ends_the_run_with_a_single_line_and_leaves_no_state(node: str) -> None:
     codes: dict[str, Callable[[], NodeCode]] = {"s": Takes, "o": Takes}
     codes[node] = lambda: fails("make", at=5)
     watched = Watched(codes)
@@ -406,18 +406,18 @@ def test_code_that_raises_ends_the_run_with_one_line_and_leaves_nothing(node: st
 
 
 @pytest.mark.parametrize("what", ["snapshot", "restore"])
-def test_an_operator_whose_state_cannot_be_taken_along_stays(what: str) -> None:
+def test_an_operator_stays_if_the_state_cannot_be_moved(what: str) -> None:
     watched = Watched({"s": Takes, "o": lambda: fails(what)}, records=True)
     assert len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 12, driver=RandomMoves(moves=2, seed=4))) == 12
     assert watched.world.failed is None
     settled = watched.details("relocated")
-    assert {each["outcome"] for each in settled} == {"stayed"}
+    assert {detail["outcome"] for detail in settled} == {"stayed"}
     assert f"ValueError in {what}(): no such pixel" in settled[0]["why"]
     assert watched.world.relocations == 0
     assert watched.world.placement["o"] == "h2"
 
 
-def test_an_operator_whose_code_is_not_to_be_had_elsewhere_stays() -> None:
+def test_an_operator_stays_if_no_other_host_can_load_the_code() -> None:
     def open_once() -> NodeCode:
         opened.append("o")
         if len(opened) > 1:
@@ -427,18 +427,18 @@ def test_an_operator_whose_code_is_not_to_be_had_elsewhere_stays() -> None:
     opened: list[str] = []
     watched = Watched({"s": Takes, "o": open_once}, records=True)
     assert len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 12, driver=RandomMoves(moves=2, seed=4))) == 12
-    proposals = [each["why"] for each in watched.details("proposal")] + [
+    proposals = [detail["why"] for detail in watched.details("proposal")] + [
         each["why"] for each in watched.details("relocated")
     ]
     assert any("ValueError: no licence" in why for why in proposals)
     assert watched.world.relocations == 0
 
 
-def test_operators_take_their_state_along() -> None:
+def test_a_moved_operator_keeps_the_state() -> None:
     class Counts(Takes):
         def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
-            made = super().make(index, inputs)
-            return NodeResult(self.made, made.size_bytes, made.seconds)
+            result = super().make(index, inputs)
+            return NodeResult(self.made, result.size_bytes, result.seconds)
 
     watched = Watched({"s": Takes, "o": Counts})
     watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 30, driver=RandomMoves(moves=10, seed=4))
@@ -446,7 +446,7 @@ def test_operators_take_their_state_along() -> None:
     assert watched.world.relocations == 10
 
 
-def test_plans_of_the_client_are_asked_of_the_world_and_counted() -> None:
+def test_the_world_answers_and_counts_the_planning_requests_of_the_client() -> None:
     asked: list[e.RequestPlan] = []
 
     def answer(plan: e.RequestPlan) -> e.PlanReady:
@@ -464,7 +464,7 @@ def test_plans_of_the_client_are_asked_of_the_world_and_counted() -> None:
 
 
 class Pictures(Takes):
-    """Values that are arrays, of which ``odd`` has another pixel."""
+    """Code whose values are arrays. The array ``odd`` has a different pixel value."""
 
     def __init__(self, odd: int = -1) -> None:
         super().__init__()
@@ -480,7 +480,7 @@ def log_of(source: Callable[[], NodeCode], seed: int = 4) -> str:
     return watched.world.log_digest
 
 
-def test_the_same_world_has_the_same_log_and_any_other_has_another() -> None:
+def test_equal_worlds_have_equal_logs_and_different_worlds_have_different_logs() -> None:
     digest = log_of(Pictures)
     assert digest.startswith("sha256:")
     assert log_of(Pictures) == digest
@@ -488,8 +488,8 @@ def test_the_same_world_has_the_same_log_and_any_other_has_another() -> None:
     assert log_of(Pictures, seed=6) != digest  # other moves
 
 
-def test_the_log_is_the_same_whether_records_are_kept_or_not() -> None:
-    """Of cores that keep none, and checks none."""
+def test_the_log_does_not_depend_on_records_or_validation() -> None:
+    """The three worlds keep records, validate their invariants, or do neither."""
     logs = set()
     for records, validate in ((False, False), (True, False), (False, True)):
         config = WorldConfig("single", validate=validate)
