@@ -1,9 +1,9 @@
-"""The virtual world as tests of cores use it: ``FaultyWorld`` by one plan, whose hosts take their time besides.
+"""Virtual worlds for tests of cores: ``FaultyWorld`` with a fault plan, and with delays that an adversary chooses.
 
-A ``World`` has a storm of its mood. Every message, timer and call of user code takes a time of the adversary's choice,
-and hosts may know older locations than the true ones. In a ``Scripted`` one nothing is left to chance: at the moment
-that a script says, the script's faults happen. Operators and what they have to give are those of ``faults.trial_code``:
-a state that was lost, doubled or mixed up on a move shows in what the application gets.
+A ``World`` has a storm according to its mood. Every message, timer and call of user code takes a time that the
+adversary chooses, and hosts may know outdated locations. A ``Scripted`` world leaves nothing to chance: its faults
+happen at the moment that the script names. Operators are those of ``faults.trial_code``. A state that is lost, doubled
+or mixed up by a move shows in the values that the application gets.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.node_code import NodeCode, NodeResult
 
-PADDING = 18_000  # bytes of a state that has to travel as bulk
+PADDING = 18_000  # bytes of a state that travels as bulk
 FOREVER_S = 1e9
-PATIENT = CoreConfig(liveness_s=FOREVER_S, lease_s=2000.0)  # the adversary may be silent for long; it is not dead
+PATIENT = CoreConfig(liveness_s=FOREVER_S, lease_s=2000.0)  # a host that is silent for long is not lost
 RATE_BPS = 1e12
 
 
 class Mood(msgspec.Struct, frozen=True):
-    """How bad the adversary is."""
+    """Seed of an adversary, and the strength of its faults."""
 
     seed: int
     loss: float = 0.0
     repeat: float = 0.0
     delay_s: float = 0.01  # mean; most are shorter, some much longer
-    stale: bool = False  # hosts know older locations than the true ones
+    stale: bool = False  # hosts know outdated locations
 
     def plan(self, faults: Sequence[Fault]) -> FaultPlan:
         storm = Storm(self.loss, self.repeat, unconfirmed=self.loss, delay_s=self.delay_s)
@@ -66,7 +66,7 @@ class Mood(msgspec.Struct, frozen=True):
 def mixed_tree(
     random: Random, sources: int, hosts: Sequence[str], code: Code = FREE
 ) -> tuple[Dataflow, dict[str, str]]:
-    """A random tree in which most operators are free, of that code, others count, and some are pinned."""
+    """Return a random tree and a placement. Most operators are free and have ``code``. Some count or are pinned."""
     flow, placement = random_tree(random, sources, hosts)
     nodes = [freed(random, node, code) for node in flow.nodes]
     pinned = [node.code == code and random.random() < 0.1 for node in nodes]
@@ -78,37 +78,37 @@ def mixed_tree(
 
 
 def random_tree(random: Random, sources: int, hosts: Sequence[str]) -> tuple[Dataflow, dict[str, str]]:
-    """A tree of any shape over so many sources, and a placement of it."""
+    """Return a tree of random shape over ``sources`` sources, and a placement of the tree."""
     flow = draw_tree(random, hosts, sources)
     flow = Dataflow(tuple(random.sample(flow.nodes, len(flow.nodes)))).validate(hosts)
     return flow, {node.name: node.pinned or random.choice(hosts) for node in flow.nodes}
 
 
 def content(dataflow: Dataflow, name: str, index: int) -> Any:
-    """What partition ``index`` of a node has to be."""
+    """Return the right content of partition ``index`` of a node."""
     return trial_code.content(dataflow, name, index, {})
 
 
 def right(dataflow: Dataflow, count: int) -> list[Any]:
-    """What the application has to get first."""
+    """Return the first ``count`` values that the application has to get."""
     known: trial_code.Known = {}
     return [trial_code.content(dataflow, dataflow.sinks[0], i, known)[3] for i in range(count)]
 
 
 class Paced(Counting):
-    """Takes as long, and makes partitions as large, as its world says."""
+    """Code whose times and partition sizes come from the world."""
 
     def __init__(self, world: World, node: Node) -> None:
         super().__init__(node, world.state_bytes(), world.length, 0.0)
         self.world = world
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
-        made = super().make(index, inputs)
-        return msgspec.structs.replace(made, size_bytes=self.world.output_bytes(), seconds=self.world.takes_s())
+        result = super().make(index, inputs)
+        return msgspec.structs.replace(result, size_bytes=self.world.output_bytes(), seconds=self.world.takes_s())
 
 
 class World(FaultyWorld):
-    """Some cores and the adversary between them. ``run()`` returns what the application got."""
+    """Several cores, and the adversary between them. ``run()`` returns the values that the application got."""
 
     run_id, patience_s, message_s = R, FOREVER_S, 0.0
     depth = 1  # partitions under way over an edge
@@ -134,11 +134,11 @@ class World(FaultyWorld):
         links = {link: BandwidthTrace.constant(" ".join(link), RATE_BPS) for link in links_between(names)}
         config = WorldConfig("independent", self.message_s, core=core_config, validate=True)
         super().__init__(names, links, self._paced, mood.plan(faults), config, on_record=self._record)
-        for host in self.hosts.values():  # each its own limits
+        for host in self.hosts.values():  # each host has limits of its own
             host.core = HostCore(host.core.me, copy.copy(core_config))
             host.core.context.recording = True
         self.trees = {None: tree or random_tree(self.random, sources, names)}
-        self.dataflow = self.tree[0]  # the first, which says what is delivered
+        self.dataflow = self.tree[0]  # the first tree, which decides which values are right
         self._reorderable = Reorderable((FREE, MERGING), (MERGING,))
         if driver is not None:
             self.driver = RandomMover(driver, self, names, self._reorderable.codes).on_delivered
@@ -146,15 +146,15 @@ class World(FaultyWorld):
         self.length = 10**6 if length is None else length  # of the sources' streams
         self.adaptation = adaptation
         self.history = {name: self._history(name) for name in self.dataflow.by_name}
-        self.pace_s: float | None = None  # of the application, if not that of all else
+        self.pace_s: float | None = None  # pace of the application, if it differs from all else
         self.delivered: list[Any] = []
-        self.others: defaultdict[str, list[tuple[float, int, Any]]] = defaultdict(list)  # of queries' sinks, with when
+        self.others: defaultdict[str, list[tuple[float, int, Any]]] = defaultdict(list)  # by sink of a query
         self.ended = self.forgotten = False
-        self.asked: list[e.PlacementProposed] = []  # by the application
+        self.asked: list[e.PlacementProposed] = []  # proposals of the application
         self.answers: list[e.MoveEnded] = []
         self.records: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)  # by kind: the fields
 
-    # --- what came of it -----------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------
 
     @property
     def cores(self) -> dict[str, HostCore]:
@@ -162,7 +162,7 @@ class World(FaultyWorld):
 
     @property
     def combined(self) -> set[tuple[str, str]]:
-        """The hosts that have code, and of which nodes."""
+        """Return pairs of a host and a node whose code the host has."""
         return {(name, node) for name, host in self.hosts.items() for _, node in host.code}
 
     @property
@@ -171,21 +171,21 @@ class World(FaultyWorld):
 
     @property
     def settled(self) -> list[dict[str, Any]]:
-        """What hand-overs came to."""
+        """Return the records of finished hand-overs."""
         return self.records["relocated"]
 
     @property
     def moves(self) -> Counter[str]:
-        """By outcome and protocol."""
-        return Counter(f"{each['detail']['outcome']} {each['detail']['protocol']}" for each in self.settled)
+        """Return the number of hand-overs by outcome and protocol."""
+        return Counter(f"{record['detail']['outcome']} {record['detail']['protocol']}" for record in self.settled)
 
     @property
     def proposals(self) -> list[dict[str, Any]]:
-        return [each["detail"] for each in self.records["proposal"]]
+        return [record["detail"] for record in self.records["proposal"]]
 
     @property
     def reshaped(self) -> list[dict[str, Any]]:
-        return [{**each["detail"], **each} for each in self.records["reshaped"]]
+        return [{**record["detail"], **record} for record in self.records["reshaped"]]
 
     @property
     def merged(self) -> list[dict[str, Any]]:
@@ -193,15 +193,15 @@ class World(FaultyWorld):
 
     @property
     def faults(self) -> list[str]:
-        return [each["detail"]["what"] for each in self.records["fault"] if "detail" in each]
+        return [record["detail"]["what"] for record in self.records["fault"] if "detail" in record]
 
     def _record(self, host: str, now: float, record: e.Record) -> None:
         self.records[record.kind].append(record.fields)
 
-    # --- the truth and what hosts know of it ---------------------------------------------------------
+    # --- true locations, and locations that hosts know ---------------------------------------------------------
 
     def _history(self, node: str) -> list[str]:
-        """The hosts a node has been on, the present one last: version ``i + 1`` is entry ``i``."""
+        """Return the hosts that a node has been on, the present host last. Version ``i + 1`` is entry ``i``."""
         members = sorted(set(self.placement.values()))  # the run is installed on no others
         here = self.dataflow.by_name[node]
         moves = self.random.randint(1, 3) if self.mood.stale and here.kind == "operator" and not here.pinned else 0
@@ -220,7 +220,7 @@ class World(FaultyWorld):
         return msgspec.structs.replace(install, ahead=self.depth)
 
     def _make_stale(self, host: str) -> None:
-        """Let a host forget the latest moves, except that one which a node left knows where to."""
+        """Have a host forget the latest moves. A host that a node has left still knows the move from there."""
         table = self.cores[host].runs[R].directory.locations
         for node, past in self.history.items():
             known_from = max((i + 1 for i, where in enumerate(past[:-1]) if where == host), default=0)
@@ -228,15 +228,15 @@ class World(FaultyWorld):
             if past[-1] != host:
                 table[node] = m.Location(node, past[version], version + 1)
 
-    # --- what the adversary chooses -------------------------------------------------------------------
+    # --- choices of the adversary -------------------------------------------------------------------
 
     def takes_s(self) -> float:
-        """What anything takes."""
+        """Return the time that the next message, timer or call takes."""
         stretch = 20.0 if self.random.random() < 0.05 else 1.0
         return self.random.expovariate(1 / self.mood.delay_s) * stretch
 
     def state_bytes(self) -> int:
-        """Inline, as bulk, or as bulk of several chunks, which is let in only where it is wanted."""
+        """Return a state's size: inline, bulk, or bulk of several chunks, which only a host in need of it accepts."""
         return self.random.choice(STATES)
 
     def output_bytes(self) -> int:
@@ -262,7 +262,7 @@ class World(FaultyWorld):
         return self
 
     def run(self) -> list[Any]:
-        """Until nothing is left to happen: the run is over, and every host has forgotten it."""
+        """Run until no event is left: the run is over, and every host has forgotten the run. Return the values."""
         codes, merging = self._reorderable
         self.open, self._sinks = {0}, {0: {*self.dataflow.sinks}}
         self.at(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation, codes, merging=merging))
@@ -272,10 +272,10 @@ class World(FaultyWorld):
         return self.delivered
 
     def _check_answers(self) -> None:
-        """The application is told once what has become of all that it asked for, unless the run failed, or it did."""
+        """Check that each request of the application has one answer, or at most one if run or client are lost."""
         lost = self.failed is not None or CLIENT in self.down
         for number, asked in enumerate(self.asked):
-            answers = [each for each in self.answers if each.number == number]
+            answers = [answer for answer in self.answers if answer.number == number]
             assert len(answers) == 1 or (lost and not answers), (asked, answers)
             for answer in answers:
                 wanted = answer.moved.keys() | answer.stayed.keys()
@@ -326,7 +326,7 @@ SCRIPTED_DATAFLOW = Dataflow(
         Node("t", "sink", ("r",), None, CLIENT),
     )
 )
-GRAPH_DATAFLOW = Dataflow(  # its consumers are on two hosts, and what they make comes together again
+GRAPH_DATAFLOW = Dataflow(  # the consumers of o are on two hosts, and their outputs are combined again
     (
         *SCRIPTED_DATAFLOW.nodes[:4],
         Node("q", "operator", ("o",), Code("o")),
@@ -344,18 +344,18 @@ BEGINS_S, MESSAGE_S, PACE_S = 1.0, 0.01, 0.1
 
 
 def another_tree(name: str = "n", code: Code = FREE) -> Dataflow:
-    """One operator where ``FREE_DATAFLOW`` has two."""
+    """Return a tree with one operator in place of the two of ``FREE_DATAFLOW``."""
     node = Node(name, "operator", ("s2", "s1"), code)
     sources = FREE_DATAFLOW.nodes[:2]
     return Dataflow((*sources, node, Node("t", "sink", (name,), None, CLIENT))).validate()
 
 
 class Scripted(World):
-    """No chance and no fault but those of the script: at the moment that ``when`` says, ``then`` is done, once.
+    """World without chance, with the faults of a script only. ``then`` is called once, as soon as ``when`` is true.
 
-    Hosts h4 and h6 hold nothing. ``errors``: the commands that the code on a host answers with an error. What is sent
-    on a link that is ``cut``, in its one direction, is lost, and what ``loses`` says; a state that comes as bulk is let
-    in only where it is wanted.
+    Hosts h4 and h6 hold nothing. ``errors``: the commands that the code on a host answers with an error. Messages on a
+    directed link in ``cut`` are lost, and so are messages for which ``loses`` is true. A state that comes as bulk is
+    accepted only by a host that wants it.
     """
 
     message_s = MESSAGE_S
@@ -374,16 +374,16 @@ class Scripted(World):
         super().__init__(Mood(0), 7, 0, partitions=partitions, length=None, core_config=SCRIPTED, tree=tree)
         self.pace_s = PACE_S
         self.when, self.then = when, then
-        self.last_s = last_s  # the application goes on for so long after the moment
+        self.last_s = last_s  # time for which the application continues after the moment
         self.reached_s: float | None = None
         self.cut: set[tuple[str, str]] = set()
         self.errors: dict[type[e.Command], tuple[str, str]] = {}  # -> (host, error)
         self.loses: Callable[[str, e.Send], bool] | None = None
-        self.again_s: tuple[float, ...] = ()  # every message comes again, so much later
+        self.again_s: tuple[float, ...] = ()  # every message is repeated after these delays
         self.padding = 1
         self.delivered_s: list[float] = []
         self.last_seen: dict[str, set[tuple[RunId, str]]] = {}
-        self.target = ""  # where the operator that moves is to go
+        self.target = ""  # host to which the operator is to move
 
     # --- for scripts ---------------------------------------------------------------------------------
 
@@ -391,25 +391,25 @@ class Scripted(World):
         return self.cores[host].runs.get(R)
 
     def tell(self, host: str, sender: str, message: m.Message, payload: Any = None) -> None:
-        """A message that nobody of these sent."""
+        """Deliver a message in the name of ``sender``, which has not sent it."""
         self.ahead(host, e.MessageReceived(sender, message, payload))
 
     def ahead(self, host: str, event: e.Event) -> None:
-        """It happens ahead of all else that comes now."""
+        """Deliver an event before all other events of this moment."""
         self._number += 1
         heapq.heappush(self._queue, (self.now, self._number - 10**9, self._tell_whoever_is, (host, event)))
 
     def on(self, node: str) -> set[str]:
-        """The hosts that a node was on when the application had enough."""
-        return {name for name, nodes in self.last_seen.items() if any(node == each for _, each in nodes)}
+        """Return the hosts that had a node when the application abandoned the run."""
+        return {name for name, nodes in self.last_seen.items() if any(node == placed for _, placed in nodes)}
 
     def limit(self, host: str, **limits: Any) -> None:
-        """Another configuration for one host from now on."""
+        """Change limits of one host from now on."""
         for name, value in limits.items():
             msgspec.structs.force_setattr(self.cores[host].config, name, value)
 
     def kill(self, host: str, *, last_words: bool = False) -> None:
-        """With ``last_words``, what it has sent still arrives."""
+        """Crash a host for good. With ``last_words``, messages that the host has sent still arrive."""
         self._crash(Crash(host, self.now))
         if not last_words:
             self._prepare(Cut((host,), self.now, FOREVER_S))
@@ -461,7 +461,7 @@ class Scripted(World):
 
 
 def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
-    """Operator ``n`` on h4 is to take the place of two others; h6 holds nothing, and hears of it by the commit."""
+    """Return a world in which ``n`` on h4 replaces two operators. h6 holds nothing, and learns of it by the commit."""
     world = Scripted(lambda world: bool(world.reshaped), then, dataflow=FREE_DATAFLOW)
     wish = e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (FREE,))
     return world.at(BEGINS_S, CLIENT, wish)
@@ -469,7 +469,7 @@ def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
 
 @contextmanager
 def traced(machine: type[Machine]) -> Iterator[set[tuple[Any, Any]]]:
-    """The entries of its table that all such machines used."""
+    """Collect the table entries that machines of this class use, until the block ends."""
     used: set[tuple[Any, Any]] = set()
     to = machine.to
 
@@ -486,6 +486,6 @@ def traced(machine: type[Machine]) -> Iterator[set[tuple[Any, Any]]]:
 
 
 def missed(world: Scripted) -> None:
-    """h4 ends, and the client learns of it."""
+    """Kill h4, and report the loss to the client."""
     world.kill("h4")
     world.at(world.now, CLIENT, e.PeerLost(R, "h4"))

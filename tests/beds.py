@@ -1,4 +1,4 @@
-"""Testbeds of namespaces as tests look into them: commands where links are shaped, and testbeds of ordinary users."""
+"""Helpers for testbeds of namespaces: commands in the namespace of the links, and testbeds of ordinary users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thalweg.middleware.errors import CapabilityError
 
 
 def at_the_bridge(bed: NetnsTestbed, *words: str) -> str:
-    """Run a command in the supervisor's namespace, where links are shaped and no host is, and return its output."""
+    """Run a command in the supervisor's namespace, which shapes the links and has no host. Return the output."""
     assert bed.supervisor is not None
     inside = ["nsenter", "--net", "--target", str(bed.supervisor.process.pid)]
     if bed.supervisor.mode.startswith("user"):

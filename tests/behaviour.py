@@ -40,7 +40,7 @@ USUAL = ("node", "peer", "index", "size_bytes", "duration_s")
 
 
 class Show(NamedTuple):
-    """How a record is shown: its first word, the detail that has the second word, the details and the columns."""
+    """Form in which a record is shown: first word, detail with the second word, further details, columns."""
 
     word: str
     second: str = ""
@@ -75,19 +75,19 @@ SHOWN: Mapping[str, Show] = {
     "drained": Show("host drained"),
     "fault": Show("fault", "about", ("via", "relays", "state")),
 }
-ONLY_NAMES = frozenset({"hosts", "missing", "stayed"})  # of these tables the values are words
+ONLY_NAMES = frozenset({"hosts", "missing", "stayed"})  # the values of these tables are words
 
 
 class Behaviour:
-    """The lines of a run. ``allow``: packages whose values may be opened."""
+    """Lines of a run. ``allow``: packages whose values may be opened."""
 
     def __init__(self, allow: Collection[str] = ()) -> None:
         self.allow = (*DEFAULT_ALLOW, *allow)
-        self.counts: Counter[str] = Counter()  # lines by their words, of two words also by the first
+        self.counts: Counter[str] = Counter()  # number of lines by their words, and by the first of two words
         self._lines: list[tuple[float, str, str]] = []
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
-        """Take a record of a host."""
+        """Add the line of a host's record."""
         show = SHOWN.get(record.kind)
         if show is None:
             return
@@ -100,19 +100,19 @@ class Behaviour:
         self._add(now, host, show.word, str(detail.get(show.second, "")), _of_run(record.run) | figures)
 
     def on_delivered(self, delivered: e.Deliver, now: float) -> None:
-        """Take a delivery to the application."""
+        """Add the line of a delivery to the application."""
         figures = {"node": delivered.sink, "index": delivered.index, "bytes": delivered.size_bytes}
         value = hashlib.sha256(_value(delivered.value, self.allow)).hexdigest()[:16]
         self._add(now, "application", "delivered", "", figures | {"value": value})
 
     def on_plan(self, flow: Dataflow, placement: Mapping[str, str], predicted_s: float) -> None:
-        """Take the plan with which a run begins."""
+        """Add the line of the plan with which a run begins."""
         shape = {node.name: node.inputs for node in flow.nodes if node.inputs}
         figures = {"placement": placement, "inputs": shape, "predicted_s": predicted_s}
         self._add(0.0, "application", "plan", "first", figures)
 
     def on_end(self, world: FaultyWorld) -> None:
-        """Take how the run ended, and where its nodes were then, at the time of the failure or of the last line."""
+        """Add the end of the run and the last placement, at the time of the failure or of the last line."""
         flow, placement = world.tree
         shape = {node.name: node.inputs for node in flow.nodes if node.inputs}
         last_s = max(now for now, _, _ in self._lines)
@@ -137,12 +137,12 @@ class Behaviour:
 
     @property
     def text(self) -> str:
-        """The lines in their order (R4)."""
+        """Return the lines in order (R4)."""
         return "".join(f"{now!r} {host} {line}\n" for now, host, line in sorted(self._lines))
 
     @property
     def digest(self) -> str:
-        """A SHA-256 over the text."""
+        """Return the SHA-256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -173,13 +173,13 @@ def plain(value: Any) -> str:
 
 
 def _of_run(run: RunId) -> dict[str, Any]:
-    """Return the tree and the generation that a record is of, if there are several."""
+    """Return the tree and the generation of a record, if the run has several."""
     stripe, generation = run.stripe, run.generation
     return {"tree": stripe, "generation": generation or None}
 
 
 def _value(value: Any, allow: Collection[str]) -> bytes:
-    """Return the bytes that a delivered value is recognised by."""
+    """Return bytes that identify a delivered value."""
     if isinstance(value, tuple):
         return b"(" + b",".join(_value(part, allow) for part in value) + b")"
     value = opened(value, allow)

@@ -1,4 +1,4 @@
-"""Command lines of ``thalweg``, as tests read them: all verbs, and the parsing of a line without its effect."""
+"""Command lines of ``thalweg`` for tests: all verbs, and the parsing of a line without its effect."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from thalweg.middleware.shell import daemon
 
 
 def parse(words: Sequence[str]) -> None:
-    """Parse a command line as ``thalweg`` would, without its effect. One that asks for help prints the page."""
-    if words[0] == "host":  # it parses its options itself
+    """Parse a command line as ``thalweg`` does, without its effect. ``--help`` prints the page."""
+    if words[0] == "host":  # host parses its options itself
         draining = words[1:2] == ["drain"]
         (drain_parser().parse_args(words[2:]) if draining else daemon.parser().parse_args(words[1:]))
         return
@@ -29,7 +29,7 @@ def parse(words: Sequence[str]) -> None:
 
 
 def verbs() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every group and verb by its words, with its command; the daemon's are those of ``host``."""
+    """Yield the words and the command of every group and verb."""
 
     def below(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield words, command

@@ -1,14 +1,14 @@
-"""What a test needs of the machine, by marker: it is skipped where that is missing, with the reason.
+"""Needs of tests, by marker. If the machine lacks a need, the test is skipped with the reason.
 
-``THALWEG_REQUIRE=netns,spark`` makes such a skip a failure; continuous integration sets it.
+``THALWEG_REQUIRE=netns,spark`` makes such a skip a failure. Continuous integration sets it.
 
-Where several processes run tests (``pytest -n``), one of them has all those on real links, one after the other, because
-they measure what timers and processors do; one has those that boot kernels; and one has whatever needs Spark, so that
-there is one session. These begin first: they mostly wait, and the others compute meanwhile. On a shared machine the
-processors are gone now and then for longer than a test that is marked ``timed`` allows a link to be late: it is tried
-again, up to three times, which the summary says, and must then hold.
+If several processes run tests (``pytest -n``), one process has all tests on real links, one after the other, because
+these tests measure timers and processors. One process has the tests that boot kernels, and one has the tests that need
+Spark, so that there is one session. These groups begin first: they mostly wait, and other tests compute meanwhile. On a
+shared machine the processors are sometimes gone for longer than a test with the mark ``timed`` allows. Such a test is
+tried up to three times more, the summary names it, and it must pass in the end.
 
-What a test leaves unclosed fails that test: what it alone has made is collected after it, and all after a file.
+A test that leaves an object unclosed fails. Objects of the test are collected after it, and all objects after a file.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ NEEDS = {
     "docker": "needs a Docker engine",
     "uml": "needs a User-Mode Linux kernel",
 }
-PROGRAMS = "programs"  # the name in THALWEG_REQUIRE of all that the mark ``program`` names
+PROGRAMS = "programs"  # name in THALWEG_REQUIRE of all programs that the mark ``program`` names
 
-# How many examples a property is tried on: the same few at every change, other ones, and many, at night. A slow or busy
-# machine is no defect, so neither has a deadline or a check of health. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
+# Number of examples for a property: the same few at every change, and many new examples at night. A slow or busy
+# machine is no defect, so no profile has a deadline or a check of health. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
 for _name, _examples in (("ci", 6), ("long", 50), ("night", 250)):
     settings.register_profile(
         _name, max_examples=_examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=_name == "ci"
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # hosts' processes are to compile our modules once, not each time
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # hosts' processes compile our modules once, not at each start
     os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="thalweg-compiled-")
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
@@ -66,7 +66,7 @@ def required() -> set[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.set_threshold(gc.get_threshold()[0], sys.maxsize >> 33)  # what outlives a moment waits for the end of its test
+    gc.set_threshold(gc.get_threshold()[0], sys.maxsize >> 33)  # older objects are collected at the end of a test
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried up to three times more")
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=3))
-    if hasattr(config, "workerinput"):  # one of several processes
+    if hasattr(config, "workerinput"):  # this is one of several processes
         scopes = {item: scope_of(config, item.nodeid) for item in items}
         tests = Counter(scopes.values())
         rank = {scope: (FIRST.index(scope) if scope in FIRST else len(FIRST), -tests[scope]) for scope in tests}
@@ -91,19 +91,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which of several processes has which tests: by what each test needs, or else by its file."""
+    """Share the tests out among several processes: by the need of a test, or else by its file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByNeed(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return scope_of(config, nodeid)
 
-    config.option.loadscopereorder = False  # in the order in which they are collected
+    config.option.loadscopereorder = False  # in the order of collection
     return ByNeed(config, log)
 
 
 def scope_of(config: pytest.Config, nodeid: str) -> str:
-    """Which tests share a process with this: its group if it is marked, itself or with its whole file, or its file."""
+    """Return the scope of a test, whose tests share a process: the group of a mark of the test or file, or the file."""
     file, _, test = nodeid.partition("::")
     marks = marks_in(config.rootpath / file)
     mine = marks[""] | marks.get(test.partition("[")[0], frozenset())
@@ -112,7 +112,7 @@ def scope_of(config: pytest.Config, nodeid: str) -> str:
 
 @cache
 def marks_in(file: Path) -> dict[str, frozenset[str]]:
-    """The marks of a file's tests, by name, and of the file as a whole: processes that share tests out collect none."""
+    """Return the marks of a file's tests by name, and of the whole file, from the text. The scheduler has no tests."""
 
     def named(parts: Iterable[ast.AST]) -> frozenset[str]:
         return frozenset(name for part in parts for name in re.findall(r"\bmark\.(\w+)", ast.unparse(part)))
@@ -127,21 +127,21 @@ def marks_in(file: Path) -> dict[str, frozenset[str]]:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A temporary folder in which sockets can be: their paths have at most 107 bytes, and ``tmp_path`` takes most."""
+    """Yield a temporary folder for sockets. Their paths have at most 107 bytes, and ``tmp_path`` is too long."""
     with tempfile.TemporaryDirectory(prefix="thalweg-") as name:
         yield Path(name)
 
 
 @pytest.fixture
 def runtime_folder(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where testbeds that stay are known, while the test runs."""
+    """Return the folder in which testbeds that stay are listed, while the test runs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_folder))
     return short_folder
 
 
 @cache
 def missing(need: str) -> str:
-    """Why this machine cannot run a test that needs this; empty when it can."""
+    """Return why this machine lacks a need of tests. Empty if the machine has it."""
     if need == "spark":
         from thalweg.experiments.records.spark import find_java
 
@@ -161,7 +161,7 @@ def _probed() -> Capabilities:
 
 @pytest.fixture(scope="session")
 def docker_image() -> Iterator[str]:
-    """The image of this state of Thalweg: the one that there is, or one built for these tests."""
+    """Yield the name of an image with this code: the default image, or else an image built for the tests."""
     from thalweg.emulation.containers import engine as docker_engine
     from thalweg.emulation.containers import image as docker_image
 
@@ -179,10 +179,10 @@ def docker_image() -> Iterator[str]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
     last = getattr(sys, "last_traceback", None)
-    if last is not None:  # it is kept until the next test is over, with all that its frames hold
+    if last is not None:  # the traceback is kept until the next test is over, with all objects of its frames
         traceback.clear_frames(last)
         for frame, _ in traceback.walk_tb(last):
-            frame.f_locals  # noqa: B018  (what was shown of it goes too)
+            frame.f_locals  # noqa: B018  (the copy of the locals goes too)
     left: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda args: left.append(f"{args.exc_value} ({args.object!r})"))
@@ -191,7 +191,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             gc.collect(1)
         else:
             gc.collect()
-            gc.freeze()  # modules and what the session keeps: collections stay short
+            gc.freeze()  # modules and objects of the session: collections stay short
     if left and last is None:
         pytest.fail("left unclosed, or worse: " + "; ".join(left), pytrace=False)
 
@@ -211,7 +211,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def package_of(program: str) -> str:
-    """Return the package that brings a program, as .ci/packages has it."""
+    """Return the package of a program, from .ci/packages."""
     rows = [line.split() for line in (Path(__file__).parents[1] / ".ci/packages").read_text().splitlines()]
     return next((f"apt-get install {row[2]}" for row in rows if row[1:2] == [program]), "no package is known")
 

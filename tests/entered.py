@@ -1,4 +1,4 @@
-"""How much of the runtime an event enters: files, and the parts that a run creates. Measured in two golden runs."""
+"""Files of the runtime that an event enters, and parts that a run creates, measured in two golden runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CORE = os.path.join(RUNTIME, "core") + os.sep
 
 
 class Entered(NamedTuple):
-    """Event of a host with its commands, the files of the runtime in the order of calls, and the parts created."""
+    """Event of a host with the resulting commands, the files in the order of calls, and the created parts."""
 
     host: str
     event: e.Event
@@ -31,7 +31,7 @@ class Entered(NamedTuple):
 
     @property
     def stays(self) -> int:
-        """Return how often the event came into a file from another one."""
+        """Return how often the event entered a file from a different file."""
         return sum(now != before for before, now in zip(["", *self.files], self.files, strict=False))
 
     def line(self, what: str) -> str:
@@ -40,7 +40,7 @@ class Entered(NamedTuple):
 
 
 def events_of(play: Callable[[], object]) -> list[Entered]:
-    """Play a run, and return what each of its events entered."""
+    """Play a run, and return the entered files and created parts of each event."""
     events: list[Entered] = []
     paths: dict[str, str] = {}
     handle = HostCore.handle
@@ -73,7 +73,7 @@ def events_of(play: Callable[[], object]) -> list[Entered]:
 
 
 def plain_run() -> tuple[Entered, Entered]:
-    """Return what the Install of a plain run entered on a host, and of its partitions the one that entered the most."""
+    """Return two events of a plain run: the Install on a host, and the partition that entered the most files."""
     plain = events_of(golden_runs.trees)
     messages = [(entered, entered.event.message) for entered in plain if isinstance(entered.event, e.MessageReceived)]
     install = next(entered for entered, message in messages if isinstance(message, m.Install))
@@ -82,7 +82,7 @@ def plain_run() -> tuple[Entered, Entered]:
 
 
 def figures() -> Iterator[str]:
-    """Yield a line for each figure: those of a plain run, and of a recovery."""
+    """Yield a line for each figure of a plain run and of a recovery."""
     install, partition = plain_run()
     yield f"{len(install.parts)} parts that a plain run creates on a host: {' '.join(install.parts)}"
     yield install.line("the Install of a plain run")

@@ -1,4 +1,4 @@
-"""Operators and functions that fail for some of their inputs, and sources whose rows are not all right."""
+"""Operators and functions that fail for some inputs, and sources with some bad rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAD = (3, 4, 9)  # partitions
 
 
 class Flaky(Source):
-    """Four rows a partition, at its second: of those in ``BAD`` the second row has no time, and divides by 0."""
+    """Source of four rows a partition. In partitions of ``BAD`` the second row has no time and divides by 0."""
 
     def __init__(self, site: int = 0) -> None:
         self.site = site
@@ -30,14 +30,14 @@ class Flaky(Source):
 
 
 class Numbers(Source):
-    """One number a partition."""
+    """Source of one number a partition."""
 
     def produce(self, index: int) -> Any:
         return np.array([index], np.int64)
 
 
 class Total(Operator):
-    """The sum of all numbers so far; fails for those in ``BAD``, without a change of its state."""
+    """Sum of all numbers so far. Fails for partitions of ``BAD`` without a change of the state."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -56,7 +56,7 @@ class Total(Operator):
 
 
 class Odd(Operator):
-    """What it returns, or raises, is odd in a way of its own for each partition."""
+    """Operator that returns or raises a different odd value for each partition."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         if index == 1:
@@ -71,7 +71,7 @@ class Odd(Operator):
 
 
 class Greedy(Operator):
-    """Has no memory for partition 2."""
+    """Operator without memory for partition 2."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         if index == 2:
@@ -87,7 +87,7 @@ def halves(rows: Any) -> Any:
 
 
 class Truck(Source):
-    """A row a partition: the load of a truck, and its axles, of which one truck has none at partition 4."""
+    """Source of one row a partition: load and axles of a truck. Truck 2 has no axles at partition 4."""
 
     def __init__(self, number: int) -> None:
         self.number = number

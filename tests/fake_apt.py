@@ -1,4 +1,4 @@
-"""Stand-in for apt on a PATH of its own, with packages that it can install and packages that it knows by name only."""
+"""Stand-in for apt on a separate PATH, with packages that can be installed and virtual packages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ done
 
 
 def fake_apt(folder: Path, real: Collection[str] = (), virtual: Collection[str] = ()) -> None:
-    """Put an ``apt-cache`` into a folder that answers as Debian's: nothing for unknown packages, status 0 for all."""
+    """Write an ``apt-cache`` that answers as Debian's: nothing for unknown packages, and status 0 for all."""
     write_program(folder / "apt-cache", SCRIPT.format(real=" ".join(real), virtual=" ".join(virtual)))
 
 
 def write_program(path: Path, text: str) -> Path:
-    """Write a program that can be run."""
+    """Write an executable file, and return its path."""
     path.write_text(text)
     path.chmod(0o755)
     return path

@@ -34,13 +34,13 @@ from thalweg.experiments.faults.trials import TrialResult, run_trial
 
 TABLE = Path(__file__).parent / "fault_outcomes.txt"
 CONTROL_BYTES = 200
-SAMPLE, BLOCK = 20, 100  # plans: of the first block, which ``make test`` runs, and of the others
+SAMPLE, BLOCK = 20, 100  # plans of the first block, which ``make test`` runs, and of other blocks
 PLANS = {"graphs": 2000, "failover": 1000}
 LETTERS = {"delivered": ".", "ended": "e", "abandoned": "a", "failed": "F"}
 
 
 class Block(NamedTuple):
-    """A row's plans: their kind, the first seed and the seed after the last one."""
+    """Plans of a row: the kind, the first seed and the seed after the last plan."""
 
     kind: str
     first: int
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A block's outcomes: a letter for each plan, and a digest of all that is said of them."""
+    """Outcomes of a block: a letter for each plan, and a digest of the outcomes in full."""
 
     letters: str
     digest: str
@@ -61,7 +61,7 @@ def blocks(*kinds: str) -> list[Block]:
 
 
 def plan_of(kind: str, seed: int) -> FaultPlan:
-    """Return the plan of a seed, in which faults of a named message are of the first control message."""
+    """Return the plan of a seed. Faults of a named message hit the first control message instead."""
     plan = drawn_plan(seed, graph=kind == "graphs", lasting=kind == "failover")
     faults = [
         msgspec.structs.replace(fault, message="control") if isinstance(fault, Drop | Duplicate) else fault
@@ -71,7 +71,7 @@ def plan_of(kind: str, seed: int) -> FaultPlan:
 
 
 def line_of(result: TrialResult, hosts: Iterable[str]) -> str:
-    """Return the line of an outcome, in which no name of the code is."""
+    """Return the line of an outcome. The line has no name of the code."""
     counts = {
         "expected": result.expected,
         "delivered": result.delivered,
@@ -101,7 +101,7 @@ def lines_of(block: Block) -> list[str]:
 
 
 def row_of(lines: Sequence[str]) -> Row:
-    """Return the row of these lines."""
+    """Return the row of a block's lines."""
     letters = "".join(LETTERS[line.split()[1]] for line in lines)
     return Row(letters, hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
 
@@ -113,7 +113,7 @@ def recorded() -> dict[Block, Row]:
 
 
 def compared(block: Block, lines: Sequence[str], before: Row | None) -> str:
-    """Return how a block differs from its recorded row; empty if it does not."""
+    """Return the difference of a block from its recorded row. Empty if there is none."""
     row = row_of(lines)
     if row == before:
         return ""
@@ -126,11 +126,11 @@ def compared(block: Block, lines: Sequence[str], before: Row | None) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what a command line asks for."""
+    """Run, compare or record the plans that a command line names, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--record", action="store_true", help="record the table")
-    what.add_argument("--write", type=Path, metavar="FOLDER", help="write a line for each plan into a file")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--record", action="store_true", help="record the table")
+    group.add_argument("--write", type=Path, metavar="FOLDER", help="write a line for each plan into a file")
     parser.add_argument("kind", nargs="?", choices=[*PLANS], help="both without")
     parser.add_argument("first", nargs="?", type=int, help="first seed of a block; all blocks without")
     asked = parser.parse_args(words)
@@ -153,7 +153,7 @@ def main(words: Sequence[str]) -> int:
         letters = ", ".join(f"{letter} {outcome}" for outcome, letter in LETTERS.items())
         head = f"# Outcomes of fault plans ({letters}). `python tests/fault_outcomes.py --record` writes this file.\n"
         TABLE.write_text(head + shown, encoding="utf-8")
-    print(f"{counts.total()} plans: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}")
+    print(f"{counts.total()} plans: {', '.join(f'{count} {outcome}' for outcome, count in sorted(counts.items()))}")
     print(f"{len(chosen) - differ} of {len(chosen)} blocks {'were' if asked.record else 'are'} as recorded")
     return int(differ > 0 and not (asked.record or asked.write))
 

@@ -6,7 +6,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 
 
 def chain(source: Code, *operators: Code, host: str = "h1", client: str | None = None) -> Dataflow:
-    """``s`` on a host -> ``o`` -> ``p`` … -> ``t`` on the client."""
+    """Return the dataflow ``s`` on a host -> ``o`` -> ``p`` … -> ``t`` on the client."""
     nodes = [Node("s", "source", (), source, host)]
     for name, code in zip("opqr", operators, strict=False):
         nodes.append(Node(name, "operator", (nodes[-1].name,), code))

@@ -26,7 +26,7 @@ from golden_runs import RUNS
 
 HERE = Path(__file__).parent
 DIGESTS = HERE / "golden.toml"
-SHOWN_LINES = 12  # of those that differ
+SHOWN_LINES = 12  # of the lines that differ
 TIMED = re.compile(r" (s|ago|current_s|predicted_s)=\S+")  # costs are measured at other times, too
 
 
@@ -36,7 +36,7 @@ def recorded() -> dict[str, str]:
 
 
 def record(names: Iterable[str]) -> list[str]:
-    """Record the digests of these runs, and return the names of those that differ from the recorded ones."""
+    """Record the digests of runs, and return the names of the runs whose digest has changed."""
     before = recorded() if DIGESTS.exists() else {}
     after = before | {name: RUNS[name].play().digest for name in names}
     lines = [f'"{name}" = "{after[name]}"\n' for name in RUNS if name in after]
@@ -51,16 +51,16 @@ def file_of(name: str) -> str:
 
 
 def write(folder: Path, names: Iterable[str]) -> None:
-    """Write the behaviour of these runs into a folder."""
+    """Write the behaviour of runs into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / file_of(name)).write_text(RUNS[name].play().text, encoding="utf-8")
 
 
 def compared(ours: str, theirs: str) -> tuple[list[str], float]:
-    """Return the lines that differ in more than their times, and how far the times of the others are apart at most.
+    """Return the lines that differ in more than times, and the largest difference of times of the equal lines.
 
-    Lines begin with ``+`` if this checkout has more of them, and with ``-`` if the other one has.
+    A line begins with ``+`` if this checkout has more such lines, and with ``-`` if the other checkout has more.
     """
     our_times, their_times = _untimed(ours), _untimed(theirs)
     lines, shift_s = [], 0.0
@@ -73,7 +73,7 @@ def compared(ours: str, theirs: str) -> tuple[list[str], float]:
 
 
 def _untimed(text: str) -> dict[str, list[float]]:
-    """Return the times of the lines, by their text without times."""
+    """Return the times of the lines, by the line's text without times."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     for line in text.splitlines():
         at_s, event = line.split(" ", 1)
@@ -82,7 +82,7 @@ def _untimed(text: str) -> dict[str, list[float]]:
 
 
 def diff(checkout: Path, names: Sequence[str]) -> int:
-    """Print how these runs differ from those of another checkout, and return how many do."""
+    """Print the differences of runs from the runs of another checkout, and return how many runs differ."""
     script = checkout / "tests" / Path(__file__).name
     if not script.exists():
         sys.exit(f"{checkout} has no tests/{script.name}; give the folder of another checkout of this project")
@@ -100,15 +100,15 @@ def diff(checkout: Path, names: Sequence[str]) -> int:
                 continue
             differ += 1
             lines, shift_s = compared(ours, theirs)
-            what = f"{len(lines)} lines differ" if lines else "only times differ"
-            print(f"{name}: {what}; other times are at most {shift_s:g} s apart")
+            verdict = f"{len(lines)} lines differ" if lines else "only times differ"
+            print(f"{name}: {verdict}; other times are at most {shift_s:g} s apart")
             print("".join(f"  {line[:200]}\n" for line in lines[:SHOWN_LINES]), end="")
     print(f"{differ} of {len(names)} runs differ from those of {checkout}")
     return differ
 
 
 def check(names: Sequence[str]) -> int:
-    """Print which runs are not as recorded, and return how many are not."""
+    """Print the runs that are not as recorded, and return their number."""
     known, differ = recorded(), 0
     for name in names:
         digest = RUNS[name].play().digest
@@ -120,13 +120,13 @@ def check(names: Sequence[str]) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what a command line asks for."""
+    """List, write, compare or record the runs that a command line names, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="print what each run covers")
-    what.add_argument("--write", type=Path, metavar="FOLDER", help="write the behaviour of each run into a file")
-    what.add_argument("--diff", type=Path, metavar="CHECKOUT", help="compare with another checkout")
-    what.add_argument("--record", action="store_true", help="record the digests")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--list", action="store_true", help="print what each run covers")
+    group.add_argument("--write", type=Path, metavar="FOLDER", help="write the behaviour of each run into a file")
+    group.add_argument("--diff", type=Path, metavar="CHECKOUT", help="compare with another checkout")
+    group.add_argument("--record", action="store_true", help="record the digests")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="all runs without")
     asked = parser.parse_args(words)
     if unknown := [name for name in asked.runs if name not in RUNS]:

@@ -1,7 +1,8 @@
-"""Short virtual runs whose behaviour is recorded: one for each capability of the runtime, and some for pairs of them.
+"""Short virtual runs whose behaviour is recorded: one for each capability of the runtime, and some for pairs.
 
-A run is a function that returns its ``Behaviour``. Its docstring says what the run covers. ``shows`` has the least
-number of lines of each kind, so that no run passes without showing what it covers. All control messages have one size.
+A run is a function that returns a ``Behaviour``. The docstring names the capability that the run covers. ``shows`` has
+the least number of lines of each kind, so that a run fails if it does not use the capability. All control messages have
+the same size.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ HOSTS = ("h1", "h2", "h3", "h4", "h5", "h6", "client")  # sources are on the fir
 RATES_BPS = (100e3, 250e3, 600e3, 1500e3)
 SOURCE_BYTES, STATE_BYTES = 20_000, 18_000
 SOURCE, OPERATOR = Code("source"), Code("operator")
-SCENES = "thalweg.operators:SceneSource"  # by import path, which needs no installation
+SCENES = "thalweg.operators:SceneSource"  # an import path needs no installation
 
 
 class Golden(NamedTuple):
-    """A run: what it covers, the least number of lines by their words, and the function that plays it."""
+    """Run with a description, the least number of lines by words, and the function that plays the run."""
 
     covers: str
     shows: Mapping[str, int]
@@ -71,11 +72,11 @@ def golden(name: str, **shows: int) -> Callable[[Callable[[], Behaviour]], Calla
     return add
 
 
-# --- what the runs are made of ------------------------------------------------------------------------
+# --- building blocks of the runs ------------------------------------------------------------------------
 
 
 def links_of(hosts: Sequence[str], seed: int = 1, factor: float = 1.0) -> dict[Link, BandwidthTrace]:
-    """Return links with other rates every four seconds, for 32 s. No figure needs more than one multiplication."""
+    """Return links whose rates change every four seconds, for 32 s. No figure needs more than one multiplication."""
     dice = Random(seed)
     starts = np.arange(8, dtype=np.float64) * 4.0
     return {
@@ -85,12 +86,12 @@ def links_of(hosts: Sequence[str], seed: int = 1, factor: float = 1.0) -> dict[L
 
 
 def code_of(node: Node, length: int = 10**6) -> Counting:
-    """Return code whose values list all that went into them."""
+    """Return code whose values list all inputs that they were made of."""
     return Counting(node, SOURCE_BYTES if node.kind == "source" else STATE_BYTES, length, 0.02)
 
 
 def tree(code: Code = OPERATOR) -> tuple[Dataflow, dict[str, str]]:
-    """Return four sources on four hosts, three operators, and where these begin."""
+    """Return a tree of four sources and three operators, and the placement at the start."""
     sources = [Node(f"s{i}", "source", (), SOURCE, f"h{i}") for i in range(1, 5)]
     operators = [Node("a", "operator", ("s1", "s2"), code), Node("b", "operator", ("s3", "s4"), code)]
     flow = Dataflow(
@@ -114,7 +115,7 @@ def world_of(
     failover: m.Failover | None = None,
     **config: Any,
 ) -> FaultyWorld:
-    """Return a world that ``seen`` watches."""
+    """Return a world whose records and deliveries go to ``seen``."""
     settings = WorldConfig("independent", STARTUP_S, core=LIMITS, control_bytes=CONTROL_BYTES)
     settings = msgspec.structs.replace(settings, **config)
     rates = links_of((*hosts, *settings.guests)) if links is None else links
@@ -134,7 +135,7 @@ def moving(world: FaultyWorld, driver: Driver, *free: Code, stripe: int = WHOLE)
 
 
 class Steps:
-    """What the application does after so many partitions: ``steps`` by that number."""
+    """Steps of the application, each after a number of delivered partitions: ``after_5=step``."""
 
     def __init__(self, world: FaultyWorld, **steps: Callable[[], object]) -> None:
         self._count, self._steps = 0, {int(name.removeprefix("after_")): step for name, step in steps.items()}
@@ -148,7 +149,7 @@ class Steps:
 
 
 def ended(seen: Behaviour, world: FaultyWorld) -> Behaviour:
-    """Return what was seen of a run that is over."""
+    """Add the end of a run to its behaviour, and return the behaviour."""
     seen.on_end(world)
     return seen
 
@@ -166,7 +167,7 @@ def trees() -> Behaviour:
 
 
 def graph() -> tuple[Dataflow, dict[str, str]]:
-    """Return a graph with shared nodes, a filter, a window and two sinks, and where the operators begin."""
+    """Return a graph with shared nodes, a filter, a window and two sinks, and the placement at the start."""
 
     def operator(name: str, *inputs: str, **params: Any) -> Node:
         code = Code(f"{Timed.__module__}:Counting", {"name": name, "state_bytes": STATE_BYTES, **params})
@@ -192,7 +193,7 @@ def timed(node: Node) -> Timed:
 
 
 def query(*inputs: str, name: str) -> tuple[Dataflow, dict[str, str]]:
-    """Return a query with an operator of its own over nodes of the graph."""
+    """Return a query with a new operator over nodes of the graph, and a placement."""
     flow, where = graph()
     below = set(inputs)
     for node in reversed(flow.nodes):
@@ -214,7 +215,7 @@ def graphs() -> Behaviour:
 
 
 def _queries(world: FaultyWorld) -> None:
-    """Have two queries come, of which one leaves, and the first query leave."""
+    """Attach two queries during the run, and detach one of them and the query of the start."""
     Steps(
         world,
         after_5=lambda: world.attach(1, *query("a", "s3", name="x")),
@@ -235,7 +236,7 @@ def queries() -> Behaviour:
 
 
 def _subscribers(world: FaultyWorld) -> None:
-    """Have two other clients subscribe, of which one leaves."""
+    """Have two other clients subscribe, and one of them unsubscribe."""
     Steps(
         world,
         after_1=lambda: world.allow(world.guests),
@@ -317,7 +318,7 @@ def merging() -> Behaviour:
 
 
 def delayed(hosts: Sequence[str], later_s: float = 0.0, rate_bps: float = 2e6) -> dict[Link, ShapedLink]:
-    """Return links with other delays for each pair of hosts; those of h5 grow by ``later_s`` after half a minute."""
+    """Return links with a random delay for each pair of hosts. Delays of h5 grow by ``later_s`` after half a minute."""
     dice = Random(7)
     rates, delays_s = BandwidthTrace.constant("steady", rate_bps), {}
     for near, far in itertools.combinations(hosts, 2):
@@ -340,7 +341,7 @@ def planned(
     bytes_per_image: float = 40_000.0,
     **options: Any,
 ) -> Behaviour:
-    """Plan images of four sites by a strategy, with what the hosts measure, and compose them; sizes only."""
+    """Plan and run the composition of images of four sites by a strategy, with the hosts' measurements. Sizes only."""
     seen, hosts = Behaviour(), (*HOSTS[:servers], "client")
     scene = {"sites": 4, "seed": 2, "mean_bytes": bytes_per_image, "length": partitions}
     sources = {f"h{site + 1}": Code(SCENES, {"site": site, **scene}) for site in range(4)}
@@ -527,12 +528,12 @@ def over_networks(
 
 
 def steady(rate_bps: float) -> BandwidthTrace:
-    """Return a link that stays as it is."""
+    """Return a link with a constant rate."""
     return BandwidthTrace.constant("steady", rate_bps)
 
 
 def public_and_rented() -> dict[Link, BandwidthTrace]:
-    """Return links between three hosts, and a rented one to the client; the public one is slow from 30 s to 60 s."""
+    """Return links of three hosts, and a rented link to the client. The public link is slow from 30 s to 60 s."""
     falls = BandwidthTrace("falls", np.array([0.0, 30.0, 60.0]), np.array([1e6, 5e3, 1e6]), 10_000.0)
     links: dict[Link, BandwidthTrace] = {link: steady(1e6) for link in links_between(("h1", "h2", "client"))}
     return links | {

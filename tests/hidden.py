@@ -1,4 +1,4 @@
-"""Hiding of installed modules, as if ``pip`` had left them out."""
+"""Hiding of installed modules, as if they had not been installed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PathFinder.find_spec = classmethod(_found)
 
 
 def main_without(*modules: str) -> str:
-    """Return a program for ``python -c`` that is the command line without these modules."""
+    """Return a program for ``python -c``: the command line of ``thalweg`` without these modules."""
     return f"{_HIDE.format(hidden=set(modules))}\nfrom thalweg.experiments.cli.main import main\nmain()"
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, modules: Iterable[str]) -> None:
-    """Let ``find_spec`` and imports find none of these modules while the test runs."""
+    """Hide modules from ``find_spec`` and from imports while the test runs."""
     hidden, find = set(modules), PathFinder.find_spec
 
     def found(name: str, *more: Any) -> ModuleSpec | None:

@@ -1,8 +1,8 @@
-"""``make test-long``: everything that is too long for every change, with a summary for the closing note of an issue.
+"""``make test-long``: checks that are too long for every change, with a summary for the closing note of an issue.
 
-``python tests/long_runs.py`` runs all parts, ``… chroots faults`` runs these, ``… --list`` tells what they are. A part
-that fails keeps no other from running. Each part's output is in runs/long, and so is the summary. The exit status is 1
-if a part failed or did not end within its limit.
+``python tests/long_runs.py`` runs all parts, ``… chroots faults`` runs two groups, and ``… --list`` lists the parts. If
+a part fails, the next parts still run. The output of each part is in runs/long, and so is the summary. The exit status
+is 1 if a part failed or did not end within its limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUSY = 10  # processes that compute beside the tests of the part ``load``
 
 
 class Part(NamedTuple):
-    """Command of a group, with the promise that it checks and its limit in minutes."""
+    """Command of a group, with the promise that the command checks and a limit in minutes."""
 
     group: str
     shows: str
@@ -39,15 +39,15 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the part's log: the group and what tells the part from others of the group."""
+        """Return the name of the part's log: the group and the promise."""
         return re.sub("[^a-z0-9]+", "-", f"{self.group} {self.shows}".lower()).strip("-")
 
 
 def chroot(release: str, *user: str) -> Part:
     """Return the part that runs README's two commands on a bare Debian."""
-    who = "an ordinary user" if user else "root"
+    account = "an ordinary user" if user else "root"
     both = ("sh", "-c", "make demo && make test")
-    return Part("chroots", f"{release} as {who}", ("bash", ".ci/chroot", "--bare", release, *user, *both), 60)
+    return Part("chroots", f"{release} as {account}", ("bash", ".ci/chroot", "--bare", release, *user, *both), 60)
 
 
 def tests(group: str, shows: str, minutes: float, *words: str, busy: int = 0, **environment: str) -> Part:
@@ -108,14 +108,14 @@ class Outcome(NamedTuple):
     last: str
 
     def row(self) -> str:
-        """The row of the summary."""
+        """Return the row of the summary."""
         word = {0: "ok", None: "NOT ENDED"}.get(self.status, f"FAILED ({self.status})")
         return f"{word:12} {self.seconds / 60:5.1f} min  {self.part.group}: {self.part.shows}: {self.last[:160]}"
 
 
 @contextmanager
 def beside(processes: int) -> Iterator[None]:
-    """Keep so many processes computing."""
+    """Keep ``processes`` processes computing until the block ends."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -127,7 +127,7 @@ def beside(processes: int) -> Iterator[None]:
 
 
 def run(part: Part) -> Outcome:
-    """Run a part in a session of its own, and end all of that session if the limit is reached."""
+    """Run a part in a session of its own. If the limit is reached, end all processes of the session."""
     log = FOLDER / f"{part.name}.log"
     begun_s = time.monotonic()
     with log.open("wb") as out, beside(part.busy):
@@ -153,7 +153,7 @@ def run(part: Part) -> Outcome:
 
 
 def main(words: list[str]) -> int:
-    """Run the parts that are asked for, print a row for each as it ends, and return the exit status."""
+    """Run the requested parts, print a row as each part ends, and return the exit status."""
     groups = list(dict.fromkeys(part.group for part in PARTS))
     options = argparse.ArgumentParser(description="Run what is too long for every change.")
     options.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}; all without")

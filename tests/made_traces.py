@@ -1,4 +1,4 @@
-"""Traces that tests make: by hand, and by hypothesis."""
+"""Traces for tests, made by hand and by hypothesis."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 
-held = st.integers(1, 400).map(lambda quarters: quarters / 4)  # exact sums: every way to count sees the same rows
+held = st.integers(1, 400).map(lambda quarters: quarters / 4)  # exact sums: every order of addition gives the same rows
 
 
 def steps(*rows: tuple[float, float]) -> BandwidthTrace:
-    """A trace of (seconds held, bit/s)."""
+    """Return a trace of rows (seconds held, bit/s)."""
     edges = list(itertools.accumulate((step for step, _ in rows), initial=0.0))
     return BandwidthTrace("t", np.array(edges[:-1]), np.array([rate for _, rate in rows]), edges[-1])
 
 
 def traces(most_bps: int) -> st.SearchStrategy[BandwidthTrace]:
-    """Up to eight rows, outages among them."""
+    """Return a strategy for traces of up to eight rows, outages among them."""
     rates = st.one_of(st.just(0.0), st.integers(1, most_bps).map(float))
     return st.lists(st.tuples(held, rates), min_size=1, max_size=8).map(lambda rows: steps(*rows))

@@ -1,4 +1,4 @@
-"""Results such as a sweep leaves, made up from a seeded generator: by default about as the paper has them."""
+"""Made-up results of a sweep, from a seeded generator. The defaults are close to the paper's results."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ GAINS = {"download-all": 1.0, "one-shot": 4.0, "local": 4.6, "global": 5.8, "tha
 
 
 def gain(arm: Arm) -> float:
-    """What an arm gains on download-all on an ordinary configuration."""
-    made = GAINS.get(arm.placement, 5.0)
+    """Return the speed-up of an arm over download-all on an ordinary configuration."""
+    factor = GAINS.get(arm.placement, 5.0)
     if arm.placement in ("global", "local"):
-        made *= 1 - 0.06 * abs(np.log2((arm.period_s or 600) / 500))
-        made *= 0.82 if arm.tree == "left-deep" else 1.0
+        factor *= 1 - 0.06 * abs(np.log2((arm.period_s or 600) / 500))
+        factor *= 0.82 if arm.tree == "left-deep" else 1.0
     if arm.placement == "global":
-        made *= (arm.servers / 8) ** 0.3
-    return float(made)
+        factor *= (arm.servers / 8) ** 0.3
+    return float(factor)
 
 
 def rows(
@@ -37,9 +37,9 @@ def rows(
     noise: float = 0.05,
     **more: Any,
 ) -> list[dict[str, Any]]:
-    """One row a simulation, configuration by configuration; ``more`` are fields of ``Simulation``."""
+    """Return one row a simulation, configuration by configuration. ``more``: fields of ``Simulation``."""
     arms = list(arms)
-    made = []
+    results = []
     for pool_seed in pools:
         random = np.random.default_rng(pool_seed)
         for configuration in range(configurations):
@@ -52,16 +52,16 @@ def rows(
                 name = pool if (made_by := fields.pop("made")) == AS_IS else f"{pool}:{made_by}"
                 place = {"pool": name, "pool_seed": pool_seed, "configuration": configuration}
                 config = Simulation(**place, **fields, **more)
-                came = Simulated(
+                outcome = Simulated(
                     delivered=180, mean_interarrival_s=at_s, median_interarrival_s=at_s, relocations=3, reshapings=2,
                     plans=4, planning_s=0.1, probe_bytes=2_000_000, bound_period_s=1.5, predicted_s=2.5,
                 )  # fmt: skip
-                made.append(row(config, came))
-    return made
+                results.append(row(config, outcome))
+    return results
 
 
 def fail(made: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """The same simulation, failed."""
+    """Return the row of the same simulation as a failure."""
     return {**made, "failed": why, "mean_interarrival_s": None, "median_interarrival_s": None}
 
 

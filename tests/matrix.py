@@ -1,6 +1,6 @@
-"""What the fault matrices have in common: when something happens, what, and what a run may come to.
+"""Common parts of the fault matrices: the steps at which a fault happens, the faults, and the expected results.
 
-``test_fault_matrix`` says what the words mean, of moves and shapes, and ``test_query_matrix`` of queries.
+``test_fault_matrix`` explains the words for moves and shapes, and ``test_query_matrix`` the words for queries.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ STEPS: dict[str, When] = {
 
 
 def strangers(world: Scripted) -> None:
-    """Words of a coordinator of another run, of hosts that have no say, and about moves of long ago."""
+    """Send messages of another run's coordinator, of hosts without a part in the run, and about past moves."""
     move = m.Move("o", "h3", "h6", 1)
     for host in world.names:
         for run in (R, run_of("old")):
             for sender in ("h9", "h6" if host != "h6" else "h4"):
-                if sender == "h9" or run != R:  # a host of the run may well pass a proposal on
+                if sender == "h9" or run != R:  # a host of the run may pass a proposal on
                     world.tell(host, sender, m.Propose(run, 99, (move,)))
                 for number in (0, 1, 99):
                     world.tell(host, sender, m.Commit(run, number, 3, (move,)))
@@ -119,18 +119,18 @@ def strangers(world: Scripted) -> None:
 
 
 def another_hand_over(world: Scripted) -> None:
-    """The same operator is to go to h6, while it is on its way."""
+    """Begin a second hand-over of the same operator, to h6, while the first is under way."""
     world.ahead("h3", HandOver("o", "h6", "meanwhile"))
 
 
 def more_proposals(world: Scripted) -> None:
-    """Two more: where the first of them has to wait, only the other counts."""
+    """Make two more proposals. If the first of them has to wait, only the second counts."""
     for i, hosts in enumerate(({"o": "h1"}, {"o": world.target, "r": "h6"})):
         world.at(world.now + i * MESSAGE_S / 10, CLIENT, e.PlacementProposed(R, hosts, "meanwhile"))
 
 
 def more_shapes(world: Scripted) -> None:
-    """Two more: where the first of them has to wait, only the other counts."""
+    """Propose two more trees. If the first of them has to wait, only the second counts."""
     code = world.dataflow.by_name["o"].code
     for i, (name, host) in enumerate((("p", "h1"), ("q", "h6"))):
         wish = e.PlacementProposed(R, {name: host}, "meanwhile", another_tree(name, code), (FREE, MERGING))
@@ -177,7 +177,7 @@ FAULTS: dict[str, tuple[str, Then]] = {  # with the target
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    """A Markdown table's rows, by its heads."""
+    """Return the rows of a Markdown table, each by the heads of the columns."""
     head, _, *lines = table.strip().splitlines()
     names = [cell.strip() for cell in head.strip("|").split("|")]
     return [dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
@@ -188,7 +188,7 @@ def cells(table: str) -> list[tuple[str, str, str]]:
 
 
 def begin(world: Scripted, protocol: str, target: str) -> Scripted:
-    """Have ``o`` handed over to ``target``, by the protocol named; ``aborted`` is ``barrier`` as well."""
+    """Have ``o`` handed over to ``target`` by a protocol. ``aborted`` stands for ``barrier``, too."""
     world.target = target
     if protocol == "epoch":
         return world.at(BEGINS_S, "h3", HandOver("o", target))
@@ -196,7 +196,7 @@ def begin(world: Scripted, protocol: str, target: str) -> Scripted:
 
 
 def check(world: Scripted, expected: str) -> None:
-    """Run the world to its end, which has to be as expected."""
+    """Run the world to the end, and check that the result is as expected."""
     if expected.startswith("cut"):
         world.last_s = 30.0
     world.run()
@@ -211,13 +211,13 @@ def check(world: Scripted, expected: str) -> None:
         host = expected.removeprefix("lost ")
         assert re.fullmatch(
             rf"host '{host}', which holds [a-z0-9~, ]+, (went away|has been silent for 3 s|"
-            "has not answered for 3 s what all are told)",  # whichever is seen first, of times that are nearly the same
+            "has not answered for 3 s what all are told)",  # the three times are nearly the same
             world.failed or "",
         ), world.failed
     elif expected.startswith("cut"):
         waits, silent = expected.split()[1:]
-        said = rf"node '[a-z0-9~]+' on host '{waits}': host '{silent}', which holds '[a-z0-9~]+', has not answered it"
-        assert re.match(said, world.failed or ""), world.failed
+        text = rf"node '[a-z0-9~]+' on host '{waits}': host '{silent}', which holds '[a-z0-9~]+', has not answered it"
+        assert re.match(text, world.failed or ""), world.failed
     elif expected == "dropped":
         assert world.faults.count("client silent, run dropped") == 6
     else:
@@ -227,17 +227,17 @@ def check(world: Scripted, expected: str) -> None:
         places = {"h3": "stayed", world.target: "moved"}
         assert places.get(world.placement["o"], f"to {world.placement['o']}") == expected
         assert world.on("o") == {world.placement["o"]}, "the client says otherwise"
-        asked = [each for each in world.asked if each.reason == "a test"]
-        if asked and len(world.asked) == 1 and expected in ("stayed", "moved"):  # else others move it afterwards
+        asked = [request for request in world.asked if request.reason == "a test"]
+        if asked and len(world.asked) == 1 and expected in ("stayed", "moved"):  # else later requests move the operator
             (answer,) = world.answers
-            said = "moved" if answer.moved == {"o": world.target} else "stayed"
-            assert said == expected and bool(answer.why or answer.stayed) == (expected == "stayed"), answer
-        settled = [each["detail"]["outcome"] for each in world.settled if each["node"] == "o"]
+            text = "moved" if answer.moved == {"o": world.target} else "stayed"
+            assert text == expected and bool(answer.why or answer.stayed) == (expected == "stayed"), answer
+        settled = [record["detail"]["outcome"] for record in world.settled if record["node"] == "o"]
         assert not settled or settled[-1] == ("stayed" if expected == "stayed" else "moved")
 
 
 def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SCRIPTED_DATAFLOW) -> Scripted:
-    """A world that loses the first such message of ``sender``, or cuts the link it was on just before it."""
+    """Return a world that loses the first such message of ``sender``. ``for_ever``: the world cuts its link, too."""
     lost: list[e.Send] = []
     shape = dataflow in (FREE_DATAFLOW, MERGING_DATAFLOW)
 
@@ -245,7 +245,7 @@ def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SC
         if lost or type(send.message).__name__ != message or host != (world.target if sender == "target" else sender):
             return False
         if isinstance(send.message, m.Demand) and (send.message.forwards or (shape and send.message.commit is None)):
-            return False  # the first of the operator's own is meant, with another shape that in the new tree
+            return False  # only the operator's first own demand counts; with a new shape, the first in the new tree
         lost.append(send)
         if for_ever:
             world.cut.add((host, send.to))
@@ -263,8 +263,8 @@ SHAPE_STEPS: dict[str, When] = {
     },
     "target: preparing": member("target", MemberState.PREPARING),
     **{
-        f"{who}: {name}": member(host, part)
-        for who, host in (("source", "h1"), ("target", "target"), ("old", "h3"))
+        f"{role}: {name}": member(host, part)
+        for role, host in (("source", "h1"), ("target", "target"), ("old", "h3"))
         for name, part in (
             ("voted", MemberState.VOTED),
             ("both trees", MemberState.BOTH),

@@ -1,4 +1,4 @@
-"""Nodes for playbooks: a source, an operator of two inputs and a sink, which remember the transitions they used."""
+"""Nodes for playbooks: a source, an operator of two inputs and a sink. The nodes record their transitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = Node("s", "source", (), CODE, "h1")
 
 
 class Traced(NodeCore):
-    """A node that remembers the table entries it used."""
+    """Node that records the table entries of its transitions."""
 
     def __init__(self, node: Node, limit: int | None = None, *others: Any, **more: Any) -> None:
         self.used: list[tuple[NodeState, NodeEvent]] = []
@@ -46,12 +46,12 @@ def out(index: int, value: object = None, *, end: m.End = False) -> Output:
 
 
 def shared(node: Node = SOURCE) -> NodePlaybook:
-    """A node whose consumers are x and y."""
+    """Return a node with the consumers x and y."""
     return NodePlaybook(Traced.begun(node, None, 0, {"x": 0, "y": 0}))
 
 
 def ahead(of: int) -> NodePlaybook:
-    """An operator with consumers x and y, which keeps so many outputs; x has been sent 0 and 1."""
+    """Return an operator with consumers x and y that keeps ``of`` outputs. All of them have been sent to x."""
     book = shared(Node("o", "operator", ("a",), CODE, ahead=of))
     book << Demanded(0, by="x") >> [Ask(0)]
     for index in range(of):
@@ -62,11 +62,11 @@ def ahead(of: int) -> NodePlaybook:
 
 
 def under_way(book: NodePlaybook, index: int, consumer: str = "") -> None:
-    """The host has begun a transfer of that to a consumer, which is not over."""
+    """Record that a transfer of output ``index`` to a consumer has begun and is not over."""
     book.node.window.consumers[consumer].was_sent(index, "h2", under_way=True)
 
 
 def deep(book: NodePlaybook, depth: int = 3) -> NodePlaybook:
-    """The same, with so many partitions under way."""
+    """Return the playbook with ``depth`` partitions under way."""
     book.node.window.depth = depth
     return book

@@ -1,4 +1,4 @@
-"""An application on a host of a testbed: it runs one stream and prints what it reads, a line of JSON for each event.
+"""Application on a host of a testbed, which runs one stream and prints a line of JSON for each event.
 
 ``python one_stream.py '{"hosts": {"h1": "tcp://10.77.0.1:7800"}, …}'``; see ``Asked`` for the keys.
 """
@@ -18,9 +18,9 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A chain: a source on ``source``, an operator on ``operator``, and the sink here, at ``listen``.
+    """Request for a chain: a source on ``source``, an operator on ``operator``, and the sink here, at ``listen``.
 
-    ``others``: stand-ins of the source. ``limits``: those of this client that are not the defaults.
+    ``others``: stand-ins of the source. ``limits``: limits of this client that differ from the defaults.
     """
 
     hosts: dict[str, str]

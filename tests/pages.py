@@ -37,13 +37,13 @@ from patience import patience
 
 from thalweg import Testbed
 
-STEP_S, LONG_S = 60.0, 600.0  # limits for one command, of an idle machine
+STEP_S, LONG_S = 60.0, 600.0  # limits for one command, on an idle machine
 GRACE_S = 3  # between SIGTERM and SIGKILL
 ELLIPSIS = "…"
 PROMPT = re.compile(r"^([a-z][a-z0-9-]*)?\$ (.*)$")
 COMMENT = re.compile(r"<!-- test: (.*?) -->")
 TITLE = re.compile(r'title="([^"]+)"')
-# an output's line, piece by piece: the second pattern has figures that vary, which a name with digits is not
+# Pieces of an output's line. In the second pattern figures vary, but a name with digits is no figure.
 PIECES = re.compile(r"(?P<text>…)|.")
 FIGURES = re.compile(r"(?P<text>…)|[^\W\d]\w*|(?P<figure>-?\d(?:[\d,]|\.\d)*(?:e[+-]?\d+)?)|(?P<spaces> +)|.")
 STAND_FOR = {"text": ".*?", "figure": r"-?\d[\d,.]*(?:e[+-]?\d+)?", "spaces": " +"}
@@ -52,18 +52,18 @@ ENDED = "--thalweg-page-command-ended--"
 
 
 class PageError(AssertionError):
-    """A difference between a page and what its examples do, with the page's line."""
+    """Difference between a page and the output of an example, with the page's line."""
 
 
 class Written(NamedTuple):
-    """A file that a page shows."""
+    """File that a page shows."""
 
     name: str
     text: str
 
 
 class Step(NamedTuple):
-    """A command, the name of the machine that runs it ("" for the reader's own), and the output that the page shows.
+    """Command, name of the machine that runs the command ("" for the reader's own), and output that the page shows.
 
     ``hints`` are those of the block's comments. ``line`` is the page's line of the command.
     """
@@ -76,12 +76,12 @@ class Step(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The exit status that the page expects."""
+        """Return the exit status that the page expects."""
         return next((int(hint.removeprefix("exit ")) for hint in self.hints if hint.startswith("exit ")), 0)
 
 
 class Page(NamedTuple):
-    """Examples of a page, in their order, and the names of the hosts of its WAN. A page without a WAN names none."""
+    """Examples of a page in order, and the names of the hosts of the page's WAN. Without a WAN there are none."""
 
     examples: tuple[Written | Step, ...]
     machines: tuple[str, ...]
@@ -113,19 +113,19 @@ def read_page(text: str) -> Page:
 
 
 def _steps(lines: Sequence[str], first: int, hints: Sequence[str]) -> Iterator[Step]:
-    """Yield the commands of a console block. Only the last has the block's exit status, and may go on."""
-    found: list[tuple[str, str, list[str], int]] = []
+    """Yield the commands of a console block. Only the last command has the block's exit status, and may go on."""
+    steps: list[tuple[str, str, list[str], int]] = []
     rest = iter(enumerate(lines, first))
     for number, line in rest:
         if prompt := PROMPT.match(line):
             command = prompt[2]
             while command.endswith("\\"):
                 command = command[:-1] + next(rest)[1].lstrip()
-            found.append((prompt[1] or "", command, [], number))
-        elif found:
-            found[-1][2].append(line)
-    for count, (machine, command, shown, number) in enumerate(found, 1):
-        of_last = count == len(found)
+            steps.append((prompt[1] or "", command, [], number))
+        elif steps:
+            steps[-1][2].append(line)
+    for count, (machine, command, shown, number) in enumerate(steps, 1):
+        of_last = count == len(steps)
         own = tuple(hint for hint in hints if of_last or not hint.startswith(("exit ", "goes on")))
         yield Step(machine, command, tuple(shown), number, own)
 
@@ -147,7 +147,7 @@ def pattern(shown: Sequence[str], figures_vary: bool) -> str:
 
 
 def agrees(step: Step, output: str, beginning: bool = False) -> bool:
-    """Return whether an output is what the page shows, or begins so. A step without output accepts none or any."""
+    """Return whether an output, or its beginning, agrees with the page. A step without output accepts every output."""
     lines, shown = [line.rstrip() for line in output.splitlines()], [line for line in step.shown if line.strip()]
     lines = [line for line in lines if line]
     if not shown:
@@ -157,14 +157,14 @@ def agrees(step: Step, output: str, beginning: bool = False) -> bool:
 
 
 class Process(Protocol):
-    """Shell of a session: a process of this machine, or one on a host of a WAN."""
+    """Shell of a session: a process of this machine, or of a host of a WAN."""
 
     stdin: IO[bytes] | None
     stdout: IO[bytes] | None
 
 
 class Session:
-    """Shell on one machine, which runs the commands of a page there, one after another."""
+    """Shell on one machine that runs the commands of a page, one after the other."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -175,9 +175,9 @@ class Session:
         self._write("set -m")  # each command in a process group of its own, which the terminal would interrupt
 
     def run(self, step: Step) -> None:
-        """Run a command until it ends. One that goes on is run until it has printed what the page shows.
+        """Run a command until its end. A command that goes on runs until it has printed the page's output.
 
-        Raises PageError if its output or its exit status is another.
+        Raises PageError if the output or the exit status differs from the page.
         """
         self.stop()
         goes_on = "goes on" in step.hints
@@ -203,7 +203,7 @@ class Session:
     def stop(self) -> None:
         """End a command that goes on, and wait for its end.
 
-        It gets SIGTERM, and later SIGKILL: a process inherits signals that an ancestor has blocked or ignored.
+        The command gets SIGTERM, and later SIGKILL. A process inherits signals that an ancestor has blocked or ignored.
         """
         if self._goes_on:
             self._goes_on = False
@@ -214,7 +214,7 @@ class Session:
             self._until_ended(STEP_S, lambda _: False)
 
     def _ends(self) -> str:
-        """Return the command that tells the end of the next one."""
+        """Return a shell command that prints a mark and the exit status after the next command."""
         self._count += 1
         return f"printf '\\n%s %s\\n' {ENDED}{self._count} $?"
 
@@ -223,7 +223,7 @@ class Session:
         self._in.flush()
 
     def _until_ended(self, within_s: float, enough: Callable[[str], bool]) -> tuple[str, int | None]:
-        """Return the output, with the exit status once the command has ended."""
+        """Return the output and the exit status. The status is None if the command has not ended."""
         end = re.compile(rb"\n" + f"{ENDED}{self._count}".encode() + rb" (\d+)\n")
         limit_s = time.monotonic() + patience(within_s)
         while (left_s := limit_s - time.monotonic()) > 0:
@@ -247,8 +247,8 @@ def environment(home: Path, runtime: Path) -> Mapping[str, str]:
         runtime: a folder with a short path for sockets, so that no testbed of others is seen.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin", "/sbin"])
-    kept = {name: os.environ[name] for name in ("LANG", "TMPDIR", "JAVA_HOME", "PYTHONPATH") if name in os.environ}
-    return kept | {
+    inherited = {name: os.environ[name] for name in ("LANG", "TMPDIR", "JAVA_HOME", "PYTHONPATH") if name in os.environ}
+    return inherited | {
         "PATH": path,
         "HOME": str(home),
         "XDG_RUNTIME_DIR": str(runtime),
@@ -294,7 +294,7 @@ class Shells:
             path.write_text(file.text, encoding="utf-8")
 
     def session(self, machine: str) -> Session:
-        """Return the session of a machine, which begins when it is first used."""
+        """Return the session of a machine. The session begins at its first use."""
         if machine not in self._sessions:
             self._sessions[machine] = self._ends.enter_context(self._on_host(machine) if machine else self._here())
         return self._sessions[machine]
@@ -337,10 +337,10 @@ class Shells:
 
 
 def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: None, *, long: bool = False) -> int:
-    """Run the examples of a page in a folder, and return how many commands there were. Raises PageError.
+    """Run the examples of a page in a folder, and return the number of commands. Raises PageError.
 
     Args:
-        long: run also what takes minutes.
+        long: run examples that take minutes, too.
     """
     examples, machines = read_page(page.read_text(encoding="utf-8"))
     count = 0
@@ -361,7 +361,7 @@ def run_page(page: Path, folder: Path, tell: Callable[[str], None] = lambda _: N
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the pages that are named, and return the exit status."""
+    """Run the named pages, and return the exit status."""
     status, long = 0, "--long" in words
     for word in words:
         if word == "--long":

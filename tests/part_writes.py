@@ -1,8 +1,8 @@
 """Writes of a part of the core to the fields of another part, found in the source. R1 of ``runs.run`` forbids them.
 
-A part is a public class with an ``__init__`` of its own; messages and records have none. The types of values are read
-from annotations, also of what methods return, and from ``__init__``. A write through a value of an unknown type is not
-found. Nor is one to a record without ``__init__``, as a node or a proposal, which the part that made it writes.
+A part is a public class with an ``__init__`` of its own. Messages and records have none. The types of values are read
+from annotations of attributes, arguments and results, and from ``__init__``. A write through a value of an unknown type
+is not found. Neither is a write to a record without ``__init__``, such as a node or a proposal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHANGING = frozenset(
     | {"difference_update", "intersection_update", "popitem", "sort", "update"}
 )
 TABLES = frozenset({"dict", "Mapping", "defaultdict", "list", "Sequence", "deque", "tuple", "Iterable", "Iterator"})
-Type = tuple[str, bool]  # module and name of a class, and whether a table of these is meant
+Type = tuple[str, bool]  # module and name of a class, and whether a table of such objects is meant
 Names = dict[str, Type]
 Owners = dict[str, str]
 
@@ -42,11 +42,11 @@ def foreign_writes(trees: Mapping[str, ast.Module]) -> list[Write]:
 
 
 class _Types:
-    """The classes of the core, by module and name: the types of their attributes, and which of them are parts."""
+    """Classes of the core by module and name, with the types of their attributes. ``parts``: classes that are parts."""
 
     def __init__(self, trees: Mapping[str, ast.Module]) -> None:
         self.classes: dict[str, tuple[str, ast.ClassDef]] = {}
-        self.scopes: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by module, what a name stands for there
+        self.scopes: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by module, the full name for each name
         self.attributes: defaultdict[str, Names] = defaultdict(dict)
         self.returned: defaultdict[str, Names] = defaultdict(dict)  # by class, the types that its methods return
         for module, node in ((module, node) for module, tree in trees.items() for node in tree.body):
@@ -88,7 +88,7 @@ class _Types:
                     _keep(names, target.id, self.of(value, names, module))
 
     def of(self, value: ast.expr, names: Names, module: str) -> Type | None:
-        """Return the type of a value, if that is known."""
+        """Return the type of a value, or None if it is unknown."""
         match value:
             case ast.Name(id=name):
                 return names.get(name)
@@ -115,7 +115,7 @@ class _Types:
         return None
 
     def _result(self, base: ast.expr, method: str, names: Names, module: str) -> Type | None:
-        """Return the type of what a method of a value returns; the value may be a class."""
+        """Return the type of the result of a method of a value. The value may be a class."""
         if isinstance(base, ast.Name) and base.id not in names:
             return self.returned[self.scopes[module].get(base.id, "")].get(method)
         owner, table = self.of(base, names, module) or ("", False)
@@ -126,7 +126,7 @@ class _Types:
         return (owner, True) if method in ("values", "items") else None
 
     def owner(self, field: ast.expr, names: Names, module: str) -> str:
-        """Return the part of another module that owns a field; empty if none does, or it is not known."""
+        """Return the part of another module that owns a field. Empty if there is none, or if it is unknown."""
         if not isinstance(field, ast.Attribute):
             return ""
         owner, table = self.of(field.value, names, module) or ("", False)
@@ -134,14 +134,14 @@ class _Types:
         return owner if foreign else ""
 
     def arguments(self, function: ast.FunctionDef, module: str, within: str) -> Names:
-        """Return the types of a function's arguments; ``within``: its class."""
+        """Return the types of a function's arguments. ``within``: the class of the function."""
         names: Names = {"self": (within, False)} if within else {}
         for argument in (*function.args.args, *function.args.kwonlyargs):
             _keep(names, argument.arg, self.annotated(argument.annotation, module))
         return names
 
     def annotated(self, annotation: ast.expr | None, module: str) -> Type | None:
-        """Return the type that an annotation means."""
+        """Return the type of an annotation."""
         match annotation:
             case ast.Name() | ast.Attribute():
                 return self.scopes[module].get(ast.unparse(annotation), ""), False
@@ -161,7 +161,7 @@ def _writes(
     names: Names | None = None,
     aliases: Owners | None = None,
 ) -> Iterator[Write]:
-    """Yield the writes below ``node``. ``aliases``: local names of what is a field of another part, with its owner."""
+    """Yield the writes below ``node``. ``aliases``: local names of fields of another part, with the owner."""
     names, aliases = {} if names is None else names, {} if aliases is None else aliases
     if isinstance(node, ast.ClassDef):
         within = f"{module}.{node.name}"
@@ -183,14 +183,14 @@ def _writes(
     for table, how in _changes(node):
         kind, several = types.of(table, names, module) or ("", False)
         owner = aliases.get(table.id, "") if isinstance(table, ast.Name) else types.owner(table, names, module)
-        if owner and (several or kind not in types.parts):  # else it is a method of a part
+        if owner and (several or kind not in types.parts):  # else the call is a method of a part
             yield Write(module, how.lineno, owner, ast.unparse(how), CHANGE)
     for child in ast.iter_child_nodes(node):
         yield from _writes(types, module, child, within, names, aliases)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the tables that a statement or a call changes in place, each with the expression that does so."""
+    """Yield the tables that a statement or call changes in place, each with the changing expression."""
     match node:
         case ast.Call(func=ast.Attribute(value=table, attr=method)) if method in CHANGING:
             yield table, node.func
@@ -202,7 +202,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield what a statement assigns to, or deletes, each with its value."""
+    """Yield the targets that a statement assigns or deletes, each with the value."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:

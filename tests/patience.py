@@ -1,4 +1,4 @@
-"""Time limits of tests that follow the speed of the machine: a limit ends what hangs, and never what is only slow."""
+"""Time limits of tests that follow the speed of the machine: a limit ends a test that hangs, not a slow test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def work() -> int:
 
 @cache
 def slowness() -> float:
-    """Return how many times the reference's processor time this machine's processors need, at least 1."""
+    """Return the factor, at least 1, by which this machine's processors are slower than the reference's."""
     took_s = []
     for _ in range(3):
         begun_s = time.process_time()
@@ -28,7 +28,7 @@ def slowness() -> float:
 
 
 def crowding() -> float:
-    """Return how many processes want each processor, at least 1: now or in the last minute, whichever is more."""
+    """Return the processes for each processor, at least 1: now or in the last minute, the larger of the two."""
     try:
         now = float(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
         return max(1.0, now / (os.cpu_count() or 1), os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -37,5 +37,5 @@ def crowding() -> float:
 
 
 def patience(seconds: float) -> float:
-    """Return a limit in wall-clock seconds for what takes far less than ``seconds`` on an idle reference machine."""
+    """Return a limit in wall-clock seconds for work of far less than ``seconds`` on an idle reference machine."""
     return seconds * min(LARGEST, slowness() * crowding())

@@ -4,9 +4,9 @@
     book << MessageReceived("h1", Demand(...)) >> [RunOperator(...)]
     book.at(0.5) << TimerFired("retry") >> [Send(...), SetTimer("retry", 1.5)]
 
-``>>`` compares all commands, in order; what does not change what happens (records of the event log, hints where to
-connect) is left out unless the expected list has some. The next ``<<`` fails when commands were given that nobody
-looked at: a book tells everything, or says ``>> ANY``.
+``>>`` compares all commands, in order. Records of the event log and hints where to connect are left out unless the
+expected list has some. The next ``<<`` fails if the commands of the last event were not compared: write all of them, or
+``>> ANY``.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ASIDES = e.Record | e.Approach | e.Watch | e.Unwatch
 
 
 def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
-    """``message`` has come from ``sender``."""
+    """Return the event of a ``message`` from ``sender``."""
     return e.MessageReceived(sender, message, payload, size_bytes)
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """A host has decided, as at the end of an operator's epoch, that ``node`` shall be on ``target``; it may not be."""
+    """Decision of a host, as at the end of an epoch, that ``node`` moves to ``target`` unless the move is prevented."""
 
     node: str
     target: str
@@ -65,11 +65,11 @@ def _hand_over(core: HostCore, event: HandOver) -> None:
         )
 
 
-HostCore._HANDLERS[HandOver] = _hand_over  # of tests alone: what begins a hand-over is a decision, and no event
+HostCore._HANDLERS[HandOver] = _hand_over  # only in tests: in the runtime a decision, not an event, begins a hand-over
 
 
 class Playbook:
-    """A conversation with a ``HostCore``, whose invariants are checked after every event."""
+    """Conversation with a ``HostCore``, whose invariants are checked after every event."""
 
     def __init__(self, core: HostCore, now: float = 0.0) -> None:
         self.core = core
@@ -78,7 +78,7 @@ class Playbook:
         self._unread = False
 
     def at(self, now: float) -> Playbook:
-        """Let the clock stand at ``now`` from here on."""
+        """Set the clock to ``now``."""
         assert now >= self.now, f"time runs backwards, from {self.now} to {now}"
         self.now = now
         return self
@@ -103,17 +103,17 @@ class Playbook:
         return self
 
     def sent(self, to: str | None = None) -> list[Any]:
-        """The messages of the last event's ``Send`` commands (to one host), whose order does not matter here."""
+        """Return the messages of the last event's ``Send`` commands, to all hosts or to one host."""
         self._unread = False
         return [c.message for c in self.commands if isinstance(c, e.Send) and to in (None, c.to)]
 
     def only(self, kind: type[Any]) -> list[Any]:
-        """The last event's commands of one kind."""
+        """Return the last event's commands of one kind."""
         self._unread = False
         return [command for command in self.commands if isinstance(command, kind)]
 
     def recorded(self) -> list[str]:
-        """The kinds of the last event's records."""
+        """Return the kinds of the last event's records."""
         self._unread = False
         return [command.kind for command in self.commands if isinstance(command, e.Record)]
 
@@ -138,17 +138,17 @@ Stimulus = Callable[[NodeCore], Any]  # -> the node's verdict and its actions
 
 
 def _told(_: object) -> Any:
-    """Of what a node only takes notice of."""
+    """Return the verdict for a stimulus that a node answers with no action."""
     return "taken", []
 
 
 def Demanded(index: int, again: bool = False, by: str = "") -> Stimulus:
-    """The consumer, or the application, demands partition ``index``; ``again``: as it was not answered in time."""
+    """Return the demand of a consumer, or of the application, for partition ``index``. ``again``: a repeated demand."""
     return lambda node: node.on_demand(index, again, by)
 
 
 def Skipped(index: int, by: str = "") -> Stimulus:
-    """The consumer goes on with partition ``index``; ``LAST``: it takes nothing more."""
+    """Return the skip of a consumer to partition ``index``. ``LAST``: the consumer takes nothing more."""
 
     def skips(node: NodeCore) -> tuple[str, list[Action]]:
         can, actions = node.on_skip(index, by)
@@ -158,22 +158,22 @@ def Skipped(index: int, by: str = "") -> Stimulus:
 
 
 def Arrived(producer: str, index: int, value: Any = None, *, end: m.End = False) -> Stimulus:
-    """``producer`` delivers partition ``index``, or with ``end`` the end of its stream."""
+    """Return the arrival of partition ``index`` of ``producer``, or with ``end`` of the end of the stream."""
     return lambda node: node.on_partition(producer, Output(index, value, 0, end))
 
 
 def Finished(index: int, value: Any = None, *, end: bool = False) -> Stimulus:
-    """The node's code returned partition ``index``."""
+    """Return the completion of partition ``index`` by the node's code."""
     return lambda node: node.on_finished(Output(index, value, 0, end))
 
 
 def TransferOver(index: int, *, arrived: bool = True) -> Stimulus:
-    """The transfer of partition ``index`` is over: it has ``arrived``, or nobody knows."""
+    """Return the end of the transfer of partition ``index``, which has ``arrived`` or may be lost."""
     return lambda node: _told(node.window.on_transfer_over(index, "", arrived=arrived))
 
 
 class ToLeave:
-    """The node is to become light once partition ``after`` has been dispatched."""
+    """Order to a node to become light as soon as partition ``after`` has been dispatched."""
 
     def __init__(self, after: int = -1, *, recall: bool = False) -> None:
         self.after, self.recall = after, recall
@@ -183,34 +183,34 @@ class ToLeave:
 
 
 def Stayed() -> Stimulus:
-    """It stays, or it has come: it goes on."""
+    """Return the order to a node to continue, as it stays or has arrived."""
     return lambda node: ("taken", node.stay())
 
 
 class Suspended:
-    """It is to dispatch nothing new."""
+    """Order to a node to dispatch nothing new."""
 
     def __call__(self, node: NodeCore) -> Any:
         return _told(node.suspend())
 
 
 def Resumed() -> Stimulus:
-    """It may dispatch again."""
+    """Return the permission to a node to dispatch again."""
     return lambda node: ("taken", node.resume())
 
 
 def Replaced(after: int) -> Stimulus:
-    """Other nodes make what comes after partition ``after``."""
+    """Return the order that other nodes make the partitions after ``after``."""
     return lambda node: ("taken", node.replace(after))
 
 
 def ToTurn(after: int, to: str = "new") -> Stimulus:
-    """Another consumer takes what comes after partition ``after``."""
+    """Return the order that another consumer takes the partitions after ``after``."""
     return lambda node: ("taken", node.turn(after, to))
 
 
 def TurnedTo() -> Stimulus:
-    """The host has kept what the old consumer may still want, as ``Turned`` said."""
+    """Return the news that the host keeps the outputs that the old consumer may still demand."""
 
     def turned(node: NodeCore) -> tuple[str, list[Action]]:
         node.turned()
@@ -220,14 +220,14 @@ def TurnedTo() -> Stimulus:
 
 
 def Rewired(after: int, *inputs: str) -> Stimulus:
-    """After partition ``after`` it takes these inputs."""
+    """Return the order that the node takes these inputs after partition ``after``."""
     return lambda node: ("taken", node.rewire(after, structs.replace(node.node, inputs=inputs)))
 
 
 class NodePlaybook:
-    """``node << Demanded(0) >> [Ask(0)]``; what must change nothing: ``node << Demanded(0) >> "duplicate"``.
+    """Conversation with a node: ``node << Demanded(0) >> [Ask(0)]``.
 
-    ``seen`` collects the transitions (phase, phase) that happened, for coverage of the table.
+    A stimulus that must change nothing is written with its verdict: ``node << Demanded(0) >> "duplicate"``.
     """
 
     def __init__(self, node: NodeCore) -> None:
@@ -240,7 +240,7 @@ class NodePlaybook:
         self._before = state_of(self.node)
         self.verdict, self.actions = stimulus(self.node)
         for action in self.actions:
-            if isinstance(action, Dispatch):  # the host sends it, and its transfer is over: nobody knows how
+            if isinstance(action, Dispatch):  # the host sends the output; the end of the transfer is unknown
                 self.node.window.consumers[action.consumer].was_sent(action.output.index, "h2", under_way=False)
         self.node.validate()
         return self
@@ -256,9 +256,9 @@ class NodePlaybook:
 
 
 def state_of(node: NodeCore) -> dict[str, Any]:
-    """A copy of a node's state, but for the repeated demand that it lets pass once: a duplicate uses that up."""
+    """Return a copy of a node's state without the repeated demand that may pass once, which a duplicate uses up."""
     window, received = node.window, node.received
-    copied = {each.name: getattr(node, each.name) for each in fields(NodeCore)}
+    copied = {field.name: getattr(node, field.name) for field in fields(NodeCore)}
     copied["window"] = [*window.unacked], {*window.unheard}
     copied["received"] = {**received.inputs}, {*received.asked}, received.last, copy.deepcopy(received.prefetched)
     for name, consumer in window.consumers.items():
@@ -268,5 +268,5 @@ def state_of(node: NodeCore) -> dict[str, Any]:
 
 
 def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
-    """The result of a probe in run ``r``."""
+    """Return the result of a probe in run ``r``."""
     return m.ProbeResult(R, m.Estimate(source, target, rate_bps, 0, count, 0))

@@ -1,4 +1,4 @@
-"""Graphs whose queries have something in common, and what one machine gives for each, for tests of queries."""
+"""Graphs for tests of queries, with shared nodes, and comparisons of their values with a single process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.operators.reference import digest, reference_run
 
 
 def graph(*operators: Callable[[Dataflow, list[str]], str], sources: int = 2, **params: Any) -> Dataflow:
-    """``sources`` of blocks, two operators one after the other on them, and what ``operators`` make of all these."""
+    """Return a graph of block sources, two operators in a chain, and the nodes that ``operators`` add to these."""
     flow = Dataflow()
     names = [flow.source(Code("runtime_codes:Blocks", {"site": i, **params}), at=f"h{i + 1}") for i in range(sources)]
     names.append(flow.operator(MIX, *names))
@@ -45,7 +45,7 @@ def second() -> Dataflow:
 
 
 def everywhere(client: Client, flow: Dataflow, **options: Any) -> StripedRun:
-    """A stream over three trees, each on a host of its own."""
+    """Run a stream over three trees, each on a host of its own."""
     trees = tuple(Stripe(flow, dict.fromkeys(flow.operators, host), 1 / 3) for host in ("h1", "h2", "h3"))
     run = client.run(flow, trees[0].placement, stripes=trees, **options)
     assert isinstance(run, StripedRun)
@@ -54,10 +54,10 @@ def everywhere(client: Client, flow: Dataflow, **options: Any) -> StripedRun:
 
 @contextmanager
 def kept_going(run: Iterator[Any]) -> Iterator[None]:
-    """Take from a run, in a thread of its own, until the block ends.
+    """Take partitions from a run in a second thread, until the block ends.
 
-    A test that takes until something else has happened may learn of that one partition too late, when a subscription
-    or a query that it takes from no more holds up the run. So leave these inside the block.
+    A subscription or query from which a test takes no more partitions holds up the run. End subscriptions and queries
+    inside the block.
     """
     ended = threading.Event()
 
@@ -75,13 +75,13 @@ def kept_going(run: Iterator[Any]) -> Iterator[None]:
 
 
 def told(value: Any) -> Any:
-    return [digest(each) for each in value] if isinstance(value, tuple) else digest(value)
+    return [digest(part) for part in value] if isinstance(value, tuple) else digest(value)
 
 
 def assert_references(got: Iterable[Delivered], flow: Dataflow, begins: int) -> None:
-    """What came is what one machine gives, without a gap."""
+    """Check that the partitions of each sink equal those of a single process, without a gap."""
     for sink in flow.sinks:
-        mine = [each for each in got if each.sink == sink]
-        assert [each.index for each in mine] == list(range(begins, begins + len(mine)))
+        mine = [partition for partition in got if partition.sink == sink]
+        assert [partition.index for partition in mine] == list(range(begins, begins + len(mine)))
         reference = islice(reference_run(flow, None, ALLOW, sink=sink), begins, begins + len(mine))
-        assert [told(each.value) for each in mine] == [told(value) for value in reference], sink
+        assert [told(partition.value) for partition in mine] == [told(value) for value in reference], sink

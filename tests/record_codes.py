@@ -17,7 +17,7 @@ KINDS = {"us": pa.timestamp("us", "UTC"), "s": pa.int64(), "float": pa.float64()
 
 
 def trips(site: int, index: int, rows: int = 6, disorder_s: float = 0.0) -> list[Row]:
-    """The rows of one partition: about a second each, up to ``disorder_s`` before their turn."""
+    """Return the rows of one partition, about a second apart and up to ``disorder_s`` early."""
     chance = random.Random(1000 * site + index)
     if chance.random() < 0.2:
         return []
@@ -30,7 +30,7 @@ def trips(site: int, index: int, rows: int = 6, disorder_s: float = 0.0) -> list
 
 
 class Trips(Source):
-    """Batches of ``trips``, with a watermark if ``marks``; ``last``: the stream's end is known at that index."""
+    """Source of batches of ``trips``. ``marks``: with watermarks. ``last``: index with the watermark of the end."""
 
     def __init__(
         self, site: int, rows: int = 6, disorder_s: float = 0.0, unit: str = "us", marks: bool = True, last: int = -1
@@ -47,17 +47,17 @@ class Trips(Source):
     def produce(self, index: int) -> Any:
         if self.marks:
             self.watermark_s = math.inf if index == self.last else (index + 1) * self.rows - self.disorder_s
-        found = trips(self.site, index, self.rows, self.disorder_s)
-        if not found:
+        rows = trips(self.site, index, self.rows, self.disorder_s)
+        if not rows:
             return NOTHING
         scale = 1_000_000 if self.unit == "us" else 1
-        times = pa.array([row["time"] * scale for row in found], pa.int64()).cast(KINDS[self.unit])
-        return pa.record_batch({"time": times, **{key: [row[key] for row in found] for key in ("plate", "speed")}})
+        times = pa.array([row["time"] * scale for row in rows], pa.int64()).cast(KINDS[self.unit])
+        return pa.record_batch({"time": times, **{key: [row[key] for row in rows] for key in ("plate", "speed")}})
 
 
 @as_map
 def doubled(rows: Any, by: int = 2) -> Any:
-    """Every row ``by`` times."""
+    """Return every row ``by`` times."""
     return pa.concat_tables([rows] * by)
 
 

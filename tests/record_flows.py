@@ -25,7 +25,7 @@ def source(site: int = 0, **params: Any) -> Code:
 
 
 def joined(*sources: Code, operator: Code, then: Sequence[Code] = ()) -> Dataflow:
-    """Sources on hosts of their own -> ``o`` -> … -> ``t``."""
+    """Return the dataflow sources -> ``o`` -> … -> ``t``, with the sources on three hosts."""
     nodes = [Node(f"s{i}", "source", (), code, f"h{i % 3 + 1}") for i, code in enumerate(sources)]
     nodes.append(Node("o", "operator", tuple(node.name for node in nodes), operator))
     for name, code in zip("pq", then, strict=False):
@@ -34,7 +34,7 @@ def joined(*sources: Code, operator: Code, then: Sequence[Code] = ()) -> Dataflo
 
 
 def moved(flow: Dataflow, partitions: int, seed: int = 0) -> list[Row]:
-    """All rows of a run in virtual time with moves and lost messages, whose values are those of one machine."""
+    """Return all rows of a virtual run with moves and lost messages. Check the values against a single process."""
     run = Moved(flow, partitions, ALLOW, seed=seed)
     assert run.failed is None
     assert run.relocations

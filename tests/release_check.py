@@ -1,8 +1,8 @@
 """``make release-check``: the wheel and the sdist are complete, and the tutorials run with either of them alone.
 
-Each is built, then installed in an environment of its own, outside the checkout. There the commands of README and of
-the tutorials run, every public name is imported, and ``thalweg bench`` says where it works. The long description has no
-link and no picture that leads into the repository. The exit status is 1 if something of this is not so.
+Each package is built, then installed in an environment of its own, outside the checkout. There the commands of README
+and of the tutorials run, every public name is imported, and the error of ``thalweg bench`` names a checkout. The long
+description has no link and no picture that leads into the repository. The exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMPORT_ALL = "import thalweg\nfor name in thalweg.__all__: getattr(thalweg, name
 
 
 def run(*words: str | Path, cwd: Path = ROOT) -> str:
-    """Run a command and return its output. Raises CalledProcessError, with the output shown, if it fails."""
+    """Run a command and return the output. If the command fails, print the output and raise CalledProcessError."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(words, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -52,7 +52,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def faults_of(wheel: Path) -> list[str]:
-    """Return what is wrong with a wheel's metadata."""
+    """Return the faults of a wheel's files and metadata."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = email.message_from_bytes(archive.read(next(name for name in names if name.endswith("/METADATA"))))
@@ -78,9 +78,9 @@ def check(package: Path, folder: Path) -> None:
     version = run(python, "-I", "-c", IMPORT_ALL, cwd=work).strip()
     size = run("du", "-sm", python.parent.parent).split()[0]
     print(f"{package.name}: version {version}, {size} MB with all extras", flush=True)
-    *said, status = run("sh", "-c", '"$0" -I -m thalweg bench tree 2>&1; echo $?', python, cwd=work).splitlines()
-    if status != "2" or len(said) != 1 or "in a checkout" not in said[0]:
-        raise SystemExit(f"release-check: thalweg bench says {said}, and ends with {status}")
+    *printed, status = run("sh", "-c", '"$0" -I -m thalweg bench tree 2>&1; echo $?', python, cwd=work).splitlines()
+    if status != "2" or len(printed) != 1 or "in a checkout" not in printed[0]:
+        raise SystemExit(f"release-check: thalweg bench says {printed}, and ends with {status}")
     print(run(python, "pages.py", *PAGES, cwd=work), end="", flush=True)
 
 

@@ -16,10 +16,10 @@ def run_of(text: str) -> RunId:
 
 
 def timer_of(text: str) -> e.TimerKey:
-    """Return the key of a timer: its name, then its run and what in the run, if there are any. ``epoch r o``."""
+    """Return the key of a timer from its name, run and node, such as ``epoch r o``. Run and node may be absent."""
     timer, *rest = text.split(" ")
-    run, what = (*rest, "", "")[:2]
-    return e.TimerKey(timer, run_of(run) if run else NO_RUN, what)
+    run, subject = (*rest, "", "")[:2]
+    return e.TimerKey(timer, run_of(run) if run else NO_RUN, subject)
 
 
 def fired(text: str) -> e.TimerFired:

@@ -1,4 +1,4 @@
-"""What hosts have recorded of a run that is over. They write it a little later than the client has heard so."""
+"""Records of hosts for a run that is over. Hosts write them a little after the client is notified of the end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from patience import patience
 
 
 def rows_of_run(records: Path, label: str, *hosts: str) -> list[tuple[str, dict[str, Any]]]:
-    """Pairs of a host and a row of the run with that label, of these hosts or of all that have a file.
+    """Return pairs of a host and a row of the run ``label``, of the named hosts or of all hosts with a file.
 
-    Waits until each of them has written that the run is over there: ``monitor`` is its last row of a run.
+    Wait until each host has written its last row of the run, which has the kind ``monitor``.
     """
     names = {*hosts} or {path.stem for path in records.glob("*.jsonl")}
     until_s = time.monotonic() + patience(20)

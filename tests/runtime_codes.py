@@ -1,4 +1,4 @@
-"""Sources and operators for the runtime's tests; hosts of a test cluster are allowed to load them."""
+"""Sources and operators for tests of the runtime, which hosts of a test cluster are allowed to load."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MIX = Code("runtime_codes:Mix")
 
 
 def blocks(hosts: Iterable[str] = ("h1", "h2", "h3"), **params: Any) -> dict[str, Code]:
-    """Code of a source for each host."""
+    """Return the code of a source for each host."""
     return {host: Code("runtime_codes:Blocks", {"site": i, **params}) for i, host in enumerate(hosts)}
 
 
 def assert_reference(got: Sequence[Any], flow: Dataflow, partitions: int | None) -> None:
-    """What came is what a single process computes."""
+    """Check that the values equal those of a single process."""
     expected = [digest(value) for value in reference_run(flow, partitions, (*DEFAULT_ALLOW, *ALLOW))]
     assert [digest(value) for value in got] == expected
     assert partitions is None or len(got) == partitions
 
 
 class Blocks(Source):
-    """Noise that depends on site and index; sizes go round. ``text``: bytes instead of arrays."""
+    """Source of noise that depends on site and index. Sizes repeat. ``text``: bytes instead of arrays."""
 
     def __init__(
         self, site: int, sizes: Sequence[int] = (1000,), length: int | None = None, text: bool = False
@@ -55,7 +55,7 @@ class Blocks(Source):
 
 
 class Pictures(Source):
-    """Grey images of noise that gets brighter with the index; their heights and widths go round."""
+    """Source of grey noise images, which get brighter with the index. Heights and widths repeat."""
 
     def __init__(self, site: int, sizes: Sequence[Sequence[int]]) -> None:
         self.site, self.sizes = site, sizes
@@ -67,7 +67,7 @@ class Pictures(Source):
 
 
 class Mix(Operator):
-    """Weighs each input by its place, so that an output tells which inputs it was made of, and in which order."""
+    """Sum of the inputs, weighted by position, so that an output depends on the inputs and on their order."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         if isinstance(inputs[0], bytes):
@@ -79,7 +79,7 @@ class Mix(Operator):
 
 
 class Largest(Operator):
-    """Of every byte the largest: in any order and grouping the same."""
+    """Maximum of each byte, which is the same in every order and grouping."""
 
     reorderable = True
 
@@ -88,7 +88,7 @@ class Largest(Operator):
 
 
 class Stalls(Operator):
-    """Quick, but at partition ``at`` it waits until somebody opens the named pipe ``path`` for writing."""
+    """Operator that waits at partition ``at`` until a process opens the named pipe ``path`` for writing."""
 
     def __init__(self, path: str, at: int) -> None:
         self.path, self.at = path, at
@@ -101,7 +101,7 @@ class Stalls(Operator):
 
 
 class Hangs(Operator):
-    """Sleeps for ``sleeps_s`` at every partition; does not return at all at partition ``at``, or as it is made (-1)."""
+    """Operator that sleeps at every partition, and never returns at partition ``at``, or when it is made (-1)."""
 
     def __init__(self, at: int | None = None, sleeps_s: float = 0.0) -> None:
         self.at, self.sleeps_s = at, sleeps_s
@@ -116,7 +116,7 @@ class Hangs(Operator):
 
 
 class Talks(Operator):
-    """Prints more than a pipe holds, and reads all that it is told."""
+    """Operator that prints more than a pipe holds, and reads all of its standard input."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         print(f"partition {index} {'…' * 100_000}")
@@ -125,7 +125,7 @@ class Talks(Operator):
 
 
 class Hushes(Operator):
-    """Closes what it may print to."""
+    """Operator that closes its standard output and error."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         sys.stdout.close()
@@ -134,7 +134,7 @@ class Hushes(Operator):
 
 
 class Raises(Operator):
-    """Fails in one of several ways at partition ``at``."""
+    """Operator that fails at partition ``at``, in the manner ``how``."""
 
     def __init__(self, how: str, at: int = 2) -> None:
         self.how, self.at = how, at
@@ -160,7 +160,7 @@ class Raises(Operator):
 
 
 class Dies(Operator):
-    """Takes its host along at partition ``at``: by ``os._exit`` with this status, or by a signal (less than 0)."""
+    """Operator that ends its host at partition ``at``: by ``os._exit(status)``, or by a signal if it is negative."""
 
     def __init__(self, status: int, at: int = 2) -> None:
         self.status, self.at = status, at
@@ -174,7 +174,7 @@ class Dies(Operator):
 
 
 class Picky(Operator):
-    """Cannot be constructed."""
+    """Operator that cannot be constructed."""
 
     def __init__(self) -> None:
         raise RuntimeError("never")
@@ -188,7 +188,7 @@ def not_an_operator() -> int:
 
 
 class Stubborn(Operator):
-    """Counts its partitions, and has a state that cannot be moved, in one of several ways."""
+    """Operator that counts partitions, and whose state cannot be moved, for the reason ``how``."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -196,7 +196,7 @@ class Stubborn(Operator):
 
     @property
     def state_version(self) -> int:
-        return os.getpid() if self.how == "version" else 1  # another one on every host
+        return os.getpid() if self.how == "version" else 1  # a different version on every host
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         self.count += 1
@@ -219,7 +219,7 @@ class Stubborn(Operator):
         self.count = int.from_bytes(state, "little")
 
 
-# --- other values than arrays -------------------------------------------------------------------------
+# --- values that are no arrays -------------------------------------------------------------------------
 
 
 class Plate(msgspec.Struct, frozen=True):
@@ -228,7 +228,7 @@ class Plate(msgspec.Struct, frozen=True):
 
 
 class Gives(Source):
-    """A value of one kind at every ``every``-th index, else ``NOTHING``; records ``changes`` their schema there."""
+    """Source of a value at every ``every``-th index, else ``NOTHING``. Records change their schema at ``changes``."""
 
     def __init__(self, kind: str, every: int = 1, changes: int = -1, lag_s: float | None = None) -> None:
         self.kind, self.every, self.changes, self.lag_s = kind, every, changes, lag_s
@@ -249,7 +249,7 @@ class Gives(Source):
 
 
 class Sees(Operator):
-    """How often it was called before, and with what."""
+    """Operator whose output has the number of earlier calls, and the inputs."""
 
     def __init__(self, on_nothing: bool = False) -> None:
         self.on_nothing, self.calls = on_nothing, 0
@@ -266,21 +266,21 @@ class Sees(Operator):
 
 
 class Forwards(Operator):
-    """Its first input."""
+    """Operator that returns the first input."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return inputs[0]
 
 
 class Marks(Operator):
-    """The watermark of its inputs."""
+    """Operator that returns the watermark of the inputs."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return f"{self.watermark_s}"
 
 
 class LateRows(Source):
-    """Batches of two rows: one of its second, and from the third on one of the very first second, which is late."""
+    """Source of batches of two rows. From partition 3 on, the second row is of second 0, and late."""
 
     def produce(self, index: int) -> Any:
         self.watermark_s = float(index)

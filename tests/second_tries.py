@@ -4,8 +4,8 @@ A shared machine can delay anything, so a failed test may be tried again (``--re
 rules keep that honest:
 
 R1. After a failure, every fixture below the session ends, and so do the session's fixtures in ``RENEWED``. The next
-    try, and the next test, meet nothing that the failed one has changed.
-R2. The summary tells the reason of the first failure. Later tries may fail for what the first one left behind.
+    try and the next test see no change of the failed try.
+R2. The summary has the reason of the first failure. Later tries may fail because of leftovers of the first try.
 R3. A run in which more than ``most(tests)`` tests needed a second try fails, even if every one passed in the end.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-RENEWED = ("cluster", "spark_session")  # processes that live as long as the session, and that a test can leave damaged
+RENEWED = ("cluster", "spark_session")  # processes of the whole session that a test can leave damaged
 AT_LEAST, SHARE = 3, 0.001  # tests of a run that may need a second try: the larger of the two
 REASON_WIDTH = 400  # characters of a reason in the summary
 
@@ -24,7 +24,7 @@ _failed = pytest.StashKey[bool]()
 
 
 def most(tests: int) -> float:
-    """Return how many of a run's tests may need a second try."""
+    """Return the number of tests in a run that may need a second try."""
     return max(AT_LEAST, SHARE * tests)
 
 
@@ -34,7 +34,7 @@ def failed(item: pytest.Item) -> bool:
 
 
 def discard_shared(item: pytest.Item) -> BaseException | None:
-    """End what a failed test shared with others (R1). Return the error of a fixture's end, which is raised later."""
+    """End the shared fixtures of a failed test (R1). Return the error of a fixture's end, which is raised later."""
     error: BaseException | None = None
     try:
         item.session._setupstate.teardown_exact(item.session)  # type: ignore[arg-type]  # down to the session itself
@@ -53,8 +53,8 @@ def discard_shared(item: pytest.Item) -> BaseException | None:
 def reason(report: pytest.TestReport) -> str:
     """Return the place and the first line of a failure's message."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    what = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
-    return what.splitlines()[0][:REASON_WIDTH] if what else "no reason is known"
+    message = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
+    return message.splitlines()[0][:REASON_WIDTH] if message else "no reason is known"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,15 +79,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 class ToldAtOnce:
-    """Report of each failure as soon as it happens, so that a run that never reaches its summary has reported it."""
+    """Report of failures at once, also in a run that never reaches its summary."""
 
     def __init__(self, config: pytest.Config):
         self.config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome in ("failed", "rerun"):
-            told = f"{report.nodeid} {report.outcome} ({report.when}, {report.duration:.0f} s): {reason(report)}"
-            self.config.get_terminal_writer().line(f"\n{told}")
+            line = f"{report.nodeid} {report.outcome} ({report.when}, {report.duration:.0f} s): {reason(report)}"
+            self.config.get_terminal_writer().line(f"\n{line}")
 
 
 class SecondTries:
@@ -107,7 +107,7 @@ class SecondTries:
 
     @property
     def too_many(self) -> bool:
-        """Whether more tests needed a second try than a run may have (R3)."""
+        """Return whether more tests needed a second try than a run may have (R3)."""
         return len(self.first) > most(len(self.tests))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -1,8 +1,8 @@
 """Three sizes of a test run: ``pytest --size quick``, ``usual`` and ``long``, which ``make`` calls.
 
-The mark ``long`` names a test that is too long for every change. The mark ``matrix`` stands for a test of many cells,
-of which the usual size runs some of every row and every column. The quick size runs none of them, and collects the
-folders of pure code alone. Without ``--size`` every test that is asked for runs, whatever its marks.
+The mark ``long`` means a test that is too long for every change. The mark ``matrix`` means a test of many cells. The
+usual size runs some cells of every row and every column. The quick size runs no matrix, and collects only folders of
+pure code. Without ``--size`` every requested test runs, whatever its marks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from patience import slowness
 
 
 class Size(NamedTuple):
-    """The marks of the tests that a size leaves out, and the processor time of those that it runs, in seconds.
+    """Marks of the tests that a size leaves out, and processor time of the tests that run, in seconds.
 
-    ``processor_s`` was measured on the machine of ``patience.REFERENCE_S``; None where it depends on what is asked for.
+    ``processor_s`` was measured on the machine of ``patience.REFERENCE_S``. None: the time depends on the request.
     """
 
     without: frozenset[str]
@@ -33,25 +33,25 @@ NOT_QUICK = (
     *("middleware/client", "middleware/shell", "middleware/core/failover", "middleware/core/moving"),
     *("emulation/virtual", "emulation/uml", "emulation/containers"),
 )
-"""Of the folders in QUICK those whose tests run processes, containers, or long worlds."""
+"""Folders below QUICK whose tests run processes, containers, or long worlds."""
 QUICK_WITHOUT = frozenset({"long", "matrix", "netns", "netem", "docker", "uml", "spark", "timed"})
 SIZES = {
     "quick": Size(QUICK_WITHOUT, 130.0),
     "usual": Size(frozenset({"long"}), 600.0),
     "long": Size(frozenset(), None),
 }
-BUSY_SHARE = 0.85  # of the processors, while tests run: some wait
+BUSY_SHARE = 0.85  # share of the processors that tests use, as some tests wait
 
 
-EVERY = {"usual": 12}  # of so many cells of a matrix one stays
+EVERY = {"usual": 12}  # one of so many cells of a matrix stays
 SMALL = 10  # a test of fewer cells runs whole
 
 
 def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
     """Return the cells of matrices that a size leaves out.
 
-    Of each test, one of ``EVERY`` cells stays, and every value of every parameter stays in one cell at least: each step
-    and each fault is tried at every change.
+    One of ``EVERY`` cells of a test stays. Every value of every parameter stays in at least one cell, so every step and
+    every fault is tried at every change.
     """
     if (every := EVERY.get(size, 1)) == 1:
         return set()
@@ -74,7 +74,7 @@ def cells_left_out(items: Sequence[pytest.Item], size: str) -> set[pytest.Item]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect for the quick size only what is pure, and texts."""
+    """Have the quick size collect only tests of pure code and of texts."""
     if config.getoption("size") != "quick" or not collection_path.is_relative_to(TESTS):
         return None
     inner = collection_path.relative_to(TESTS).as_posix()

@@ -1,4 +1,4 @@
-"""Streams over several trees in a virtual world, for tests: trees, what runs in their nodes, and what came of them."""
+"""Streams over several trees in a virtual world: trees, code of nodes, and runs whose values are checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZE = 10_000
 
 
 class Says(NodeCode):
-    """Code whose value says its index, and how many sources went into it."""
+    """Code whose value is the index and the number of sources."""
 
     reorderable = True
 
@@ -43,19 +43,19 @@ class Says(NodeCode):
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         if index >= self.length:
             return NodeResult(None, 0, 0.0, True)
-        assert all(each[0] == index for each in inputs), (index, inputs)
-        return NodeResult((index, sum(each[1] for each in inputs) or 1), SIZE, 0.0)
+        assert all(value[0] == index for value in inputs), (index, inputs)
+        return NodeResult((index, sum(value[1] for value in inputs) or 1), SIZE, 0.0)
 
 
 def relay(via: str) -> tuple[Dataflow, dict[str, str]]:
-    """Two sources on h1 and h2, combined on ``via``."""
+    """Return a tree of two sources on h1 and h2, combined on ``via``."""
     sources = [Node(name, "source", (), CODE, host) for name, host in (("s1", "h1"), ("s2", "h2"))]
     flow = Dataflow((*sources, Node("o", "operator", ("s1", "s2"), CODE), Node("t", "sink", ("o",), None, "client")))
     return flow, {"s1": "h1", "s2": "h2", "o": via, "t": "client"}
 
 
 def wide(seed: int) -> tuple[Dataflow, dict[str, str]]:
-    """Four sources on four hosts, combined by two operators."""
+    """Return a tree of four sources on four hosts, combined by two operators."""
     sources = [Node(f"s{i}", "source", (), CODE, HOSTS[i]) for i in range(4)]
     left, right = ("s0", "s1"), ("s2", "s3")
     nodes = (*sources, Node("o", "operator", left, CODE), Node("p", "operator", ("o", *right), CODE))
@@ -64,7 +64,7 @@ def wide(seed: int) -> tuple[Dataflow, dict[str, str]]:
 
 
 class Adds(NodeCode):
-    """Code with state, which has to see every partition once, in order: what it gives tells of all of them."""
+    """Code with state that has to get every partition once, in order. Its values depend on all partitions."""
 
     keeps_state = True
 
@@ -84,13 +84,13 @@ class Adds(NodeCode):
 
 
 def added(before: int, value: tuple[int, int]) -> int:
-    """What ``Adds`` remembers when it has seen that."""
+    """Return the sum that ``Adds`` has after ``value``."""
     return (31 * before + value[0] + value[1]) % (1 << 61)
 
 
 def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool = False) -> PlacedGraph:
-    """The same tree with an operator above that has state, on that host; with ``more`` one on top of it, and a second
-    sink, which takes what the tree gives and its first source."""
+    """Return the tree with an operator above that has state, on host ``at``. ``more``: a further operator on top, and a
+    second sink for the root and the first source of the tree."""
     flow, where = tree
     root, first = flow.by_name["t"].inputs[0], flow.sources[0]
     nodes = [node for node in flow.nodes if node.kind != "sink"]
@@ -103,7 +103,7 @@ def topped(tree: tuple[Dataflow, dict[str, str]], at: str = "client", more: bool
 
 
 class Ran:
-    """A stream over these trees, and what is above them; what was delivered, and when."""
+    """Run of a stream over trees and an upper graph, with delivered indices, times and records."""
 
     above: PlacedGraph | None = None
 
@@ -122,16 +122,16 @@ class Ran:
     ) -> None:
         if remembering := [node.name for node in trees[0][0].nodes if node.code == ADDS]:
             parts = [split_graph(flow, remembering, "client") for flow, _ in trees]
-            divided = [parted(PlacedGraph(*tree), each, "client") for tree, each in zip(trees, parts, strict=True)]
+            divided = [parted(PlacedGraph(*tree), part, "client") for tree, part in zip(trees, parts, strict=True)]
             trees, self.above = tuple([(*below,) for below, _ in divided]), divided[0][1]
         rates = {link: slow.get(link, 1e5) for link in links_between(HOSTS)}
         links: dict[Link, LinkRate] = {
-            link: BandwidthTrace.constant(" ".join(link), each) if isinstance(each, float) else each
-            for link, each in rates.items()
+            link: BandwidthTrace.constant(" ".join(link), rate) if isinstance(rate, float) else rate
+            for link, rate in rates.items()
         }
         if delay_s:
             shapes = [(0.0, LinkShape(1.0, delay_s))]
-            links = {link: ShapedLink(each, shapes, " ".join(link)) for link, each in links.items()}
+            links = {link: ShapedLink(rate, shapes, " ".join(link)) for link, rate in links.items()}
         config = WorldConfig("independent", startup_s=0.0, validate=True, ahead=ahead)
         self.records: list[tuple[str, float, e.Record]] = []
         self.got: dict[str, list[int]] = defaultdict(list)
@@ -172,19 +172,19 @@ class Ran:
         assert not world.hosts["client"].core._stripes.led
 
     def right(self, sink: str, index: int) -> Any:
-        """What a single machine gives there."""
+        """Return the value of a single process for an index of a sink."""
         value = index, self.made
         if self.above is None:
             return value
         if sink == "u":
             return value, (index, 1)
-        for each in range(len(self.sums), index + 1):
-            self.sums.append(added(self.sums[-1] if each else 0, (each, self.made)))
+        for number in range(len(self.sums), index + 1):
+            self.sums.append(added(self.sums[-1] if number else 0, (number, self.made)))
         return index, self.sums[index]
 
     @property
     def indices(self) -> list[int]:
-        """What came to the first sink."""
+        """Return the indices that the first sink got."""
         return self.got["t"]
 
     @property
@@ -192,26 +192,26 @@ class Ran:
         return (self.seconds[-1] - self.seconds[0]) / (len(self.seconds) - 1)
 
     def carried(self) -> list[dict[str, Any]]:
-        return [each.fields["detail"] | {"index": each.fields["index"]} for _, _, each in self.records
-                if each.kind == "carried"]  # fmt: skip
+        return [record.fields["detail"] | {"index": record.fields["index"]} for _, _, record in self.records
+                if record.kind == "carried"]  # fmt: skip
 
 
 STORM = Storm(drop=0.05, duplicate=0.05, delay=0.1, unconfirmed=0.05)
 
 
 def drawn(seed: int, *, lasting: bool) -> FaultPlan:
-    """Some faults that a run is to outlive, of hosts with sources too where it is ``lasting``."""
+    """Draw faults that a run has to survive. ``lasting``: a crash, also of a host with a source, is among them."""
     dice = Random(f"stripes {seed}")
     hosts = HOSTS[:4]
     faults: list[Fault] = [Storm(0.1 * dice.random(), 0.1 * dice.random(), 0.2 * dice.random(), 0.1 * dice.random())]
     for _ in range(dice.randint(1, 4)):
         at_s, for_s, host = dice.uniform(1, 60), dice.uniform(0.5, 10), dice.choice(hosts)
-        one = dice.randrange(4)
-        if one == 0:
+        kind = dice.randrange(4)
+        if kind == 0:
             faults.append(Cut((host,), at_s, for_s))
-        elif one == 1:
+        elif kind == 1:
             faults.append(Outage(*dice.sample(HOSTS, 2), at_s, for_s))
-        elif one == 2:
+        elif kind == 2:
             faults.append(Stop(host, at_s, for_s))
         else:
             faults.append(Slow(host, dice.uniform(1, 20), at_s, for_s))

@@ -1,8 +1,8 @@
-"""The house in figures: lines by room, circles of imports, and arrows that point up. ``python tests/structure.py``.
+"""Architecture in figures: lines by room, circles of imports, imports that point up. ``python tests/structure.py``.
 
-Circles of folders are counted besides, and so are writes to the fields of other parts and callables that parts of the
-core hand to each other. The core has none of these. Further figures are of no rule yet: public classes of one name, and
-how much of the runtime an event enters (``entered.py``).
+Circles of folders are counted too, and so are writes to fields of other parts, and callables that parts of the core
+hand to each other. The core has none of these. Figures without a rule are public classes of the same name, and the
+files that an event enters (``entered.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CORE = "middleware.core."
 FOLDERS = ("middleware", "operators", "emulation", "experiments", "benchmarks")
-# The house from the ground up. A module stands on the floor of the longest name here that its own begins with, and
-# imports from its own room and from lower floors. Rooms on one floor (in one line) know nothing of each other. Outside
-# the core a room is a folder.
+# Floors of the architecture from the ground up. A module is on the floor of the longest name here that begins its own
+# name. A module imports from its own room and from lower floors. Rooms on one floor (in one line) do not import each
+# other. Outside the core a room is a folder.
 FLOORS: tuple[str, ...] = (
     "middleware",
     "middleware.platform",
@@ -97,43 +97,43 @@ FLOORS: tuple[str, ...] = (
 
 
 def module_of(path: Path) -> str:
-    """``middleware/core/host.py`` is ``middleware.core.host``; a package is named as its folder."""
+    """Return a file's module: ``middleware.core.host`` for ``middleware/core/host.py``, the folder for a package."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def modules() -> dict[str, Path]:
-    """Every module of ``FOLDERS``, with its file."""
+    """Return every module of ``FOLDERS``, with its file."""
     return {module_of(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
 
 
 def imports(path: Path, known: Iterable[str]) -> Iterator[str]:
-    """The project's modules that a file imports anywhere: also inside functions, and for type checkers only."""
+    """Yield the project's modules that a file imports, also inside functions and for type checkers only."""
     names = set(known)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found = [f"{node.module}.{alias.name}" for alias in node.names]
-            found = [each if each.removeprefix("thalweg.") in names else node.module for each in found]
+            imported = [f"{node.module}.{alias.name}" for alias in node.names]
+            imported = [name if name.removeprefix("thalweg.") in names else node.module for name in imported]
         else:
             continue
-        yield from (name.removeprefix("thalweg.") for name in found if name.removeprefix("thalweg.") in names)
+        yield from (name.removeprefix("thalweg.") for name in imported if name.removeprefix("thalweg.") in names)
 
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """Which module imports which."""
+    """Return the imported modules of each module."""
     known = modules()
     return {name: set(imports(path, known)) - {name} for name, path in known.items()}
 
 
 def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one module (Tarjan), each in the order of names."""
+    """Return the strongly connected components of more than one module (Tarjan), each in the order of names."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
@@ -146,17 +146,17 @@ def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
                 low[name] = min(low[name], index[other])
         if low[name] == index[name]:
             start = stack.index(name)
-            found.append(sorted(stack[start:]))
+            components.append(sorted(stack[start:]))
             del stack[start:]
 
     for name in edges:
         if name not in index:
             visit(name)
-    return [circle for circle in found if len(circle) > 1]
+    return [circle for circle in components if len(circle) > 1]
 
 
 def floor_of(module: str, floors: Sequence[str] = FLOORS) -> tuple[int, str]:
-    """The floor a module stands on, from 0, and its room there."""
+    """Return the floor of a module, from 0, and its room."""
     rooms = {room: number for number, line in enumerate(floors) for room in line.split()}
     room = module
     while room not in rooms:
@@ -167,22 +167,22 @@ def floor_of(module: str, floors: Sequence[str] = FLOORS) -> tuple[int, str]:
 
 
 def points_down(source: tuple[int, str], target: tuple[int, str]) -> bool:
-    """Whether an import leads into the same room, or to a lower floor."""
+    """Return whether an import leads into the same room or to a lower floor."""
     return source[1] == target[1] or target[0] < source[0]
 
 
 def upward(edges: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """The imports that do not."""
+    """Return the imports that lead neither into the same room nor to a lower floor."""
     return [
         (name, other)
-        for name, others in edges.items()
-        for other in sorted(others)
+        for name, imported in edges.items()
+        for other in sorted(imported)
         if not points_down(floor_of(name), floor_of(other))
     ]
 
 
 def folders(edges: Mapping[str, set[str]], top: str = "middleware") -> dict[str, set[str]]:
-    """Return which folder below ``top`` imports which. A folder is that of its files, without the folders in it."""
+    """Return the imported folders of each folder below ``top``. A folder has only its own files, no inner folders."""
     known = modules()
 
     def folder(module: str) -> str:
@@ -201,7 +201,7 @@ def folder_circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def meanings(top: str = "middleware") -> dict[str, list[str]]:
-    """Return the names of public classes that several modules below ``top`` define, with these modules."""
+    """Return the names of public classes that several modules below ``top`` define, with the modules."""
     names: dict[str, list[str]] = {}
     for module, path in modules().items():
         if module.split(".")[0] == top:
@@ -253,18 +253,18 @@ def figures() -> Iterator[str]:
     import entered
     from part_writes import ASSIGNMENT, CHANGE, foreign_writes
 
-    found = folder_circles(graph())
-    yield f"{len(found)} circles of folders: {'; '.join(' '.join(circle) for circle in found)}"
+    rings = folder_circles(graph())
+    yield f"{len(rings)} circles of folders: {'; '.join(' '.join(circle) for circle in rings)}"
     names = meanings()
     yield f"{len(names)} public class names of the runtime with two meanings: {' '.join(names)}"
     trees = core_trees()
     handed = callables(trees)
     yield f"{len(handed)} callables handed down in the core: {' '.join(name.removeprefix(CORE) for name in handed)}"
     writes = foreign_writes(trees)
-    for what in (ASSIGNMENT, CHANGE):
-        some = [write for write in writes if write.what == what]
-        where = ", ".join(sorted({write.module.removeprefix(CORE) for write in some}))
-        yield f"{len(some)} writes to another part's fields by {what}: {where}"
+    for kind in (ASSIGNMENT, CHANGE):
+        of_kind = [write for write in writes if write.what == kind]
+        where = ", ".join(sorted({write.module.removeprefix(CORE) for write in of_kind}))
+        yield f"{len(of_kind)} writes to another part's fields by {kind}: {where}"
     yield from entered.figures()
 
 

@@ -1,4 +1,4 @@
-"""What stands for ``simulate`` in tests of sweeps: importable by executors, which have the tests on their path."""
+"""Stand-ins for ``simulate`` in tests of sweeps. Executors can import them, as the tests are on their path."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SECONDS = {"download-all": 100.0, "one-shot": 25.0, "local": 20.0, "global": 10.
 
 
 class Mine(OneShot, frozen=True):
-    """A researcher's own planner."""
+    """Planner of a researcher's own."""
 
 
 def result(config: Simulation) -> Simulated:
-    """Inter-arrival times by placement, longer with each configuration."""
+    """Return a result whose inter-arrival time depends on the placement, and grows with the configuration."""
     seconds = SECONDS.get(config.placement, 50.0) * (1 + config.configuration / 10)
     return Simulated(delivered=config.images, mean_interarrival_s=seconds, median_interarrival_s=seconds)
 
 
 def troubled(config: Simulation) -> Simulated:
-    """Local raises; global on configuration 1 ends its worker; one-shot on configuration 0 does so the first time.
+    """Raise for local, and kill the worker for global on configuration 1, and once for one-shot on configuration 0.
 
-    ``allow`` of the simulation names the file by which the first time is told.
+    ``allow`` of the simulation names the file that marks the first time.
     """
     if config.placement == "local":
         raise ValueError(f"no plan\nfor {config.servers}")
@@ -44,13 +44,13 @@ def troubled(config: Simulation) -> Simulated:
 
 
 def leaving(config: Simulation) -> Any:
-    """What no simulation should do."""
+    """Exit for one-shot, return no result for global, and return a result otherwise."""
     if config.placement == "one-shot":
         raise SystemExit(3)
     return "nothing" if config.placement == "global" else result(config)
 
 
 def where(config: Simulation) -> Simulated:
-    """Fails with the places from which an executor has the package and this module."""
+    """Fail with the paths from which an executor has imported the package and this module."""
     places: Sequence[str | None] = (thalweg.__file__, __file__)
     raise RuntimeError(" ".join(map(str, places)))

@@ -1,4 +1,4 @@
-"""Processes that see macOS or Windows where Thalweg's code looks, see ``emulated/sitecustomize.py``."""
+"""Processes whose Thalweg code sees macOS or Windows, see ``emulated/sitecustomize.py``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _names(body: Iterable[ast.stmt], system: str) -> Iterator[str]:
 
 
 def environment(system: str, absent: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables with which Python, and what it starts, sees a system, without the modules ``absent``."""
+    """Return the environment in which Python and its child processes see a system without the modules ``absent``."""
     names = {module: sorted(missing(module, system)) for module in MODULES}
     emulated = {"system": system, "missing": names, "absent": [*ABSENT[system], *absent]}
     path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])

@@ -1,4 +1,4 @@
-"""A terminal, with somebody who types at it and reads what it shows."""
+"""Pseudo-terminal for tests, with typed input and displayed output."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ CTRL_C, CTRL_Z = "\x03", "\x1a"
 
 
 class Terminal:
-    """``thalweg`` with some words, on a pseudo-terminal that controls it."""
+    """Process of ``thalweg`` with a pseudo-terminal as its controlling terminal."""
 
     def __init__(self, *words: str, size: tuple[int, int] = (24, 80)) -> None:
-        self._ours, theirs = os.openpty()
+        self._ours, slave = os.openpty()
         self.resize(size)
-        self.before = termios.tcgetattr(theirs)
-        self._slave = theirs
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
         self.process = subprocess.Popen(
             [*THALWEG, *words],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
@@ -52,7 +52,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def until(self, wanted: str) -> str:
-        """What is shown from now on, up to and with ``wanted``."""
+        """Return the output from now on, up to and including ``wanted``."""
         shown, stop = "", time.monotonic() + patience(WAIT_S)
         while wanted not in shown:
             assert select.select([self._ours], [], [], max(0.0, stop - time.monotonic()))[0], shown
@@ -60,16 +60,16 @@ class Terminal:
         return shown
 
     def begin(self) -> None:
-        """Wait for the shell, and have it tell when it is ready; it echoes nothing more."""
+        """Wait for the shell, then set a prompt without an echo of typed text."""
         self.until("# ")
         self.ask("stty -echo; PS1='READY''> '")
 
     def ask(self, command: str) -> list[str]:
-        """Give the shell a command, or a key, and read the lines that come of it."""
+        """Type a command or a key into the shell, and return the lines of output."""
         self.type(command if command in (CTRL_C, CTRL_Z) else f"{command}\n")
         return self.until("READY> ").split("\r\n")[:-1]
 
     @property
     def restored(self) -> bool:
-        """Whether the terminal is as it was."""
+        """Return whether the terminal has its first settings again."""
         return termios.tcgetattr(self._slave) == self.before

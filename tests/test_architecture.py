@@ -1,4 +1,4 @@
-"""The house: which folder may import which, how the package is laid out, and what is public."""
+"""Architecture: allowed imports between folders, layout of the package, and public names."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MAY_IMPORT = {
     "experiments": {"experiments", "emulation", "operators", "middleware"},
     "benchmarks": {"experiments", "emulation", "operators", "middleware"},
 }
-PACKAGES = MAY_IMPORT.keys() - {"benchmarks"}  # the others are no part of ``thalweg``
-# What decides has no sockets, threads, clock, chance, files or logging of its own.
+PACKAGES = MAY_IMPORT.keys() - {"benchmarks"}  # benchmarks are no part of ``thalweg``
+# Modules that decide have no sockets, threads, clock, chance, files or logging of their own.
 PURE = ("core", "protocol", "network", "planning")
 IMPURE = {
     "asyncio",
@@ -52,16 +52,16 @@ FILES = sorted(path for folder in MAY_IMPORT for path in (ROOT / folder).rglob("
 
 @cache
 def imports(path: Path) -> set[str]:
-    """All modules a file imports anywhere, also inside functions; ``from a import b`` counts as ``a`` and ``a.b``."""
-    found: set[str] = set()
+    """Return all modules that a file imports, also in functions. ``from a import b`` counts as ``a`` and ``a.b``."""
+    imported: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} imports relatively; write thalweg.…"
             module = node.module or ""
-            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-    return found
+            imported |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return imported
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -81,8 +81,8 @@ def test_dependencies_point_one_way(path: Path) -> None:
     [path for room in PURE for path in sorted((ROOT / "middleware" / room).rglob("*.py"))],
     ids=lambda path: str(path.relative_to(ROOT / "middleware")),
 )
-def test_what_decides_is_pure(path: Path) -> None:
-    """Draws from a seed that was given are no chance."""
+def test_modules_that_decide_are_pure(path: Path) -> None:
+    """A ``Random`` with a given seed is no chance."""
     used = {name.partition(".")[0] for name in imports(path)}
     if set(re.findall(r"\brandom\.(\w+)", path.read_text(encoding="utf-8"))) == {"Random"}:
         used.discard("random")
@@ -97,12 +97,12 @@ OF_ARRAYS = {  # Python's own sum of arrays adds them one after the other in eve
 
 @pytest.mark.parametrize("folder", ["core", "network", "planning"])
 def test_sums_that_decide_do_not_depend_on_the_version_of_python(folder: str) -> None:
-    found = set()
+    files = set()
     for path in (ROOT / "middleware" / folder).rglob("*.py"):
         calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
         if any(isinstance(called, ast.Name) and called.id == "sum" for called in calls):
-            found.add(str(path.relative_to(ROOT)))
-    assert found <= OF_ARRAYS, "use middleware.arithmetic.plain_sum"
+            files.add(str(path.relative_to(ROOT)))
+    assert files <= OF_ARRAYS, "use middleware.arithmetic.plain_sum"
 
 
 def test_no_imports_go_round_in_a_circle() -> None:
@@ -113,7 +113,7 @@ def test_no_import_points_up() -> None:
     assert structure.upward(structure.graph()) == []
 
 
-def test_no_folders_import_each_other_in_a_circle() -> None:
+def test_no_imports_of_folders_form_a_circle() -> None:
     circles = structure.folder_circles(structure.graph())
     assert circles == []
 
@@ -131,7 +131,7 @@ def test_a_plain_run_begins_with_few_parts_and_enters_few_files() -> None:
 
 
 def test_the_client_of_a_plain_run_needs_one_part_more_than_other_hosts() -> None:
-    """Recovery, queries and plans cost a run nothing that has none of them."""
+    """A run without recovery, queries and replanning creates no parts for them."""
     created = {part for event in entered.events_of(golden_runs.trees) if event.host == "client" for part in event.parts}
     assert created & {part.__name__ for part in PARTS} == {"Flow", "Proposer"}
 
@@ -149,15 +149,15 @@ def test_rooms_are_folders() -> None:
     assert [room for room in rooms if not ROOT.joinpath(*room.split(".")).is_dir()] == []
 
 
-def test_the_floors_tell_circles_and_arrows_that_point_up() -> None:
-    """The check itself: a circle is found, an arrow up and one across are found, one down is not."""
+def test_circles_and_imports_that_point_up_are_found() -> None:
+    """Check the checks: a circle, an import that points up and an import across are found, an import down is not."""
     edges = {"low.a": {"low.b"}, "low.b": {"low.a"}, "high.c": {"low.a"}, "low.d": {"high.c"}, "beside.e": {"low.a"}}
     assert structure.circles(edges) == [["low.a", "low.b"]]
     floors = ("low beside", "high")
     arrows = [
         (name, other)
-        for name, others in edges.items()
-        for other in others
+        for name, imported in edges.items()
+        for other in imported
         if not structure.points_down(structure.floor_of(name, floors), structure.floor_of(other, floors))
     ]
     assert arrows == [("low.d", "high.c"), ("beside.e", "low.a")]
@@ -193,7 +193,7 @@ class Second:
 
 
 def test_writes_to_other_parts_and_callables_handed_down_are_found() -> None:
-    """The checks themselves: what a part writes of its own, reads of another or calls there does not count."""
+    """Check the checks: writes to a part's own fields, reads of other fields and calls of methods do not count."""
     sources = {"middleware.core.first": FIRST_PART, "middleware.core.second": SECOND_PART}
     trees = {name: ast.parse(source) for name, source in sources.items()}
     writes = [(write.target, write.what) for write in foreign_writes(trees)]
@@ -242,7 +242,7 @@ class Third:
 """
 
 
-def test_writes_by_way_of_tables_and_methods_and_other_names_are_found() -> None:
+def test_writes_through_tables_methods_and_aliases_are_found() -> None:
     sources = {"middleware.core.first": FIRST_PART, "middleware.core.third": THIRD_PART}
     writes = foreign_writes({name: ast.parse(source) for name, source in sources.items()})
     assignments = ["first.count", "parts.existing(First).count", "here.count", "another.count"]
@@ -251,13 +251,13 @@ def test_writes_by_way_of_tables_and_methods_and_other_names_are_found() -> None
     assert sorted(write.target for write in writes if write.what == CHANGE) == sorted(changes)
 
 
-def test_no_part_of_the_core_writes_the_fields_of_another() -> None:
-    """R1 of ``runs.run``: the owner has a method for whatever happens to its fields."""
+def test_no_part_of_the_core_writes_fields_of_a_different_part() -> None:
+    """R1 of ``runs.run``: the owner has a method for each change of its fields."""
     writes = foreign_writes(structure.core_trees())
     assert [f"{write.module}:{write.line} writes {write.target} of {write.owner}" for write in writes] == []
 
 
-def test_circles_of_folders_are_found_that_no_modules_make() -> None:
+def test_circles_of_folders_without_circles_of_modules_are_found() -> None:
     edges = {name: set[str]() for name in structure.modules()}
     edges["middleware.errors"] = {"middleware.network.view"}
     edges["middleware.network.place"] = {"middleware.dataflow"}
@@ -267,14 +267,14 @@ def test_circles_of_folders_are_found_that_no_modules_make() -> None:
     assert structure.folder_circles(edges) == [["middleware", "middleware.network"], ["emulation", "emulation.links"]]
 
 
-def test_an_event_enters_the_files_of_the_parts_that_it_creates() -> None:
+def test_a_partition_enters_fewer_files_than_an_install_or_a_recovery() -> None:
     lines = [*entered.figures()]
     assert len(lines) == 4
     parts, install, partition, recovery = (int(line.split()[0]) for line in lines)
     assert 10 <= parts <= install and partition < install <= recovery
 
 
-MANY = {  # of keywords that applications give: each is documented where it stands
+MANY = {  # functions with many keywords for applications; each keyword is documented in its function
     "Client.__init__",
     "Client.run",
     "Client.resume",
@@ -308,14 +308,14 @@ def complexity(function: ast.AST) -> int:
     return count
 
 
-def test_few_functions_have_many_branches_and_each_has_a_reason() -> None:
-    found = {
+def test_functions_with_many_branches_are_few_and_have_a_reason() -> None:
+    functions = {
         f"{path.relative_to(ROOT)}:{node.name}"
         for path in FILES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and complexity(node) > 20
     }
-    assert found == COMPLEX.keys(), "split it by subject"
+    assert functions == COMPLEX.keys(), "split it by subject"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -325,8 +325,8 @@ def test_no_public_function_has_more_than_seven_parameters(path: Path) -> None:
             if isinstance(child, ast.ClassDef):
                 visit(child, f"{child.name}.", of_class=True)
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                given = [*child.args.posonlyargs, *child.args.args, *child.args.kwonlyargs]
-                count = len(given) - (of_class and given[:1] != [] and given[0].arg in ("self", "cls"))
+                parameters = [*child.args.posonlyargs, *child.args.args, *child.args.kwonlyargs]
+                count = len(parameters) - (of_class and parameters[:1] != [] and parameters[0].arg in ("self", "cls"))
                 public = child.name == "__init__" or not child.name.startswith("_")
                 name = f"{prefix}{child.name}"
                 assert not public or count <= 7 or name in MANY, f"{path}:{child.lineno}: {name} takes {count}"
@@ -336,7 +336,7 @@ def test_no_public_function_has_more_than_seven_parameters(path: Path) -> None:
 
 
 def test_the_core_imports_no_shell() -> None:
-    """Also not through others: a core can be loaded where there is no ZeroMQ."""
+    """The modules that the core imports need no shell either: a core loads without ZeroMQ."""
     code = "import sys, thalweg.middleware.core.host; print(sorted({'zmq', 'asyncio', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
@@ -345,8 +345,8 @@ def test_the_core_imports_no_shell() -> None:
 @pytest.mark.parametrize(
     "module", ["experiments.runs.worker", "middleware.shell.daemon", "emulation.server.supervisor"]
 )
-def test_what_runs_inside_a_testbed_needs_no_library_for_tables_and_plots(module: str) -> None:
-    """They are not in the image of containers; and a host, which many tests start, can do without asyncio."""
+def test_processes_inside_a_testbed_import_no_library_for_tables_and_plots(module: str) -> None:
+    """The image of containers lacks these libraries. A host, which many tests start, needs no asyncio either."""
     absent = {"pyarrow", "pyspark", "matplotlib", "networkx", "jinja2", "highspy"}
     absent |= {"asyncio"} if module == "middleware.shell.daemon" else set()
     if module == "emulation.server.supervisor":  # for which each testbed waits
@@ -365,12 +365,12 @@ def test_the_packages_are_relative_links_to_the_folders(folder: str) -> None:
     assert (link / "__init__.py").is_file()
 
 
-def test_the_package_holds_nothing_but_the_links_and_its_own_files() -> None:
+def test_the_package_folder_holds_only_links_and_three_files() -> None:
     own = {path.name for path in (ROOT / "thalweg").iterdir() if not path.is_symlink()} - {"__pycache__"}
     assert own == {"__init__.py", "__main__.py", "py.typed"}
 
 
-def test_what_is_public_is_what_all_says() -> None:
+def test_public_names_are_exactly_the_names_in_all() -> None:
     assert len(set(thalweg.__all__)) == len(thalweg.__all__)
     assert dir(thalweg) == sorted(thalweg.__all__)
     offered = {name for names in thalweg._HOME.values() for name in names.split()}
@@ -383,7 +383,7 @@ def test_what_is_public_is_what_all_says() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """The imports under TYPE_CHECKING are those that ``__getattr__`` makes at run time."""
+    """The imports under TYPE_CHECKING equal the imports that ``__getattr__`` makes at run time."""
     tree = ast.parse((ROOT / "thalweg" / "__init__.py").read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {
@@ -395,7 +395,7 @@ def test_type_checkers_see_the_same_names() -> None:
     assert seen == {(module, name) for module, names in thalweg._HOME.items() for name in names.split()}
 
 
-def test_every_public_thing_says_what_it_is_for() -> None:
+def test_every_public_class_and_function_has_a_docstring() -> None:
     for name in thalweg.__all__:
         thing = getattr(thalweg, name)
         if isinstance(thing, type) or callable(thing):
@@ -404,12 +404,12 @@ def test_every_public_thing_says_what_it_is_for() -> None:
 
 def mentioned(text: str, packages: Collection[str]) -> list[str]:
     """Return the dotted names in a source text, between double backticks, that begin with a package."""
-    found = re.findall(r"``(?:thalweg\.)?([a-z_]+(?:\.[A-Za-z_]+)+)``", text)
-    return [name for name in found if name.partition(".")[0] in packages and not name.endswith((".py", ".toml"))]
+    names = re.findall(r"``(?:thalweg\.)?([a-z_]+(?:\.[A-Za-z_]+)+)``", text)
+    return [name for name in names if name.partition(".")[0] in packages and not name.endswith((".py", ".toml"))]
 
 
 def is_there(name: str, texts: Mapping[str, str]) -> bool:
-    """Return whether a name is a module, a package, or something in one, of which it may leave out the first words."""
+    """Return whether a name is a module, a package or a name in a module. Its first words may be left out."""
     if any(f".{name}." in f".{module}." for module in texts):
         return True
     words = name.split(".")
@@ -421,17 +421,18 @@ def is_there(name: str, texts: Mapping[str, str]) -> bool:
     )
 
 
-def test_modules_that_docstrings_and_comments_mention_are_there() -> None:
+def test_modules_mentioned_in_docstrings_and_comments_exist() -> None:
     texts = {name: path.read_text(encoding="utf-8") for name, path in structure.modules().items()}
     packages = {part for name in texts for part in name.split(".")[:-1]}
     lost = {
-        name: [each for each in mentioned(text, packages) if not is_there(each, texts)] for name, text in texts.items()
+        name: [mention for mention in mentioned(text, packages) if not is_there(mention, texts)]
+        for name, text in texts.items()
     }
     assert {name: names for name, names in lost.items() if names} == {}
     assert sum(len(mentioned(text, packages)) for text in texts.values()) > 100
 
 
-def test_a_module_that_is_gone_is_found() -> None:
+def test_a_mention_of_a_removed_module_is_found() -> None:
     texts = {"core.flow.node": "def made(): ...", "core.flow.tails": ""}
     text = "See ``flow.node``, ``flow.node.made``, ``core.flow``, ``flow.old``, ``flow.node.gone`` and ``self.node``."
     assert [name for name in mentioned(text, {"core", "flow"}) if not is_there(name, texts)] == [
@@ -446,22 +447,22 @@ def test_importing_the_package_is_cheap() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_no_text_has_two_sides_of_a_merge() -> None:
+def test_no_file_has_markers_of_a_merge_conflict() -> None:
     folders = [ROOT, *(ROOT / name for name in (*MAY_IMPORT, "thalweg", "tests", "docs"))]
     texts = {path for folder in folders for path in (folder.glob("*") if folder == ROOT else folder.rglob("*"))}
-    found = [
+    markers = [
         f"{path.relative_to(ROOT)}: {line}"
         for path in sorted(texts)
         if path.is_file() and path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".sh", ""}
         for line in re.findall(r"^(?:<{7}|>{7}) .*$", path.read_text(errors="replace"), re.MULTILINE)
     ]
-    assert found == []
+    assert markers == []
 
 
 # --- starts of Python -------------------------------------------------------------------------------
 
 STARTS = "middleware/platform/python.py"
-"""The one module that makes command lines of Python, and looks programs up."""
+"""The only module that makes command lines of Python, and looks programs up."""
 FORBIDDEN_MODULES = {"multiprocessing", "runpy", "concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process"}
 FORBIDDEN_CALLS = re.compile(
     r"sys\.executable|shutil\.which|multiprocessing\..*|pty\.spawn|asyncio\.create_subprocess_\w+"
@@ -475,31 +476,31 @@ IN_CONTAINERS = "emulation/testbeds/docker.py"  # the shell is that of the image
 def starts_of_python(text: str, where: str = "") -> list[str]:
     """Return the places in a module's text that start Python, or look a program up, without ``STARTS``."""
     tree = ast.parse(text)
-    given = {id(word.value) for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
-    found = []
+    keywords = {id(word.value) for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
+    places = []
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Attribute) and FORBIDDEN_CALLS.fullmatch(ast.unparse(node)):
-            found.append(f"{line}: {ast.unparse(node)}")
+            places.append(f"{line}: {ast.unparse(node)}")
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom):
                 names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
-            found += [f"{line}: import {name}" for name in names if name in FORBIDDEN_MODULES]
-        elif isinstance(node, ast.Attribute) and node.attr == "python" and id(node) not in given:
-            found.append(f"{line}: {ast.unparse(node)}, which is no argument python=…")
+            places += [f"{line}: import {name}" for name in names if name in FORBIDDEN_MODULES]
+        elif isinstance(node, ast.Attribute) and node.attr == "python" and id(node) not in keywords:
+            places.append(f"{line}: {ast.unparse(node)}, which is no argument python=…")
         elif isinstance(node, ast.keyword) and node.arg == "shell":
-            found.append(f"{line}: shell=…")
+            places.append(f"{line}: shell=…")
         elif isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1 and isinstance(node.elts[0], ast.Constant):
             first = str(node.elts[0].value)
             if INTERPRETER.fullmatch(first) or (first in SHELLS and where != IN_CONTAINERS):
-                found.append(f"{line}: {first!r}")
-    return found
+                places.append(f"{line}: {first!r}")
+    return places
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_is_started_in_one_module(path: Path) -> None:
-    """Otherwise a file of another user in the working directory may be imported, or run."""
+    """A start elsewhere may import or run a file of another user in the working directory."""
     where = str(path.relative_to(ROOT))
     if where != STARTS:
         assert starts_of_python(path.read_text(encoding="utf-8"), where) == [], f"use {STARTS}"
@@ -558,23 +559,23 @@ WRITES = re.compile(r"[wax]b?\+?|wb\+")
 
 def plain_reads(text: str) -> list[str]:
     """Return the places in a module's text that open a file for reading without ``open_regular``."""
-    found = []
+    places = []
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        whose = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        modes = [word.value for word in node.args[: 1 + (not whose)] if isinstance(word, ast.Constant)]
-        of_files = called == "open" and whose != "tarfile" and (not whose or re.search("path|file|index", whose))
+        owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        modes = [word.value for word in node.args[: 1 + (not owner)] if isinstance(word, ast.Constant)]
+        of_files = called == "open" and owner != "tarfile" and (not owner or re.search("path|file|index", owner))
         writes = any(isinstance(mode, str) and WRITES.fullmatch(mode) for mode in modes)
-        if (whose and called in ("read_text", "read_bytes")) or (of_files and not writes):
-            found.append(f"{node.lineno}: {ast.unparse(node)}")
-    return found
+        if (owner and called in ("read_text", "read_bytes")) or (of_files and not writes):
+            places.append(f"{node.lineno}: {ast.unparse(node)}")
+    return places
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_users_name_are_opened_by_one_reader(path: Path) -> None:
-    """Otherwise a pipe that is named as a file is waited for without end."""
+    """A read elsewhere may wait without end for a pipe that is named as a file."""
     if str(path.relative_to(ROOT)) not in READS_OWN:
         reads = [line for line in plain_reads(path.read_text(encoding="utf-8")) if "devnull" not in line]
         assert reads == [], "use read_bounded, open_text or open_regular"

@@ -1,4 +1,4 @@
-"""The README and the pages under docs/ say what the code says."""
+"""The README and the pages under docs/ agree with the code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY"
 
 
 def python_blocks(text: str) -> list[str]:
-    """The code between fences that say python."""
+    """Return the code of the Python blocks."""
     return re.findall(r"^```python[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> list[str]:
-    """Every ``thalweg …`` that stands on lines of its own, and those within a line that have options or a file."""
+    """Return each ``thalweg …`` on lines of its own, and each within a line that has options or a file."""
     lines = re.sub(r"\\\n\s*", "", text)
     own = re.findall(r"^(?: {4}|[a-z0-9-]*\$ )?(thalweg [a-z].*)$", lines, re.MULTILINE)
     return [*own, *(inline for inline in re.findall(r"`(thalweg [a-z ]+ [^`…]+)`", lines) if "|" not in inline)]
@@ -46,7 +46,7 @@ def test_python_examples_are_valid(page: Path, block: str) -> None:
 
 
 @pytest.mark.long
-def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) -> None:
+def test_strict_type_checking_accepts_the_examples_of_applications(tmp_path: Path) -> None:
     names = ("embed-in-an-application", "write-an-operator", "records", "move-operators-yourself")
     pages = {name.replace("-", "_"): ROOT / f"docs/how-to/{name}.md" for name in names}
     files = []
@@ -58,12 +58,12 @@ def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) 
                 files[-1].write_text(block, encoding="utf-8")
     assert len(files) >= 4
     files.append(ROOT / "docs/examples/cams.py")
-    told, _, status = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), *map(str, files)])
-    assert status == 0, told
+    report, _, status = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), *map(str, files)])
+    assert status == 0, report
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_have_these_options(line: str) -> None:
+def test_commands_in_the_texts_can_be_parsed(line: str) -> None:
     parse(shlex.split(line, comments=True)[1:])
 
 
@@ -73,23 +73,23 @@ def test_the_texts_have_examples_and_commands() -> None:
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_files_that_exist(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def defined(path: Path) -> set[str]:
-    """The functions, methods and classes of a file, by qualified name."""
-    found: set[str] = set()
+    """Return the qualified names of a file's functions, methods and classes."""
+    names: set[str] = set()
 
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                found.add(prefix + child.name)
+                names.add(prefix + child.name)
                 visit(child, f"{prefix}{child.name}.")
 
     visit(ast.parse(path.read_text(encoding="utf-8")), "")
-    return found
+    return names
 
 
 FOLDERS = "middleware|operators|emulation|experiments|benchmarks|tests|docs"
@@ -98,37 +98,37 @@ NAMED = {(page.name, *named) for page in TEXTS for named in FILE.findall(page.re
 
 
 @pytest.mark.parametrize(("page", "file", "name"), sorted(NAMED))
-def test_what_the_texts_name_is_in_the_code(page: str, file: str, name: str) -> None:
+def test_files_and_names_in_the_texts_are_in_the_code(page: str, file: str, name: str) -> None:
     assert (ROOT / file).is_file(), f"{page} names {file}"
     assert not name or name in defined(ROOT / file), f"{page} names {name} of {file}"
 
 
 def shown(name: str, value: float) -> str:
-    """A limit's value as docs/reference/limits.md has it: ``1,000``, ``0.5 s``, ``64 MiB``."""
+    """Return a limit's value as docs/reference/limits.md shows it: ``1,000``, ``0.5 s``, ``64 MiB``."""
     if name.endswith("_bytes"):
         return f"{value / 2**20:,g} MiB" if value >= 2**20 else f"{value / 2**10:,g} KiB"
     return f"{value:,g} s" if name.endswith("_s") else f"{value:,g}"
 
 
-LIMITS = [each for each in msgspec.structs.fields(CoreConfig) if each.name not in ("monitor", "capacity")]
+LIMITS = [field for field in msgspec.structs.fields(CoreConfig) if field.name not in ("monitor", "capacity")]
 
 
 def test_the_texts_name_the_version_of_the_protocol_that_the_code_speaks() -> None:
     texts = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
-    said = re.findall(r"speaks? version (\d+)", texts)
-    assert len(said) >= 3
-    assert {*said} == {str(PROTOCOL_VERSION)}
+    versions = re.findall(r"speaks? version (\d+)", texts)
+    assert len(versions) >= 3
+    assert {*versions} == {str(PROTOCOL_VERSION)}
 
 
 @pytest.mark.parametrize("field", LIMITS, ids=lambda field: field.name)
-def test_every_limit_has_its_row(field: msgspec.structs.FieldInfo) -> None:
+def test_every_limit_has_a_row_in_the_reference(field: msgspec.structs.FieldInfo) -> None:
     text = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
     row = f"| `{field.name}` | {shown(field.name, field.default)} | "
     assert row in text, f"docs/reference/limits.md lacks a row that begins with {row!r}"
 
 
 def test_every_option_is_on_a_page_that_is_written_by_hand() -> None:
-    """Those of benchmarks are on their help pages."""
+    """Options of benchmarks are on help pages alone."""
     texts = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
     options = [
         (words, [name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")])
@@ -145,9 +145,9 @@ def test_every_option_is_on_a_page_that_is_written_by_hand() -> None:
     assert unnamed == []
 
 
-def test_every_field_of_the_monitor_is_told() -> None:
+def test_every_field_of_the_monitor_is_in_the_reference() -> None:
     text = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
-    assert [each.name for each in msgspec.structs.fields(MonitorConfig) if f"`{each.name}`" not in text] == []
+    assert [field.name for field in msgspec.structs.fields(MonitorConfig) if f"`{field.name}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -156,7 +156,7 @@ def test_the_diagrams_are_current(page: Path) -> None:
     assert draw(text) == text, "run make docs"
 
 
-def test_every_table_is_drawn_somewhere() -> None:
+def test_every_state_table_is_drawn_on_a_page() -> None:
     drawn = {name for page in PAGES for name in re.findall(r"<!-- diagram: (.*?) -->\n```mermaid", page.read_text())}
     assert drawn == set(DIAGRAMS)
 
@@ -167,7 +167,7 @@ def test_a_diagram_has_every_transition_and_the_final_states() -> None:
     assert lines == ["stateDiagram-v2", "[*] --> a", "a --> b: go", "b --> a: back", "b --> c: stop", "c --> [*]"]
 
 
-def test_pages_are_drawn_in_place_and_the_rest_is_left_alone(tmp_path: Path) -> None:
+def test_diagrams_are_drawn_in_place_and_the_rest_of_a_page_stays(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- diagram: member -->\nstale\n<!-- end of diagram -->\nafter\n")
     assert main([str(page)]) == 0
@@ -177,7 +177,7 @@ def test_pages_are_drawn_in_place_and_the_rest_is_left_alone(tmp_path: Path) -> 
     assert draw(text) == text
 
 
-def test_a_diagram_that_is_not_there_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_diagram_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- diagram: nonsense -->\n<!-- end of diagram -->\n")
     with pytest.raises(UsageError, match="there is no diagram 'nonsense'; there are node, leaving"):

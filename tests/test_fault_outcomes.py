@@ -1,4 +1,4 @@
-"""Fault plans end as they did: some here, all of the table with ``python tests/fault_outcomes.py``."""
+"""Fault plans end as recorded. The first plans run here, all plans with ``python tests/fault_outcomes.py``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LINES = ["0 delivered - expected=9 delivered=9", "1 ended - expected=9 hosts=[h1
 
 
 @pytest.mark.parametrize("kind", ["graphs", pytest.param("failover", marks=pytest.mark.long)])
-def test_the_first_plans_end_as_they_did(kind: str) -> None:
+def test_the_first_plans_end_as_recorded(kind: str) -> None:
     block = Block(kind, 0, SAMPLE)
     assert compared(block, lines_of(block), recorded()[block]) == ""
 
@@ -36,6 +36,6 @@ def test_a_difference_names_the_plan(lines: list[str], difference: str) -> None:
     assert printed.startswith(difference) and bool(printed) == bool(difference)
 
 
-def test_a_row_has_a_letter_for_each_plan() -> None:
+def test_a_row_has_a_letter_for_every_plan() -> None:
     assert row_of(LINES).letters == ".e"
     assert row_of(LINES) == Row(".e", row_of(LINES).digest) != row_of(LINES[:1])

@@ -1,4 +1,4 @@
-"""The glossary is true: each public class of the runtime belongs to a term, and no two share a name. So are renames."""
+"""Glossary and list of renames: public classes belong to terms, class names are unique, and new names exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOMS = (TOP, "emulation.", "experiments.", "operators.")
 
 
 class Entry(NamedTuple):
-    """A term with its meaning, and the classes, modules and packages that belong to it."""
+    """Term with its meaning, and the classes, modules and packages that belong to the term."""
 
     term: str
     meaning: str
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 class Class(NamedTuple):
-    """A class of the runtime: its module, below ``middleware``, and the names of its bases."""
+    """Class of the runtime: the module, below ``middleware``, and the names of the base classes."""
 
     module: str
     bases: tuple[str, ...]
@@ -43,7 +43,7 @@ def entries(text: str) -> list[Entry]:
 
 
 def public_classes() -> dict[str, Class]:
-    """Return the public classes of the runtime by name, with private ones that they derive from."""
+    """Return the classes of the runtime by name: public classes, and private classes that may be bases."""
     classes = {}
     for module, path in modules().items():
         if module.startswith(TOP):
@@ -55,19 +55,19 @@ def public_classes() -> dict[str, Class]:
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a term or of a class name, in the singular and in lower case."""
+    """Return the words of a term or class name, in the singular and in lower case."""
     parts = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name)
     return [re.sub(r"(?<=[^s])s$", "", re.sub(r"ies$", "y", part.lower())) for part in parts]
 
 
 def contains(name: str, term: str) -> bool:
-    """Return whether the words of a term stand in a class name, one after the other."""
+    """Return whether a class name contains the words of a term, one after the other."""
     words, sought = words_of(name), words_of(term)
     return any(words[at : at + len(sought)] == sought for at in range(len(words)))
 
 
 def without_term(classes: dict[str, Class], glossary: list[Entry]) -> list[str]:
-    """Return the public classes that are no term, do not belong to one, and do not derive from a class that does."""
+    """Return the public classes that neither belong to a term nor derive from a class that belongs to a term."""
     named = {name for entry in glossary for name in entry.names}
 
     def belongs(name: str) -> bool:
@@ -86,7 +86,7 @@ def glossary() -> list[Entry]:
     return entries(GLOSSARY.read_text(encoding="utf-8"))
 
 
-def test_each_public_class_of_the_runtime_belongs_to_a_term(glossary: list[Entry]) -> None:
+def test_every_public_class_of_the_runtime_belongs_to_a_term(glossary: list[Entry]) -> None:
     assert without_term(public_classes(), glossary) == [], "add a term to docs/reference/glossary.md, or a class to one"
 
 
@@ -94,7 +94,7 @@ def test_no_public_class_name_of_the_runtime_has_two_meanings() -> None:
     assert meanings() == {}, "rename all of them but one; docs/reference/renames.md says how the names are chosen"
 
 
-def test_each_name_in_the_glossary_is_a_class_a_module_or_a_package(glossary: list[Entry]) -> None:
+def test_every_name_in_the_glossary_is_a_class_a_module_or_a_package(glossary: list[Entry]) -> None:
     known = {*public_classes()}
     for module in modules():
         parts = module.removeprefix(TOP).split(".")
@@ -103,20 +103,20 @@ def test_each_name_in_the_glossary_is_a_class_a_module_or_a_package(glossary: li
 
 
 def renamed(text: str) -> list[tuple[str, str]]:
-    """Return where the list of renames says that new names are: pairs of a module and a name in it."""
-    found = []
+    """Return pairs of a module and a name, for the new names in the list of renames."""
+    places = []
     for title, table in re.findall(r"^## (.+)$((?:\n(?!## ).*)*)", text, re.MULTILINE):
         rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in table.splitlines() if line.startswith("| `")]
         for row in rows:
             cells = [re.findall(r"`([^`]+)`", cell) for cell in row]
             if title in ("Classes and functions", "Verbs"):
-                found += [(module, name) for module in cells[0] for name in cells[2]]
+                places += [(module, name) for module in cells[0] for name in cells[2]]
             elif title == "Modules":
-                found += [(module, "") for module in cells[1] if module.startswith(ROOMS) and module[-1] != "."]
-    return found
+                places += [(module, "") for module in cells[1] if module.startswith(ROOMS) and module[-1] != "."]
+    return places
 
 
-def test_each_new_name_is_where_the_list_of_renames_says() -> None:
+def test_every_new_name_is_in_the_module_that_the_list_of_renames_gives() -> None:
     places = renamed(RENAMES.read_text(encoding="utf-8"))
     texts = {name.removeprefix(TOP): path.read_text(encoding="utf-8") for name, path in modules().items()}
     texts |= {module.removesuffix(".__init__"): text for module, text in texts.items()}
@@ -129,7 +129,7 @@ def test_each_new_name_is_where_the_list_of_renames_says() -> None:
     assert len(places) > 250
 
 
-def test_each_term_has_one_entry_in_alphabetical_order(glossary: list[Entry]) -> None:
+def test_every_term_has_a_single_entry_in_alphabetical_order(glossary: list[Entry]) -> None:
     terms = [entry.term.lower() for entry in glossary]
     assert len({*terms}) == len(terms)
     code = terms[next(at for at, entry in enumerate(glossary) if entry.names) :]
@@ -141,7 +141,7 @@ def test_a_meaning_is_short(glossary: list[Entry]) -> None:
     assert long == []
 
 
-def test_a_class_without_a_term_and_a_derived_one_are_told_apart() -> None:
+def test_a_class_without_a_term_is_found_and_a_derived_class_is_not() -> None:
     glossary = entries("| term | meaning |\n|---|---|\n| stripe | One tree | `steering` |\n")
     classes = {
         "StripeState": Class("core", ()),

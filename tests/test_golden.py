@@ -1,9 +1,10 @@
-"""Short virtual runs that are as they were: a change that is not to change behaviour leaves their digests.
+"""Digests of short virtual runs. A change that keeps the behaviour keeps the digests.
 
-Two kinds of digests stand side by side. A digest of behaviour covers what a user of a run sees (``behaviour.py``), for
-each capability and for pairs of them (``golden_runs.py``); renames and other encodings leave it equal. A digest of
-events covers each event that any host's core was told of, with its time and host, and the encodings of messages: one
-more field breaks it. A change that means to change what a digest covers records it again, and its commit says why.
+There are two kinds of digests. A digest of behaviour covers everything that a user of a run sees (``behaviour.py``),
+for each capability and for pairs of capabilities (``golden_runs.py``). Renames and other encodings leave it equal. A
+digest of events covers each event that a host's core handles, with its time and host, and the encodings of messages.
+One more field in a message changes it. If a commit changes a digest on purpose, it records the digest again and says
+why.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ FAULTS = {22: "2922794eedb7db5d30f2237d540bd3235831e97406537d4ad51047659a253780"
 
 
 def told(options: str, folder: Path) -> list[str]:
-    """The command that has the run's digest."""
+    """Return the command line that prints the run's digest."""
     size = ["--servers", "8", "--images", "12" if "--bytes" in options else "40", "--link-mean", "0.2mbit"]
     return ["run", "--testbed", "sim", *size, *options.split(), "--out", str(folder / "a"), "--json"]
 
@@ -61,14 +62,14 @@ def digest(printed: str) -> str:
 
 
 def early_processor() -> dict[str, str]:
-    """Return the environment of an early processor, where sets and tables have other hashes, too."""
+    """Return the environment of an early processor. Sets and tables have other hashes, too."""
     later = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     early = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": " ".join(later), "PYTHONHASHSEED": "7"}
     return {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"} | early
 
 
 @pytest.mark.parametrize("options", RUNS)
-def test_a_run_is_told_the_same_events(
+def test_a_run_has_the_recorded_digest_of_events(
     options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)  # the generated ones
@@ -76,8 +77,8 @@ def test_a_run_is_told_the_same_events(
     assert digest(capsys.readouterr().out) == RUNS[options]
 
 
-def test_a_run_is_told_the_same_events_on_another_processor(tmp_path: Path) -> None:
-    """As on an early one: LAPACK adds up in another order, and numpy does without the later instructions."""
+def test_a_run_has_the_recorded_digest_of_events_on_an_early_processor(tmp_path: Path) -> None:
+    """On an early processor LAPACK adds up in a different order, and numpy uses no later instructions."""
     options = next(options for options in RUNS if "thalweg" in options)
     line = [sys.executable, "-m", "thalweg", *told(options, tmp_path)]
     done = subprocess.run(line, env=early_processor(), capture_output=True, text=True, timeout=patience(60), check=True)
@@ -85,7 +86,7 @@ def test_a_run_is_told_the_same_events_on_another_processor(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seed", FAULTS)
-def test_a_plan_of_faults_is_told_the_same_events(seed: int) -> None:
+def test_a_fault_plan_has_the_recorded_digest_of_events(seed: int) -> None:
     result, _ = run_trial(drawn_plan(seed), digest=True)
     assert result.digest == f"sha256:{FAULTS[seed]}"
 
@@ -94,14 +95,14 @@ def test_a_plan_of_faults_is_told_the_same_events(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_run_does_what_it_did_and_shows_what_it_covers(name: str) -> None:
+def test_a_golden_run_has_the_recorded_behaviour_and_shows_enough_lines(name: str) -> None:
     seen, run = GOLDEN[name].play(), GOLDEN[name]
     few = {words: (seen.counts[words], least) for words, least in run.shows.items() if seen.counts[words] < least}
     assert not few, "the run does not show what it covers: by word how many lines, and how many are due"
     assert seen.digest == golden.recorded().get(name), f"see: python tests/golden.py --diff CHECKOUT {name!r}"
 
 
-def test_each_recorded_run_is_one() -> None:
+def test_the_recorded_runs_are_the_golden_runs_in_order() -> None:
     assert [*golden.recorded()] == [*GOLDEN]
 
 
@@ -113,13 +114,13 @@ IN_NUMPY = [name for name in GOLDEN if name.split()[0] in ("planner", "steering"
     [[*IN_NUMPY, "failover and stripes"], pytest.param([*GOLDEN], marks=pytest.mark.long)],
     ids=["some", "all"],
 )
-def test_runs_do_the_same_in_another_process_on_another_processor(names: list[str]) -> None:
+def test_golden_runs_behave_the_same_in_a_second_process_on_an_early_processor(names: list[str]) -> None:
     line = [sys.executable, golden.__file__, *names]
     done = subprocess.run(line, env=early_processor(), capture_output=True, text=True, timeout=patience(120))
     assert done.stdout == f"{len(names)} of {len(names)} runs do what they did\n", done.stderr
 
 
-def test_several_partitions_are_under_way_where_a_run_covers_that() -> None:
+def test_a_run_with_four_partitions_under_way_is_faster_than_with_a_single_partition() -> None:
     last_s = [float(golden_runs.ahead(depth).text.splitlines()[-1].split()[0]) for depth in (1, 4)]
     assert last_s[1] < 0.7 * last_s[0]
 
@@ -128,7 +129,7 @@ def test_a_hostile_host_changes_nothing_that_a_user_sees() -> None:
     assert golden_runs.hostile(0.2).digest == golden_runs.hostile(3600.0).digest
 
 
-# --- what a digest of behaviour covers, and what not ----------------------------------------------------
+# --- content of a digest of behaviour ----------------------------------------------------
 
 NAMELESS = (
     "failover",
@@ -156,7 +157,7 @@ def test_neither_names_nor_encodings_of_messages_are_in_a_digest(monkeypatch: py
 
 @contextmanager
 def renamed(classes: Iterable[type]) -> Iterator[None]:
-    """Give classes other names for a time."""
+    """Give classes other names until the block ends."""
     names = {kind: kind.__name__ for kind in classes}
     try:
         for kind, name in names.items():
@@ -168,8 +169,8 @@ def renamed(classes: Iterable[type]) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_checkout_with_other_names_and_more_fields_does_the_same(tmp_path: Path) -> None:
-    """Messages have other names, two of them have one more field, and a module has another name."""
+def test_a_checkout_with_other_names_and_more_fields_behaves_the_same(tmp_path: Path) -> None:
+    """Some messages and a module are renamed, and two messages get a further field."""
     for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
     shutil.copytree(ROOT / "tests", tmp_path / "tests")
@@ -207,8 +208,8 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _later(patch: pytest.MonkeyPatch) -> None:
-    taken = Behaviour.on_delivered
-    patch.setattr(Behaviour, "on_delivered", lambda seen, part, now: taken(seen, part, now + 1e-6 * (part.index == 5)))
+    handle = Behaviour.on_delivered
+    patch.setattr(Behaviour, "on_delivered", lambda seen, part, now: handle(seen, part, now + 1e-6 * (part.index == 5)))
 
 
 def _without_phase(patch: pytest.MonkeyPatch) -> None:
@@ -245,7 +246,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_digest_tells_another_behaviour(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_behaviour_changes_the_digest(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     CHANGES[change](monkeypatch)
     assert GOLDEN["failover and ahead"].play().digest != golden.recorded()["failover and ahead"]
 
@@ -258,8 +259,10 @@ def test_two_checkouts_are_compared_with_and_without_their_times() -> None:
     assert golden.compared(ours, other) == (["+1.000000 h1 move a node=b", "-1.000000 h1 move a node=c"], 0.25)
 
 
-def test_another_checkout_is_played_with_its_own_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The other one has every file of this one but for a placement."""
+def test_a_comparison_plays_the_second_checkout_with_the_runs_of_that_checkout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second checkout has the files of this checkout, except for a placement."""
     for folder in ("middleware", "operators", "emulation", "experiments", "thalweg"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "tests").mkdir()

@@ -1,4 +1,4 @@
-"""What `pip install thalweg` alone does, in an environment that holds its dependencies and nothing else."""
+"""The base install, `pip install thalweg`, in an environment with the required dependencies and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thalweg.middleware.errors import EXTRAS, distribution_of, install
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-REFUSED = {  # what asks for an extra, the extra, and what is named as absent
+REFUSED = {  # a command that needs an extra: the extra, and the modules that the error names
     "run --testbed loopback --servers 2 --images 2 --out a": ("analysis", "pyarrow, scipy, highspy and pillow"),
     "compare --servers 2 --images 2 --out c": ("analysis", "pyarrow, scipy, highspy and pillow"),
     "sweep --figure 6 --configurations 1 --out b": ("analysis", "pyarrow, pyspark, scipy and highspy"),
@@ -43,31 +43,32 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a fresh environment with what the project requires, and what that requires; no network."""
+    """Return the programs of a fresh environment with the required dependencies, made without a network."""
     folder = tmp_path_factory.mktemp("base")
     venv.create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
-    wanted, seen = [Requirement(each) for each in PROJECT["dependencies"]], {"thalweg"}
+    wanted, seen = [Requirement(text) for text in PROJECT["dependencies"]], {"thalweg"}
     while wanted:
-        each = wanted.pop()
-        name = canonicalize_name(each.name)
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
         if name in seen or (
-            each.marker and not any(each.marker.evaluate({"extra": extra}) for extra in ("", *each.extras))
+            requirement.marker
+            and not any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras))
         ):
             continue
         seen.add(name)
-        found = distribution(name)
-        wanted += map(Requirement, found.requires or ())
-        for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+        installed = distribution(name)
+        wanted += map(Requirement, installed.requires or ())
+        for top in {file.parts[0] for file in installed.files or () if file.parts[0] != ".."}:
             if not (site / top).exists():
-                (site / top).symlink_to(found.locate_file(top))
+                (site / top).symlink_to(installed.locate_file(top))
     (site / "thalweg").symlink_to(Path(thalweg.__file__).parent)
     own = site / f"thalweg-{thalweg.__version__}.dist-info"
     own.mkdir()
     (own / "METADATA").write_text(f"Metadata-Version: 2.1\nName: thalweg\nVersion: {thalweg.__version__}\n")
     points = {"console_scripts": PROJECT["scripts"], **PROJECT["entry-points"]}
     lines = [
-        f"{name} = {where}" for group, them in points.items() for name, where in ((f"[{group}]", ""), *them.items())
+        f"{name} = {where}" for group, table in points.items() for name, where in ((f"[{group}]", ""), *table.items())
     ]
     (own / "entry_points.txt").write_text("\n".join(line.removesuffix(" = ") for line in lines))
     return folder / "bin"
@@ -92,34 +93,36 @@ def test_the_embedding_example_runs_and_moves(base: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.netns
-def test_a_testbed_comes_up_and_doctor_says_what_is_absent(base: Path, tmp_path: Path, runtime_folder: Path) -> None:
+def test_a_testbed_comes_up_and_doctor_names_the_absent_modules(
+    base: Path, tmp_path: Path, runtime_folder: Path
+) -> None:
     up = run(base, tmp_path, "-m", "thalweg", "testbed", "up", "--hosts", "2", "--rate", "10mbit")
     down = run(base, tmp_path, "-m", "thalweg", "testbed", "down")
     assert (up.returncode, up.stderr, down.returncode) == (0, "", 0)
     assert "2 shaped links" in up.stdout
     doctor = run(base, tmp_path, "-m", "thalweg", "doctor")
     assert doctor.returncode == 0, doctor.stderr
-    told = " ".join(doctor.stdout.split())
+    printed = " ".join(doctor.stdout.split())
     meaning = "records Arrow records between hosts, reports of testbeds"
-    assert f"{meaning} no pyarrow, jinja2 not installed; {install('records')}" in told
-    assert "no pyarrow, pyspark, scipy, highspy, matplotlib, pillow, jinja2, networkx not installed" in told
-    assert install("analysis") in told
+    assert f"{meaning} no pyarrow, jinja2 not installed; {install('records')}" in printed
+    assert "no pyarrow, pyspark, scipy, highspy, matplotlib, pillow, jinja2, networkx not installed" in printed
+    assert install("analysis") in printed
 
 
-def test_what_needs_an_absent_extra_names_the_command(base: Path, tmp_path: Path) -> None:
+def test_a_command_that_needs_an_absent_extra_names_the_install_command(base: Path, tmp_path: Path) -> None:
     done = run(base, tmp_path, "-c", REFUSALS, said="\n".join(REFUSED))
-    said = done.stderr.splitlines()
-    assert said[1::2] == ["exit status 2"] * len(REFUSED), done.stderr
-    for (extra, absent), words in zip(REFUSED.values(), said[::2], strict=True):
-        are, them = ("are", "them") if " and " in absent else ("is", "it")
-        assert words == f"thalweg: {absent} {are} not installed; get {them} with: {install(extra)}"
+    lines = done.stderr.splitlines()
+    assert lines[1::2] == ["exit status 2"] * len(REFUSED), done.stderr
+    for (extra, absent), words in zip(REFUSED.values(), lines[::2], strict=True):
+        verb, pronoun = ("are", "them") if " and " in absent else ("is", "it")
+        assert words == f"thalweg: {absent} {verb} not installed; get {pronoun} with: {install(extra)}"
     assert not list(tmp_path.iterdir())  # refused before anything is made
 
 
-def test_extras_are_told_apart_as_the_project_has_them() -> None:
+def test_the_extras_in_the_code_are_the_extras_of_the_project() -> None:
     extras = PROJECT["optional-dependencies"]
     for extra, modules in EXTRAS.items():
-        assert [Requirement(each).name for each in extras[extra]] == [distribution_of(module) for module in modules]
+        assert [Requirement(text).name for text in extras[extra]] == [distribution_of(module) for module in modules]
     assert {*EXTRAS} == {*extras} - {"all", "dev", "bench", "docs"}
     assert {*EXTRAS} == {"records", *Requirement(extras["all"][0]).extras}
     assert extras["dev"][0] == "thalweg[all]"

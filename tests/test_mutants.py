@@ -1,4 +1,4 @@
-"""The list of deliberate faults fits the code and the tests; ``make mutants`` makes them."""
+"""The list of deliberate faults fits the code and the tests. ``make mutants`` tries the faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_every_deliberate_fault_can_be_made() -> None:
         compile(edited(mutant), mutant.file, "exec")
 
 
-def test_every_deliberate_fault_names_tests_that_are_there() -> None:
+def test_every_deliberate_fault_names_tests_that_exist() -> None:
     for mutant in MUTANTS:
         assert mutant.tests, mutant.breaks
         for test in mutant.tests:

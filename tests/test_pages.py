@@ -1,4 +1,4 @@
-"""The commands of pages do what the pages show."""
+"""Commands of pages print the output that the pages show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ON_LINKS = {"README.md", "service-on-a-wan.md", "two-machines.md", "mininet-or-c
 
 
 def run_pages() -> Iterator[object]:
-    """Yield the pages that are run, with the marks of those that are not run at every change."""
+    """Yield the pages that are run, with marks for pages that are not run at every change."""
     for page in (ROOT / "README.md", *TUTORIALS, *COMING_FROM):
         marks = [pytest.mark.netns] if page.name in ON_LINKS else []
         if page in COMING_FROM or page.name == "two-machines.md":
@@ -29,23 +29,23 @@ def run_pages() -> Iterator[object]:
 
 @pytest.mark.pages
 @pytest.mark.parametrize("page", list(run_pages()))
-def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_print_the_shown_output(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) >= 1
 
 
 @pytest.mark.long
 @pytest.mark.netns
 @pytest.mark.timeout(3000)
-def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+def test_the_demo_prints_the_output_that_the_readme_shows(tmp_path: Path) -> None:
     assert run_page(ROOT / "README.md", tmp_path, long=True) == 5
 
 
-def test_the_figures_of_the_first_picture_are_those_of_its_run(tmp_path: Path) -> None:
+def test_the_text_under_the_first_picture_has_the_figures_of_the_simulated_run(tmp_path: Path) -> None:
     story = pictures.simulate()
     pictures.draw(story, tmp_path / "moving.png")
-    told = f"If its operators move, an image comes every {story.moving_s:.0f} s, else every {story.staying_s:.0f} s"
+    sentence = f"If its operators move, an image comes every {story.moving_s:.0f} s, else every {story.staying_s:.0f} s"
     for page in (ROOT / "README.md", ROOT / "docs/index.md"):
-        assert told in page.read_text(encoding="utf-8")
+        assert sentence in page.read_text(encoding="utf-8")
     assert story.lost in story.before.values()
     assert story.lost not in story.after.values()
 
@@ -94,12 +94,12 @@ def test_figures_vary_but_names_do_not(printed: str, as_shown: bool) -> None:
     assert agrees(step, f"{printed}\n") is as_shown
 
 
-def test_another_output_than_the_page_shows_is_an_error_with_its_line(tmp_path: Path) -> None:
+def test_an_output_that_differs_from_the_page_is_an_error_with_the_line(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"line 8: 'python greet.py you' printed\nHello, you: 3.5 s"):
         run_text(PAGE.replace("<!-- test: figures vary -->\n", "\n"), tmp_path)
 
 
-def test_another_exit_status_than_the_page_says_is_an_error(tmp_path: Path) -> None:
+def test_an_exit_status_that_differs_from_the_page_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PageError, match="line 2: 'false' has the exit status 1"):
         run_text("```console\n$ false\n```\n", tmp_path)
 
@@ -129,12 +129,12 @@ def test_commands_share_one_shell(tmp_path: Path) -> None:
     assert run_text("```console\n$ word=kept\n$ echo \\\n    $word\nkept\n```\n", tmp_path) == 2
 
 
-def test_a_comment_leaves_a_block_out_and_no_other() -> None:
+def test_a_skip_comment_leaves_out_only_the_next_block() -> None:
     page = read_page("<!-- test: skip, too long -->\n```console\n$ one\n```\ntext\n\n```console\n$ two\n```\n")
     assert [example.command for example in page.examples if isinstance(example, Step)] == ["two"]
 
 
-def test_files_have_their_title_as_name() -> None:
+def test_the_title_of_a_block_is_the_name_of_the_file() -> None:
     (file,) = read_page('```toml title="a/b.toml"\nkey = 1\n```\n').examples
     assert file == Written("a/b.toml", "key = 1\n")
 

@@ -1,7 +1,7 @@
-"""macOS and Windows, emulated: Thalweg's code sees their standard library, on Linux (see ``emulated/sitecustomize``).
+"""macOS and Windows, emulated on Linux: Thalweg's code sees their standard library (see ``emulated/sitecustomize``).
 
-Neither system has run any of this. What is shown is that the portable part of Thalweg uses no name that the systems
-lack, and that what needs Linux says so in one line.
+None of the tests has run on a real macOS or Windows. The tests show that the portable part of Thalweg uses no name that
+the systems lack, and that a command that needs Linux is refused in one line.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ with LocalCluster(2, records=".") as cluster, Client(cluster, journal="journal")
 print([thread.name for thread in threading.enumerate() if thread.name.startswith("thalweg")])
 """
 
-WORKS = {  # the line, and a part of what it says
+WORKS = {  # the command line, and a part of its output
     "--version": "thalweg ",
     "--help": "Usage: thalweg",
     "doctor": "netns",
@@ -162,7 +162,7 @@ REFUSED = {
 
 
 class Answer(NamedTuple):
-    """What a command line came to."""
+    """Result of a command line."""
 
     status: int | None  # None: it ended in a traceback
     out: str
@@ -170,7 +170,7 @@ class Answer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers of all command lines on a system, and the names of the files that they left."""
+    """Answers of all command lines on a system, and the names of the files left behind."""
 
     system: str
     lines: dict[str, Answer]
@@ -187,7 +187,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("system", EMULATED)
-def test_the_emulated_systems_lack_what_only_linux_has(system: str, tmp_path: Path) -> None:
+def test_the_emulated_systems_lack_names_that_only_linux_has(system: str, tmp_path: Path) -> None:
     for module, names in KNOWN[system].items():
         assert names <= systems.missing(module, system)
     code = "import thalweg.middleware.platform as p; print(p.sys.platform, hasattr(p.os, 'pidfd_open'))"
@@ -195,26 +195,26 @@ def test_the_emulated_systems_lack_what_only_linux_has(system: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("system", EMULATED)
-def test_every_module_but_those_of_testbeds_is_imported(system: str, tmp_path: Path) -> None:
+def test_all_modules_except_linux_only_modules_are_imported(system: str, tmp_path: Path) -> None:
     portable = [name for name in structure.modules() if name not in LINUX_ONLY]
     done = systems.run(system, IMPORT_ALL, *portable, folder=tmp_path)
     assert json.loads(done.stdout) == {}, done.stderr
 
 
 @pytest.mark.parametrize("system", EMULATED)
-def test_where_there_is_no_apt_a_program_is_named_and_no_package(system: str, tmp_path: Path) -> None:
+def test_the_install_line_names_a_program_and_no_package_without_apt(system: str, tmp_path: Path) -> None:
     write_program(tmp_path / "apt-cache", "#!/bin/sh\nprintf 'made:\\n  Candidate: 1.0\\n'\n")
     code = "import os; os.environ['PATH'] = '.'; from thalweg.middleware.platform.packages import install_line as line"
     done = systems.run(system, f"{code}; print(line('Java', 'made'))", folder=tmp_path)
     assert done.stdout == "install Java\n", done.stderr
 
 
-def test_the_modules_of_linux_are_named_as_they_are_called() -> None:
+def test_the_list_of_linux_only_modules_names_modules_that_exist() -> None:
     assert structure.modules().keys() >= LINUX_ONLY
 
 
 @pytest.mark.parametrize("system", EMULATED)
-def test_the_base_install_imports_what_is_public_plans_and_simulates(system: str, tmp_path: Path) -> None:
+def test_the_base_install_imports_all_public_names_plans_and_simulates(system: str, tmp_path: Path) -> None:
     extras = [module for modules in EXTRAS.values() for module in modules]
     done = systems.run(system, BASE, folder=tmp_path, absent=extras)
     assert done.returncode == 0, done.stderr
@@ -222,29 +222,29 @@ def test_the_base_install_imports_what_is_public_plans_and_simulates(system: str
 
 
 @pytest.mark.parametrize("line", [*WORKS, *WORKS_WITH_EXTRAS])
-def test_what_needs_no_testbed_works(answers: Answers, line: str) -> None:
+def test_commands_without_a_testbed_work(answers: Answers, line: str) -> None:
     status, out, err = answers.lines[line]
     assert status == 0, err
     assert {**WORKS, **WORKS_WITH_EXTRAS}[line] in " ".join(out.split())
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_needs_linux_says_so_in_one_line(answers: Answers, line: str) -> None:
+def test_commands_that_need_linux_are_refused_in_one_line(answers: Answers, line: str) -> None:
     status, out, err = answers.lines[line]
     assert (status, out) == (2, ""), err
     assert re.fullmatch(rf"thalweg: {re.escape(REFUSED[line])}.*, and this is {SYSTEM[answers.system]}; .*\n", err)
     assert "b" not in answers.left
 
 
-def test_doctor_refuses_each_testbed_with_the_system(answers: Answers) -> None:
+def test_doctor_names_the_system_as_the_reason_against_every_testbed(answers: Answers) -> None:
     rows = " ".join(answers.lines["doctor"].out.split())
     assert rows.count(f"this is {SYSTEM[answers.system]}") == 7
     assert "sysctl" not in rows
 
 
 @pytest.mark.parametrize(("system", "transport"), [("darwin", "ipc"), ("win32", "tcp")])
-def test_a_cluster_on_loopback_runs_and_its_hosts_end(system: str, transport: str, tmp_path: Path) -> None:
-    """The hosts' processes see the same system. On Windows they are asked to end by closing a pipe, or by a message."""
+def test_a_cluster_on_loopback_runs_and_all_hosts_end(system: str, transport: str, tmp_path: Path) -> None:
+    """The hosts' processes see the same system. On Windows a closed pipe or a message asks a host to end."""
     done = systems.run(system, CLUSTER, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -255,7 +255,7 @@ def test_a_cluster_on_loopback_runs_and_its_hosts_end(system: str, transport: st
 
 
 def test_no_file_of_the_portable_part_asks_for_the_system() -> None:
-    """Where systems differ is in ``middleware.platform``."""
+    """Differences of systems are in ``middleware.platform`` alone."""
     asks = re.compile(r"\bsys\.platform\b|\bos\.name\b|\bplatform\.system\(")
-    found = {name for name, path in structure.modules().items() if asks.search(path.read_text(encoding="utf-8"))}
-    assert {name for name in found if not name.startswith("middleware.platform")} <= LINUX_ONLY
+    asking = {name for name, path in structure.modules().items() if asks.search(path.read_text(encoding="utf-8"))}
+    assert {name for name in asking if not name.startswith("middleware.platform")} <= LINUX_ONLY

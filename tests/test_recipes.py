@@ -1,4 +1,4 @@
-"""Recipes for continuous integration and laptops: they are those of the page, and their very lines run.
+"""Recipes for continuous integration and laptops: the page shows the files, and the lines of the files run.
 
 The long tests run the shell lines of all recipes in a bare Debian, with a checkout in place of a clone from a network.
 """
@@ -38,22 +38,22 @@ PATH=~/python/bin:$PATH
 
 
 def scripts_of_yaml(text: str) -> list[str]:
-    """Return what the keys ``run`` and ``script`` hold: a line, a block, or a list of lines."""
-    found, lines = [], text.splitlines()
+    """Return the values of the keys ``run`` and ``script``: a line, a block, or a list of lines."""
+    texts, lines = [], text.splitlines()
     for number, line in enumerate(lines):
         key = re.fullmatch(r"([ -]*)(?:run|script):(?: (.*))?", line)
         if key is None:
             continue
         if key[2] not in (None, "|"):
-            found.append(key[2])
+            texts.append(key[2])
             continue
         inner = []
         for below in lines[number + 1 :]:
             if below.strip() and len(below) - len(below.lstrip()) <= len(key[1]):
                 break
             inner.append(below.strip() if key[2] else below.strip().removeprefix("- "))
-        found.append("\n".join(inner).strip())
-    return found
+        texts.append("\n".join(inner).strip())
+    return texts
 
 
 def scripts(name: str) -> list[str]:
@@ -74,19 +74,19 @@ def test_scripts_are_found_in_lines_blocks_and_lists() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_page_shows_every_file_as_it_is(name: str) -> None:
+def test_the_page_shows_every_recipe_file_unchanged(name: str) -> None:
     blocks = re.findall(r'^```\w+ title="([^"]*)"\n(.*?)^```$', PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert dict(blocks)[name] == (FOLDER / name).read_text()
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".py")])
-def test_scripts_are_shell(name: str) -> None:
+def test_scripts_are_valid_shell(name: str) -> None:
     for script in scripts(name):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 def bare(script: str, *user: str) -> str:
-    """Return what a script prints in a bare Debian with a copy of the last commit. The chroot ends with this call."""
+    """Return the output of a script in a bare Debian with a copy of the last commit. The chroot ends with this call."""
     words = ["bash", str(ROOT / ".ci/chroot"), "--bare", "trixie", *user, "bash", "-c", PREPARE + script]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -102,7 +102,7 @@ def bare(script: str, *user: str) -> str:
 
 
 def in_project(*names: str) -> str:
-    """Return the scripts of these recipes, one after the other, where the sample project is."""
+    """Return the scripts of recipes, one after the other, in the folder of the sample project."""
     return "\n".join(["cd ~/project", *(script for name in names for script in scripts(name))])
 
 

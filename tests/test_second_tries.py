@@ -1,4 +1,4 @@
-"""Second tries: each begins afresh, the summary tells the first reason, and a run may have few of them."""
+"""Second tries: a try begins afresh, the summary has the first reason, and a run may have few second tries."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pytest_says(folder: Path, code: str, *options: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])
-def test_a_second_try_meets_nothing_that_the_first_one_changed(tmp_path: Path, processes: str) -> None:
+def test_a_second_try_sees_no_change_of_the_first_try(tmp_path: Path, processes: str) -> None:
     done = pytest_says(tmp_path, SHARED, "-n", processes)
     assert done.returncode == 0, done.stdout
     assert "3 passed, 1 rerun" in done.stdout
@@ -76,7 +76,7 @@ def test_a_second_try_meets_nothing_that_the_first_one_changed(tmp_path: Path, p
     assert "1 of 3 tests needed a second try; a run may have 3" in done.stdout
 
 
-def test_the_first_reason_is_told_of_a_test_that_fails_in_the_end(tmp_path: Path) -> None:
+def test_the_summary_has_the_first_reason_of_a_test_that_fails_in_the_end(tmp_path: Path) -> None:
     code = "TRIES = []\ndef test_it():\n    TRIES.append(1)\n    assert False, f'reason {len(TRIES)}'\n"
     done = pytest_says(tmp_path, code)
     assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_a_run_fails_if_too_many_tests_needed_a_second_try(tmp_path: Path, numbe
     assert ("FAILED: 4 of 4 tests needed a second try; a run may have 3" in done.stdout) is bool(status)
 
 
-def test_an_error_at_the_end_of_a_shared_fixture_is_told(tmp_path: Path) -> None:
+def test_an_error_at_the_end_of_a_shared_fixture_is_reported(tmp_path: Path) -> None:
     code = (
         "import pytest\n@pytest.fixture(scope='module')\ndef bed():\n    yield\n    raise OSError('cannot go down')\n"
         "def test_it(bed):\n    assert False, 'first'\n"

@@ -48,7 +48,7 @@ TRIXIE = {name: "1" for name in BRINGS if name != "openjdk-17-jre-headless"}
 
 
 class Machine:
-    """A machine that has nothing but a shell and Python, on which apt can install the packages of ``candidates``."""
+    """Machine with only a shell and Python, on which apt can install the packages of ``candidates``."""
 
     def __init__(self, folder: Path, candidates: Mapping[str, str], user: int = 0) -> None:
         self.folder, self.bin = folder, folder / "bin"
@@ -79,13 +79,13 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        """The calls of apt-get."""
+        """Return the recorded calls of apt-get."""
         calls = self.folder / "calls"
         return calls.read_text().splitlines() if calls.exists() else []
 
 
 @pytest.mark.parametrize(("candidates", "java"), [(BOOKWORM, "openjdk-17"), (TRIXIE, "openjdk-21")], ids=["12", "13"])
-def test_the_first_package_that_apt_can_install_is_taken(
+def test_the_first_package_that_apt_can_install_is_installed(
     tmp_path: Path, candidates: Mapping[str, str], java: str
 ) -> None:
     """Debian 13 knows openjdk-17-jre-headless as a purely virtual package, which apt-cache show finds."""
@@ -99,7 +99,7 @@ def test_the_first_package_that_apt_can_install_is_taken(
     assert len(machine.calls) == 2
 
 
-def test_a_wanted_program_that_cannot_be_installed_keeps_nobody_away(tmp_path: Path) -> None:
+def test_a_wanted_program_that_cannot_be_installed_does_not_end_the_set_up(tmp_path: Path) -> None:
     without = {name: "1" for name in BOOKWORM if "jre" not in name}
     done = Machine(tmp_path, without).install("needed", "wanted")
     assert done.returncode == 0
@@ -116,7 +116,7 @@ def test_a_needed_program_that_cannot_be_installed_ends_the_set_up(tmp_path: Pat
     assert "apt-get install util-linux" in done.stderr
 
 
-def test_an_ordinary_user_is_told_a_package_that_exists_there(tmp_path: Path) -> None:
+def test_the_note_to_an_ordinary_user_names_a_package_that_apt_can_install(tmp_path: Path) -> None:
     machine = Machine(tmp_path, TRIXIE, user=1000)
     done = machine.install("wanted")
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""Sizes of test runs: what each leaves out, and that no step and no fault of a matrix is left out."""
+"""Sizes of test runs: the tests that a size leaves out. No step and no fault of a matrix is left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS, FAULTS = [f"step {n}" for n in range(9)], [f"fault {n}" for n in range(15
 
 
 class Cell:
-    """A test of a matrix, as the selection of sizes sees it."""
+    """Test of a matrix, with the attributes that the selection of a size reads."""
 
     def __init__(self, test: str, step: str, fault: str) -> None:
         self.nodeid = f"{test}[{step}-{fault}]"
@@ -41,18 +41,18 @@ def test_every_row_and_column_and_outcome_of_a_matrix_stays(columns: int) -> Non
     assert len(left) <= max(SMALL, len(matrix) / EVERY["usual"] + len(STEPS) + columns)
 
 
-def test_each_file_that_the_long_run_names_is_there() -> None:
+def test_every_file_that_the_long_run_names_exists() -> None:
     named = {word for part in PARTS for word in part.command if word.startswith("tests/")}
     assert len(named) > 5
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
-def test_long_leaves_out_nothing_and_small_tests_run_whole() -> None:
+def test_the_long_size_leaves_out_nothing_and_small_matrices_run_whole() -> None:
     matrix = cells("test_a", FAULTS) + cells("test_b", FAULTS[:1])
     assert cells_left_out(matrix, "long") == set()
     assert all(cell.nodeid.startswith("test_a") for cell in cells_left_out(matrix, "usual"))
     assert SIZES["long"].without == frozenset()
 
 
-def test_each_size_runs_what_the_next_smaller_one_does() -> None:
+def test_a_larger_size_leaves_out_fewer_marks() -> None:
     assert SIZES["long"].without < SIZES["usual"].without < SIZES["quick"].without

@@ -1,6 +1,6 @@
-"""A study of another paper's kind: heuristics that rent machines for more and more operators, at a price.
+"""Study of an invented paper: heuristics that rent machines for more and more operators, at a price.
 
-Stands for ``papers/toy/study.py`` and ``papers/toy/plots.py``; executors import it, as tests are on their path.
+Stands for ``papers/toy/study.py`` and ``papers/toy/plots.py``. Executors can import it, as tests are on their path.
 """
 
 from __future__ import annotations

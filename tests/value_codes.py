@@ -1,4 +1,4 @@
-"""Sources and operators that are careless with their buffers, and every kind of value; for the tests of values."""
+"""Sources and operators for tests of values: every kind of value, and careless use of buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BASE = np.arange(24, dtype="<i4")
 
 
 class Metres(np.ndarray[Any, Any]):
-    """Has a unit, which is not in its elements."""
+    """Array with a unit that is not in the elements."""
 
     unit: str
 
@@ -28,7 +28,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Blob(bytes):
-    """Bytes of a class of its own."""
+    """Subclass of bytes."""
 
 
 def metres() -> Any:
@@ -94,7 +94,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 def told(value: Any) -> str:
-    """All that there is to tell of a value."""
+    """Return a full description of a value, with its type, memory layout and bytes."""
     if not isinstance(value, np.ndarray):
         return f"{type(value)} {value!r}"
     kind = value.dtype
@@ -109,7 +109,7 @@ def told(value: Any) -> str:
 
 
 class Kinds(Source):
-    """Partition i is of the i-th kind; ``only``: all of a run are of this one of those that are refused."""
+    """Source whose partition i is of the i-th kind. ``only``: the source has one partition, of this refused kind."""
 
     def __init__(self, only: str | None = None) -> None:
         self.makes = list(KINDS.values()) if only is None else [REFUSED[only]]
@@ -119,14 +119,14 @@ class Kinds(Source):
 
 
 class Tells(Operator):
-    """What it was given, in words."""
+    """Operator that returns a description of its input."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return told(inputs[0]).encode()
 
 
 class Passes(Operator):
-    """Its input, or a part of it."""
+    """Operator that returns its input, or a part of the input."""
 
     def __init__(self, part: bool = False) -> None:
         self.part = part
@@ -136,7 +136,7 @@ class Passes(Operator):
 
 
 class Counts(Operator):
-    """The bytes of its input."""
+    """Operator that returns the length of its input."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return str(len(inputs[0])).encode()
@@ -151,7 +151,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 
 
 class Writes(Operator):
-    """Writes into its input."""
+    """Operator that writes into its input."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -167,7 +167,7 @@ WAYS = ("buffer", "view", "shape", "read-only view", "memory", "bytearray", "arr
 
 
 class _Careless:
-    """Fills one buffer again and again, and returns it, or something that looks at it."""
+    """Producer that fills one buffer again and again, and returns the buffer or a view of the buffer."""
 
     def __init__(self, size: int, way: str) -> None:
         self.way = way
@@ -176,7 +176,7 @@ class _Careless:
         self.kept: Any = None
 
     def filled(self, fill: int) -> Any:
-        if self.way == "kept view":  # an array of this partition alone, but for a view of it, which writes later
+        if self.way == "kept view":  # a new array for each partition, and a view that writes into it later
             if self.kept is not None:
                 self.kept[:] = 255
             array = np.full_like(self.buffer, fill)
@@ -200,14 +200,14 @@ class _Careless:
 
 
 class Camera(_Careless, Source):
-    """Partition i has bytes ``(7 i + 1) % 251`` and no others."""
+    """Source whose partition i has only bytes of the value ``(7 i + 1) % 251``."""
 
     def produce(self, index: int) -> Any:
         return self.filled((7 * index + 1) % 251)
 
 
 class Reader(_Careless, Operator):
-    """Of partition i of a camera, whose bytes are all the same, that and one more."""
+    """Operator that adds 1 to the bytes of a camera's partition, which all have the same value."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         first = np.frombuffer(inputs[0], np.uint8)
@@ -216,6 +216,6 @@ class Reader(_Careless, Operator):
 
 
 def wrong_frames(values: Sequence[Any], size: int) -> list[int]:
-    """Which of the partitions of a camera and a reader are not what they have to be."""
+    """Return the indices of wrong partitions behind a camera and a reader."""
     rights = [hashlib.sha256(bytes([(7 * i + 1) % 251 + 1]) * size).digest() for i in range(len(values))]
     return [i for i, value in enumerate(values) if hashlib.sha256(value).digest() != rights[i]]

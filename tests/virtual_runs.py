@@ -1,4 +1,4 @@
-"""Dataflows run in virtual time, their own code on real values, while messages get lost and operators move."""
+"""Runs of dataflows in virtual time, with real code and values, while messages are lost and operators move."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOSTS = ("h1", "h2", "h3", "client")
 
 
 def plane(count: int, seed: int = 1) -> tuple[tuple[str, ...], np.ndarray]:
-    """So many hosts, the client the last, and the latencies between them: they are in a plane, each behind a line."""
+    """Return ``count`` hosts, the client last, and their latencies: distance in a plane plus both access lines."""
     random = np.random.default_rng(seed)
     places, line_s = random.random((count, 2)) / 5, random.random(count) * 0.02
     latency_s = np.sqrt(((places[:, None] - places[None]) ** 2).sum(2)) + line_s[:, None] + line_s[None]
@@ -37,21 +37,21 @@ def plane(count: int, seed: int = 1) -> tuple[tuple[str, ...], np.ndarray]:
 def shaped(
     hosts: Sequence[str], latency_s: np.ndarray, *, dead: Collection[str] = (), later: Mapping[str, float] = {}
 ) -> dict[Link, ShapedLink]:
-    """Links with these latencies; to and from the ``dead`` hosts nothing goes. ``later``: of hosts, what is added to
-    all of their latencies after half a minute."""
+    """Return links with these latencies. Links of ``dead`` hosts carry nothing. ``later``: by host, the latency that
+    all of its links gain after half a minute."""
     fast, hardly = BandwidthTrace.constant("fast", 1e8), BandwidthTrace.constant("hardly", 1e-6)
     links = {}
-    for (a, one), (b, other) in itertools.permutations(enumerate(hosts), 2):
-        after_s = later.get(one, 0.0) + later.get(other, 0.0)
+    for (a, source), (b, target) in itertools.permutations(enumerate(hosts), 2):
+        after_s = later.get(source, 0.0) + later.get(target, 0.0)
         shapes = [(0.0, LinkShape(1e8, float(latency_s[a, b])))]
         shapes += [(30.0, LinkShape(1e8, float(latency_s[a, b]) + after_s))] if after_s else []
-        rate = hardly if {one, other} & {*dead} else fast
-        links[Link(one, other)] = ShapedLink(rate, shapes, f"{one} {other}")
+        rate = hardly if {source, target} & {*dead} else fast
+        links[Link(source, target)] = ShapedLink(rate, shapes, f"{source} {target}")
     return links
 
 
 class Moved:
-    """A run of ``partitions`` with ``moves``: its values, the ``seconds`` of their delivery, its ``records``."""
+    """Run of ``partitions`` with ``moves``: ``values``, ``seconds`` of the deliveries, and ``records``."""
 
     def __init__(
         self, flow: Dataflow, partitions: int, allow: Collection[str] = (), *, moves: int = 12, seed: int = 0

@@ -1,4 +1,4 @@
-"""Hosts under attack live, and what their run delivers is right; the figures are the benchmark's."""
+"""Hosts under attack survive, and their run delivers right partitions. Figures are left to the benchmark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 @pytest.mark.long
 @pytest.mark.parametrize("attack", ENDLESS)
-def test_hosts_live_and_their_run_is_right_under_20000_frames(attack: str) -> None:
+def test_hosts_survive_an_endless_attack_and_the_run_delivers_right_partitions(attack: str) -> None:
     (row,) = bench_attack(AttackOptions(6_667, 1, (attack,)))["attacks"]
     assert row["frames"] >= 6_667
     assert (row["hosts_ended"], row["wrong"], row["failed"]) == (0, 0, "")
@@ -32,9 +32,7 @@ def test_hosts_live_and_their_run_is_right_under_20000_frames(attack: str) -> No
 
 
 @pytest.mark.parametrize(("attack", "more"), [("forged", ("--transport", "curve", "--runs", "2")), (BETRAYED, ())])
-def test_hosts_live_under_single_attacks(
-    attack: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_survive_single_attacks(attack: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     status = invoke(["bench", "attack", "--only", attack, "--json", *more])
     answer = json.loads(capsys.readouterr().out)
     (row,) = answer["attacks"]
@@ -43,21 +41,21 @@ def test_hosts_live_under_single_attacks(
     assert status == (not answer["holds"])
 
 
-def test_an_unknown_attack_is_named() -> None:
+def test_an_unknown_attack_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match="did you mean 'probes'"):
         bench_attack(AttackOptions(only=("probe",)))
     assert len(set(NAMES)) == len(NAMES)
 
 
 def corpus() -> list[bytes]:
-    """A frame of every kind that an attacker lies with, and an installation."""
+    """Return a frame of every kind that an attacker forges, and an ``Install``."""
     dataflow = bench_dataflow(2, 10)
-    found = tuple(m.Location(node.name, "h1", 1) for node in dataflow.nodes)
-    install = frames.encode(m.Install(R, dataflow, found, (), "client"))
-    told = lies(Orders("", (), R, "h3", install, (), 0, 0))
-    parts = [m.Chunk(1, 4, 0, each) for each in told if isinstance(each, m.Partition | m.AnyState)]
-    riding = frames.encode_piggybacking(told[0], [m.Credit(1, 2, True)] * 3)
-    return [install, riding, *(frames.encode(each) for each in (*told, *parts))]
+    locations = tuple(m.Location(node.name, "h1", 1) for node in dataflow.nodes)
+    install = frames.encode(m.Install(R, dataflow, locations, (), "client"))
+    messages = lies(Orders("", (), R, "h3", install, (), 0, 0))
+    parts = [m.Chunk(1, 4, 0, message) for message in messages if isinstance(message, m.Partition | m.AnyState)]
+    piggybacking = frames.encode_piggybacking(messages[0], [m.Credit(1, 2, True)] * 3)
+    return [install, piggybacking, *(frames.encode(message) for message in (*messages, *parts))]
 
 
 def test_mutated_frames_decode_to_messages_or_to_a_protocol_error() -> None:
@@ -70,10 +68,10 @@ def test_mutated_frames_decode_to_messages_or_to_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("runs", 3), ("installs", 1)])  # further ones are too large for a frame
-def test_what_asks_a_host_for_runs_is_understood_there(name: str, count: int) -> None:
-    """An attack whose messages do not decode, or are refused for another reason, shows nothing of its bounds."""
-    there = m.Peer("h1", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
-    attack = ATTACKS[name](Orders("", (there,), R, "h3", corpus()[0], (), 0, 0), Random(1))
+def test_attacks_that_request_runs_are_decoded_as_installs(name: str, count: int) -> None:
+    """An attack tests no limit of a host if its messages do not decode, or are refused for a different reason."""
+    host = m.Peer("h1", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+    attack = ATTACKS[name](Orders("", (host,), R, "h3", corpus()[0], (), 0, 0), Random(1))
     for _, _, _, (frame, *_) in itertools.islice(attack, count):
         install = frames.decode_control(frame)
         assert isinstance(install, m.Install)

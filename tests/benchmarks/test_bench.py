@@ -1,4 +1,4 @@
-"""Each benchmark once, as small as it gets: what it answers and what it delivered, never how fast it was."""
+"""Each benchmark once, as small as possible: answers and delivered values are checked, speeds are not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Counted:
-    """A side that counts on from round to round, like processes that stay up."""
+    """Side whose indices continue from round to round, as those of processes that stay up do."""
 
     def __init__(self, size_bytes: int, *, lose: int = 0) -> None:
         self.source = FixedSource(0, size_bytes)
@@ -75,7 +75,7 @@ class Counted:
             self.index += 1
 
 
-def test_rounds_take_turns_and_their_digests_are_those_of_one_process() -> None:
+def test_rounds_take_turns_and_wrong_or_missing_bytes_are_refused() -> None:
     sides = {"a": Counted(64), "b": Counted(64)}
     plans = {"a": Plan(5, 2), "b": Plan(8, 4)}
     steps: list[str] = []
@@ -90,20 +90,20 @@ def test_rounds_take_turns_and_their_digests_are_those_of_one_process() -> None:
         play(Counted(64, lose=1), 5, 2)
 
 
-def test_the_ratio_is_the_median_of_each_rounds_own() -> None:
+def test_the_ratio_is_the_median_of_the_ratios_of_rounds() -> None:
     ours = [Round(rate, "") for rate in (10.0, 1.0, 30.0)]
     theirs = [Round(rate, "") for rate in (20.0, 2.0, 30.0)]
     assert median_ratio(ours, theirs) == 0.5
 
 
-def test_the_ratio_of_processor_time_is_that_of_rounds_as_well() -> None:
-    ours = [Round(1.0, "", each) for each in (10.0, 1.0, 30.0)]
-    theirs = [Round(1.0, "", each) for each in (20.0, 2.0, 30.0)]
+def test_the_ratio_of_processor_time_is_the_median_of_the_ratios_of_rounds() -> None:
+    ours = [Round(1.0, "", cpu_ms) for cpu_ms in (10.0, 1.0, 30.0)]
+    theirs = [Round(1.0, "", cpu_ms) for cpu_ms in (20.0, 2.0, 30.0)]
     assert median_cpu_ratio(ours, theirs) == 0.5
 
 
-def test_processor_time_is_that_of_this_process_and_of_those_that_it_has_started() -> None:
-    """As that process counts it, whatever it waits for."""
+def test_processor_time_includes_this_process_and_started_processes() -> None:
+    """The started process prints its own processor time, and then waits."""
     work = "import time; sum(range(10**6)); print(time.process_time(), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -113,7 +113,7 @@ def test_processor_time_is_that_of_this_process_and_of_those_that_it_has_started
         process.communicate(b"\n")
 
 
-def test_the_expected_digest_is_that_of_the_maximum() -> None:
+def test_the_expected_digest_is_the_digest_of_the_maximum() -> None:
     a, b = FixedSource(0, 100), FixedSource(1, 100)
     values = [maximum([a.produce(i), b.produce(i)]) for i in range(6)]
     assert all((value >= a.produce(i)).all() for i, value in enumerate(values))
@@ -123,7 +123,9 @@ def test_the_expected_digest_is_that_of_the_maximum() -> None:
     assert digest_of([a.produce(0)]) != digest_of([a.produce(1)])
 
 
-def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_tree_benchmark_delivers_the_expected_digest_with_positive_figures(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     answer = bench_tree(TreeOptions(sources=2, size_kib=4, rounds=2, partitions=6, warm_up=2, others=False))
     assert answer["digest"] == expected_digest(2, 4096, 8)
     assert answer["operators"] == 1
@@ -134,7 +136,9 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
-def test_failover(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_failover_benchmark_has_positive_figures_for_all_flows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = FailoverOptions(size_kib=4, state_kib=64, every=2, rounds=1, partitions=6, warm_up=2)
     answer = bench_failover(options)
     for flow in ("plain", "state", "delta", "whole"):
@@ -146,7 +150,9 @@ def test_failover(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.long
-def test_graph(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_benchmark_compares_a_tree_with_a_graph_of_as_many_nodes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = bench_graph(GraphOptions(size_kib=4, rounds=1, partitions=6, warm_up=2))
     assert {len(flow.sources) + len(flow.operators) for flow in (bench_dataflow(8, 1), bench_graph_dataflow(1))} == {15}
     assert (answer["tree"]["edges"], answer["graph"]["edges"]) == (15, 22)
@@ -156,7 +162,7 @@ def test_graph(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert "of the tree" in capsys.readouterr().out
 
 
-def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
+def test_the_link_benchmark_measures_partitions_of_one_chunk_and_of_many_chunks() -> None:
     answer = bench_link(LinkOptions(sizes_kib=(1, 600), rounds=1, round_bytes=1, transport="tcp"))
     assert answer["transport"] == "tcp"
     assert [row["size_bytes"] for row in answer["sizes"]] == [1024, 614_400]
@@ -164,7 +170,7 @@ def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
     assert all(min(row["cpu_ratio"], *row["cpu_ms"].values()) > 0 for row in answer["sizes"])
 
 
-def test_testbed_answers_the_same_keys_with_or_without_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_testbed_benchmark_measures_networks_or_gives_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", "testbed", "--network", "2", "--hosts", "1", "--idle", "0.1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["bench"] == "testbed"
@@ -175,13 +181,15 @@ def test_testbed_answers_the_same_keys_with_or_without_namespaces(capsys: pytest
         assert [(row["hosts"], row["links"]) for row in answer["networks"]] == [(2, 2)]
 
 
-def test_plan_answers_for_every_model_start_and_number_of_servers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_benchmark_answers_for_every_model_start_and_number_of_servers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     options = ["bench", "plan", "--servers", "2", "--servers", "3", "--problems", "2"]
     assert invoke([*options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["bench"] == "plan"
     figures = {(row["servers"], row["model"], row["planner"]) for row in answer["plans"]}
-    ours = {(count, "period", f"thalweg, {which}") for count in (2, 3) for which in OURS}
+    ours = {(count, "period", f"thalweg, {variant}") for count in (2, 3) for variant in OURS}
     assert figures == ours | {(count, model, start) for count in (2, 3) for model in MODELS for start in STARTS}
     assert all(0 < row["median_s"] <= row["p95_s"] for row in answer["plans"])
     assert any(row["median_moves"] > 0 for row in answer["plans"] if row["median_moves"] is not None)
@@ -191,7 +199,7 @@ def test_plan_answers_for_every_model_start_and_number_of_servers(capsys: pytest
 
 
 @pytest.mark.long
-def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_space_benchmark_answers_for_topologies_and_queries(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["bench", "cost-space", "--queries", "1", "--rounds", "1"]
     assert invoke([*options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -205,7 +213,7 @@ def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.Captur
 
 
 @pytest.mark.long
-def test_bimodal_answers_for_every_way_and_network(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bimodal_benchmark_answers_for_all_mappings_and_networks(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["bench", "bimodal", "--rounds", "2"]
     assert invoke([*options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -246,7 +254,7 @@ def test_machines_to_rent_are_found_within_the_goals(capsys: pytest.CaptureFixtu
         assert 0 < row["median_s"] <= row["longest_s"] < 3 * row["goal_s"], row  # a shared machine is slower
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_options_that_cannot_be_measured_are_refused() -> None:
     with pytest.raises(UsageError, match="2 sources"):
         bench_tree(TreeOptions(sources=1))
     with pytest.raises(UsageError, match="sizes"):
@@ -268,7 +276,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_move_benchmark_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", "move", "--size", "0", "--size", "40", "--moves", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     beds = ("loopback",) if answer["reason"] else ("loopback", "netns")
@@ -290,7 +298,7 @@ def test_links_are_filled_both_ways() -> None:
         bed.start_sampling(0.05)
         full, stop_s = set[tuple[str, str]](), time.monotonic() + patience(20)
         while full != links and time.monotonic() < stop_s:
-            full |= {(one.src, one.dst) for one in bed.samples() if one.backlogged}
+            full |= {(sample.src, sample.dst) for sample in bed.samples() if sample.backlogged}
     assert full == links
 
 
@@ -306,7 +314,7 @@ def test_hosts_have_room_for_the_states_that_are_to_move(monkeypatch: pytest.Mon
 
 
 def move_rows(version: int, pause_s: float, outcome: str = "moved") -> tuple[Row, Row]:
-    """What both hosts record of a move: the state taken in 1 ms and restored in 2."""
+    """Return the records of both hosts for a move with a snapshot of 1 ms and a restore of 2 ms."""
     old = Detail(outcome=outcome, protocol="barrier", version=version, ago={"suspended": 0.005, "state_out": 0.004})
     new = Detail(version=version, ago={"state_in": 0.003, "resumed": 0.001})
     return (
@@ -315,7 +323,7 @@ def move_rows(version: int, pause_s: float, outcome: str = "moved") -> tuple[Row
     )
 
 
-def test_pauses_are_set_against_the_bound() -> None:
+def test_pauses_are_compared_with_the_bound() -> None:
     rows = [move_rows(version, pause_s) for version, pause_s in enumerate((0.01, 0.02, 0.03, 0.2))]
     relocated, arrived = zip(*rows, move_rows(9, 9.0, "stayed"), strict=True)
     row = summary(relocated, arrived[:4], [0.005, 0.005, 0.9], 1000, 1e6)
@@ -327,19 +335,19 @@ def test_pauses_are_set_against_the_bound() -> None:
     assert (nothing["moved"], nothing["within"], nothing["p50_s"], nothing["taken_p50_s"]) == (0, None, None, None)
 
 
-def test_ballast_is_right_only_with_its_state() -> None:
+def test_ballast_gives_the_right_output_only_with_a_restored_state() -> None:
     inputs = [FixedSource(site, 100).produce(0) for site in range(2)]
-    one, other = Ballast(9), Ballast(9)
-    before = [one.combine(inputs, index).tobytes() for index in range(20)]
-    other.restore(one.snapshot())
-    assert other.combine(inputs, 20).tobytes() == one.combine(inputs, 20).tobytes()
+    ballast, restored = Ballast(9), Ballast(9)
+    before = [ballast.combine(inputs, index).tobytes() for index in range(20)]
+    restored.restore(ballast.snapshot())
+    assert restored.combine(inputs, 20).tobytes() == ballast.combine(inputs, 20).tobytes()
     assert Ballast(9).combine(inputs, 20).tobytes() != before[-1]
     with pytest.raises(OperatorError, match="8 bytes, not 9"):
-        other.restore(bytes(8))
+        restored.restore(bytes(8))
 
 
 @pytest.mark.long
-def test_records_are_counted_as_by_a_loop_and_too_few_batches_refused() -> None:
+def test_the_records_benchmark_has_a_rate_and_refuses_too_few_batches() -> None:
     answer = bench_records(RecordsOptions(rows=64, batches=256, rounds=1))
     assert answer["thalweg_rows_per_s"] > 0
     assert (answer["rows"], answer["batches"]) == (64, 256)
@@ -354,7 +362,7 @@ def test_an_installed_package_says_where_the_benchmarks_are(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", ["PYTHONPATH", "working directory"])
-def test_another_package_of_that_name_is_not_taken_for_it(tmp_path: Path, where: str) -> None:
+def test_a_foreign_package_called_benchmarks_is_not_imported(tmp_path: Path, where: str) -> None:
     """Processes that the benchmarks start do not import from the working directory."""
     other = tmp_path / "benchmarks/__init__.py"
     other.parent.mkdir()

@@ -1,4 +1,4 @@
-"""What of a pause is a busy machine's: hand-made samples of threads, and those of this process."""
+"""Share of a pause that a busy machine causes, from samples of threads made by hand and of this process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ BEFORE = Sample(5.0, {DUTY: Times(1.0, 3.0), OTHER: Times(7.0, 1.0)})
 @pytest.mark.parametrize(
     ("after", "net_s"),
     [
-        ({}, 2.0),  # all have ended, so nothing excuses the pause
-        ({DUTY: Times(1.0, 3.0), OTHER: Times(7.0, 1.0)}, 2.0),  # nobody had anything to do
+        ({}, 2.0),  # all threads have ended, so nothing excuses the pause
+        ({DUTY: Times(1.0, 3.0), OTHER: Times(7.0, 1.0)}, 2.0),  # no thread had work
         ({DUTY: Times(1.1, 4.5), OTHER: Times(7.0, 1.1)}, 0.5),  # the thread that waited longest counts
         ({DUTY: Times(1.9, 4.1), OTHER: Times(7.0, 1.0)}, 0.9),  # the work of a host is not the machine's
-        ({DUTY: Times(1.6, 4.4), NEW: Times(0.7, 0.2)}, 1.3),  # nor is that of two of its threads, one of them new
-        ({OTHER: Times(7.0, 3.5)}, 0.0),  # the samples are not quite of one moment
+        (
+            {DUTY: Times(1.6, 4.4), NEW: Times(0.7, 0.2)},
+            1.3,
+        ),  # nor is the work of two threads of a host, one of them new
+        ({OTHER: Times(7.0, 3.5)}, 0.0),  # the samples are not taken at exactly the same moment
     ],
 )
 def test_a_pause_counts_without_the_longest_wait_and_with_all_work(
@@ -31,16 +34,16 @@ def test_a_pause_counts_without_the_longest_wait_and_with_all_work(
     assert net_pause_s(BEFORE, Sample(7.0, after)) == pytest.approx(net_s)
 
 
-def test_a_sample_has_the_threads_of_processes_that_are_there() -> None:
-    looked = sample((os.getpid(), 2**22 + 1)).threads
-    mine = looked[os.getpid(), str(threading.get_native_id())]
+def test_a_sample_has_only_the_threads_of_running_processes() -> None:
+    threads = sample((os.getpid(), 2**22 + 1)).threads
+    mine = threads[os.getpid(), str(threading.get_native_id())]
     assert mine.ran_s > 0
     assert mine.waited_s >= 0
-    assert {pid for pid, _ in looked} == {os.getpid()}
+    assert {pid for pid, _ in threads} == {os.getpid()}
 
 
-def test_the_longest_pause_is_the_longest_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest by the clock was the machine's."""
+def test_the_longest_net_pause_is_not_the_longest_pause_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest pause by the clock was a wait for a processor."""
     samples = iter(
         (
             Sample(0.0, {DUTY: Times(0.0, 0.0)}),

@@ -1,4 +1,4 @@
-"""The benchmark of the virtual shell: that SimPy's model is the same one, and what is answered; never how fast."""
+"""The benchmark of the virtual shell: SimPy's model is the same, and answers are complete. Speeds are not checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = BandwidthTrace("constant", np.zeros(1), np.full(1, 8.0 * SIZE))  # a part
 
 
 class Steady(NodeCode):
-    """Makes partitions of one size; sources take half a second, operators a quarter."""
+    """Code with partitions of one size. Sources take half a second, operators a quarter."""
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         return NodeResult(index, int(SIZE), 0.25 if inputs else 0.5)
@@ -37,27 +37,27 @@ def steady(node: Node) -> NodeCode:
 
 
 @needs_simpy
-def test_simpys_arrivals_are_those_computed_by_hand() -> None:
+def test_arrivals_in_simpy_equal_arrivals_computed_by_hand() -> None:
     code = Code("unused")
     hosts = ("h1", "h2", "client")
-    links = {(one, other): LINK for one in hosts for other in hosts if one != other}
+    links = {(source, target): LINK for source in hosts for target in hosts if source != target}
     demand_s = peers_simpy.DEMAND_BYTES / SIZE
-    one = complete_binary_tree({"h1": code}, code)
-    found = peers_simpy.arrivals(one, {"source@h1": "h1", "sink": "client"}, 3, links, steady, 0.1)
+    single = complete_binary_tree({"h1": code}, code)
+    arrivals_s = peers_simpy.arrivals(single, {"source@h1": "h1", "sink": "client"}, 3, links, steady, 0.1)
     ask_s = 0.1 + demand_s
-    first_s = ask_s + 0.5 + 1.1  # asked, read, sent; what comes next is read meanwhile
-    assert found == pytest.approx([first_s + number * (ask_s + 1.1) for number in range(3)])
+    first_s = ask_s + 0.5 + 1.1  # demanded, read, sent; the next partition is read meanwhile
+    assert arrivals_s == pytest.approx([first_s + number * (ask_s + 1.1) for number in range(3)])
 
     both = complete_binary_tree({"h1": code, "h2": code}, code)
     placement = {"source@h1": "h1", "source@h2": "h2", "op0": "client", "sink": "client"}
-    found = peers_simpy.arrivals(both, placement, 2, links, steady, 0.1)
-    # the client sends its two demands one after the other, and receives so
-    assert found[0] == pytest.approx(ask_s + max(ask_s, 0.5) + 2 * 1.1 + 0.25)
-    assert found[1] - found[0] == pytest.approx(2 * ask_s + 2 * 1.1 + 0.25)
+    arrivals_s = peers_simpy.arrivals(both, placement, 2, links, steady, 0.1)
+    # the client sends its two demands one after the other, and receives the partitions likewise
+    assert arrivals_s[0] == pytest.approx(ask_s + max(ask_s, 0.5) + 2 * 1.1 + 0.25)
+    assert arrivals_s[1] - arrivals_s[0] == pytest.approx(2 * ask_s + 2 * 1.1 + 0.25)
 
 
 @needs_simpy
-def test_interfaces_do_one_thing_at_a_time_control_first() -> None:
+def test_an_interface_carries_one_message_at_a_time_and_control_messages_first() -> None:
     import simpy
 
     env: Any = simpy.Environment()
@@ -70,21 +70,21 @@ def test_interfaces_do_one_thing_at_a_time_control_first() -> None:
         yield env.timeout(took_s)
         interfaces.give_back(source, target)
 
-    for each in (
+    for step in (
         ("first", "a", "b", BULK),
         ("older", "a", "c", BULK),
         ("elsewhere", "c", "d", BULK, 0.5),
         ("control", "c", "a", CONTROL),
         ("last", "b", "a", BULK),
     ):
-        env.process(message(*each))
+        env.process(message(*step))
     env.run()
     assert began == [("first", 0.0), ("elsewhere", 0.0), ("control", 1.0), ("older", 2.0), ("last", 3.0)]
 
 
 @pytest.mark.long
 @needs_simpy
-def test_both_models_come_to_the_same() -> None:
+def test_the_virtual_world_and_simpy_give_the_same_interarrival_time() -> None:
     answer = bench_sim(SimOptions(servers=(8,), images=40, placements=STAYING, rounds=3, memory=()))
     assert answer["simpy"] == peers_simpy.version()
     for row in answer["rows"]:
@@ -93,7 +93,7 @@ def test_both_models_come_to_the_same() -> None:
 
 
 @pytest.mark.long
-def test_without_simpy_its_figures_are_missing(
+def test_the_figures_of_simpy_are_missing_if_simpy_is_not_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers_simpy, "installed", lambda: False)
@@ -117,7 +117,7 @@ def test_without_simpy_its_figures_are_missing(
     assert all(text in table for text in ("one-shot", "virtual s/s", "peak MB", "SimPy is not installed"))
 
 
-def test_networks_are_the_same_for_all_placements_and_their_figures_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placements_share_networks_and_figures_are_medians_over_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
     means = {0: 5.0, 1: 90.0, 2: 7.0}
 
@@ -133,7 +133,7 @@ def test_networks_are_the_same_for_all_placements_and_their_figures_medians(monk
     assert asked[1:] == [(number, name) for number in range(3) for name in placements for _ in range(2)]
 
 
-def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_cannot_be_simulated_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="2 images"):
         bench_sim(SimOptions(images=1))
     with pytest.raises(UsageError, match="1 server"):

@@ -1,4 +1,4 @@
-"""Composition against a per-pixel loop, and the algebra its documentation promises."""
+"""Composition compared with a loop over pixels, and the algebra that the documentation promises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDES = st.integers(1, 9)
 
 @st.composite
 def images(draw, count=2, equal=False):
-    """``count`` read-only images of one dtype and band count; few distinct values, so that ties happen."""
+    """Draw ``count`` read-only images of the same dtype and bands, with few distinct values so that ties happen."""
     dtype, bands = draw(DTYPES), draw(BANDS)
     top = draw(st.sampled_from([2, np.iinfo(dtype).max]))
     size = draw(st.tuples(SIDES, SIDES))
@@ -38,7 +38,7 @@ def images(draw, count=2, equal=False):
 
 
 def naive(a, b, rule, key_band=None):
-    """Pixel by pixel, in Python integers."""
+    """Return the composite of two images, computed pixel by pixel in Python integers."""
     height, width = (a if a.shape[0] * a.shape[1] >= b.shape[0] * b.shape[1] else b).shape[:2]
     out = np.zeros((height, width, *a.shape[2:]), a.dtype)
     for y in range(height):
@@ -64,7 +64,7 @@ def naive(a, b, rule, key_band=None):
 
 
 @given(images(), st.sampled_from(["max", "min", "latest"]), st.booleans())
-def test_equals_the_loop_over_pixels_and_leaves_the_inputs_alone(pair, rule, by_key):
+def test_a_composite_equals_a_loop_over_pixels_and_leaves_the_inputs_unchanged(pair, rule, by_key):
     key = pair[0].shape[2] - 1 if by_key and rule != "latest" and pair[0].ndim == 3 else None
     before = [image.copy() for image in pair]
     result = Composite(rule, key_band=key).combine(pair, 0)
@@ -78,7 +78,7 @@ def test_equals_the_loop_over_pixels_and_leaves_the_inputs_alone(pair, rule, by_
 
 
 @given(images(count=4, equal=True), st.sampled_from(["max", "min", "latest"]), st.booleans())
-def test_equal_sizes_do_not_depend_on_the_tree(four, rule, by_key):
+def test_composites_of_equal_sizes_do_not_depend_on_the_tree(four, rule, by_key):
     key = 0 if by_key and rule != "latest" else None
     composite = Composite(rule, key_band=key)
 
@@ -94,7 +94,7 @@ def test_equal_sizes_do_not_depend_on_the_tree(four, rule, by_key):
 
 
 @given(images(count=3), st.sampled_from(["max", "min", "latest"]))
-def test_any_sizes_a_star_is_the_left_deep_tree_and_every_tree_gives_one_size(three, rule):
+def test_a_star_equals_the_left_deep_tree_and_all_trees_give_the_same_size(three, rule):
     composite = Composite(rule)
     left = composite.combine([composite.combine(three[:2], 0), three[2]], 0)
     right = composite.combine([three[0], composite.combine(three[1:], 0)], 0)
@@ -103,21 +103,21 @@ def test_any_sizes_a_star_is_the_left_deep_tree_and_every_tree_gives_one_size(th
 
 
 @given(images(count=1), st.tuples(SIDES, SIDES, SIDES, SIDES), st.integers(0, 2), st.data())
-def test_sizes_that_divide_each_other_do_not_depend_on_the_tree(one, factors, where, data):
+def test_composites_of_sizes_with_whole_ratios_do_not_depend_on_the_tree(one, factors, where, data):
     small = one[0]
     height, width = small.shape[0] * factors[0], small.shape[1] * factors[1]
     shapes = [(height, width), (height * factors[2], width * factors[3])]
-    others = [data.draw(arrays(small.dtype, (*shape, *small.shape[2:]))) for shape in shapes]
-    others.insert(where, small)
+    inputs = [data.draw(arrays(small.dtype, (*shape, *small.shape[2:]))) for shape in shapes]
+    inputs.insert(where, small)
     composite = Composite()
-    left = composite.combine([composite.combine(others[:2], 0), others[2]], 0)
-    right = composite.combine([others[0], composite.combine(others[1:], 0)], 0)
+    left = composite.combine([composite.combine(inputs[:2], 0), inputs[2]], 0)
+    right = composite.combine([inputs[0], composite.combine(inputs[1:], 0)], 0)
     np.testing.assert_array_equal(left, right)
 
 
 @st.composite
 def groupings(draw, count):
-    """An order of ``count`` inputs and a tree over them, as nested lists of indices."""
+    """Draw an order of ``count`` inputs and a tree over the inputs, as nested lists of indices."""
     parts: list = list(draw(st.permutations(range(count))))
     while len(parts) > 1:
         width = draw(st.integers(2, len(parts)))
@@ -127,21 +127,21 @@ def groupings(draw, count):
 
 
 @given(st.data(), st.integers(2, 6), st.sampled_from(["max", "min"]))
-def test_what_says_that_it_is_reorderable_gives_the_same_bytes_in_any_order_and_grouping(data, count, rule):
-    given = data.draw(images(count=count))
+def test_a_reorderable_composite_gives_the_same_bytes_in_every_order_and_grouping(data, count, rule):
+    inputs = data.draw(images(count=count))
     composite = Composite(rule, fit="nested")
     assert composite.reorderable
 
     def value(tree):
-        return given[tree] if isinstance(tree, int) else composite.combine([value(part) for part in tree], 0)
+        return inputs[tree] if isinstance(tree, int) else composite.combine([value(part) for part in tree], 0)
 
-    star = composite.combine(given, 0)
-    assert star.shape[:2] == (max(i.shape[0] for i in given), max(i.shape[1] for i in given))
+    star = composite.combine(inputs, 0)
+    assert star.shape[:2] == (max(i.shape[0] for i in inputs), max(i.shape[1] for i in inputs))
     np.testing.assert_array_equal(value(data.draw(groupings(count))), star)
     assert value(data.draw(groupings(count))).dtype == star.dtype
 
 
-def test_only_what_is_associative_and_commutative_to_the_byte_says_so():
+def test_only_nested_minimum_and_maximum_are_reorderable_and_an_unknown_fit_is_refused():
     class Mine(Composite):
         def combine(self, inputs, index):
             return super().combine(inputs[:2], index)
@@ -158,7 +158,7 @@ def test_only_what_is_associative_and_commutative_to_the_byte_says_so():
     ):
         assert not other.reorderable
     small, middle, large = (np.arange(n, dtype=np.uint8).reshape(1, n) for n in (2, 3, 4))
-    usual = Composite()  # why it does not: through a middle size other pixels are taken
+    usual = Composite()  # not reorderable: a middle size leads to other pixels
     assert not np.array_equal(
         usual.combine([usual.combine([small, middle * 0], 0), large * 0], 0),
         usual.combine([small, usual.combine([middle * 0, large * 0], 0)], 0),
@@ -177,7 +177,7 @@ def test_nested_pixels_split_in_order_and_lie_near_their_nearest_neighbours(leng
         assert off.max(initial=0) <= 3 and off.mean() < 1
 
 
-def test_expansion_takes_the_pixel_under_each_centre():
+def test_an_expansion_takes_the_pixel_under_the_centre_of_every_new_pixel():
     small = np.array([[1, 2], [3, 4]], np.uint8)
     expected = [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4, 4]]
     np.testing.assert_array_equal(expand(small, (4, 4)), expected)
@@ -186,7 +186,7 @@ def test_expansion_takes_the_pixel_under_each_centre():
     np.testing.assert_array_equal(expand(coloured, (2, 3)), coloured[:, [0, 1, 1]])
 
 
-def test_strided_and_read_only_inputs():
+def test_strided_and_read_only_inputs_are_composed_into_new_memory():
     wide = np.arange(64, dtype=np.uint8).reshape(8, 8)
     buffer = np.frombuffer(bytes(16), np.uint8).reshape(4, 4)
     np.testing.assert_array_equal(Composite().combine([wide[::2, ::2], buffer], 0), wide[::2, ::2])
@@ -194,7 +194,7 @@ def test_strided_and_read_only_inputs():
     assert not np.may_share_memory(copied, buffer)
 
 
-def test_own_rules():
+def test_a_function_may_be_the_rule_but_may_not_change_images_or_their_shape():
     a = np.array([[[9, 0], [1, 1]]], np.uint8)
     b = np.array([[[1, 9], [0, 1]]], np.uint8)
     by_path = load_code(Code("composite", {"rule": "thalweg.operators.composition:brightest"}))
@@ -235,7 +235,7 @@ def wrong(a, b):
         ([], "no input"),
     ],
 )
-def test_inputs_that_cannot_be_composed(inputs, text):
+def test_inputs_that_cannot_be_composed_are_refused_in_one_line(inputs, text):
     with pytest.raises(OperatorError, match="composite") as caught:
         Composite().combine(inputs, 7)
     assert text in str(caught.value)
@@ -258,17 +258,17 @@ def test_inputs_that_cannot_be_composed(inputs, text):
         ({"seconds_per_pixel": float("nan")}, "must be at least"),
     ],
 )
-def test_parameters_that_cannot_be_used(params, text):
+def test_parameters_that_cannot_be_used_are_refused(params, text):
     with pytest.raises(OperatorError, match=text):
         load_code(Code("composite", params))
 
 
-def test_key_band_must_exist():
+def test_a_key_band_that_the_images_lack_is_refused():
     with pytest.raises(OperatorError, match="key_band=3"):
         Composite(key_band=3).combine([np.zeros((2, 2, 3), np.uint8)] * 2, 0)
 
 
-def test_hints_and_statelessness():
+def test_a_composite_gives_hints_of_size_and_time_and_refuses_a_state():
     composite = Composite(seconds_per_pixel=PAPER_SECONDS_PER_PIXEL, bytes_per_pixel=2)
     assert composite.output_size_bytes([100.0, 300.0, 200.0]) == 300.0
     assert composite.compute_s([100.0, 300.0, 200.0]) == pytest.approx(300 * 7e-6)

@@ -1,4 +1,4 @@
-"""The user's folder: every format as it is stored, order by number, corrupt files named."""
+"""Folders of images: pixels as stored in each format, order by number, and errors that name corrupt files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_lossless_formats_come_back_exactly(tmp_path, suffix, pixels):
 
 
 @pytest.mark.parametrize("skip_corrupt", [False, True])
-def test_without_pillow_no_image_is_taken_for_corrupt(tmp_path, monkeypatch, skip_corrupt):
+def test_no_image_counts_as_corrupt_without_pillow(tmp_path, monkeypatch, skip_corrupt):
     Image.fromarray(GREY).save(tmp_path / "a.png")
     source = ImageFolderSource(str(tmp_path), skip_corrupt=skip_corrupt)
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -43,14 +43,14 @@ def test_without_pillow_no_image_is_taken_for_corrupt(tmp_path, monkeypatch, ski
     assert source.skipped == []
 
 
-def test_big_endian_16_bit_tiff_is_kept(tmp_path):
+def test_a_big_endian_16_bit_tiff_is_read_exactly(tmp_path):
     Image.fromarray(DEEP.astype(">u2")).save(tmp_path / "a.tif")
     image = ImageFolderSource(str(tmp_path)).produce(0)
     assert image.dtype == np.uint16
     np.testing.assert_array_equal(image, DEEP)
 
 
-def test_jpeg_is_close(tmp_path):
+def test_a_jpeg_is_decoded_close_to_the_original(tmp_path):
     smooth = np.linspace(0, 255, 64 * 48).reshape(48, 64).astype(np.uint8)
     Image.fromarray(smooth).save(tmp_path / "a.jpg", quality=95)
     Image.fromarray(np.stack([smooth] * 3, axis=2)).save(tmp_path / "b.JPEG", quality=95)
@@ -60,7 +60,7 @@ def test_jpeg_is_close(tmp_path):
     assert source.size_bytes() == smooth.size * 2
 
 
-def test_palette_alpha_and_bilevel(tmp_path):
+def test_alpha_is_dropped_and_palettes_and_two_levels_become_plain_pixels(tmp_path):
     opaque = np.dstack([COLOUR, np.full((6, 10), 128, np.uint8)])
     Image.fromarray(opaque).save(tmp_path / "1.png")
     Image.fromarray(COLOUR).quantize(64).save(tmp_path / "2.png")
@@ -93,7 +93,7 @@ def test_order_is_natural_and_other_files_are_left_out(tmp_path):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Six files; 1, 3 and 5 are damaged in different ways."""
+    """Write six files, of which 1, 3 and 5 are damaged in different ways."""
     for number in (0, 1, 2, 4):
         noise = np.random.default_rng(number).integers(0, 255, (40, 50), dtype=np.uint8)
         noise[0, 0] = number
@@ -105,7 +105,7 @@ def damaged(tmp_path):
     return tmp_path
 
 
-def test_a_corrupt_file_is_named_with_the_way_to_skip_it(damaged):
+def test_a_corrupt_file_is_named_with_the_option_that_skips_corrupt_files(damaged):
     source = ImageFolderSource(str(damaged))
     for index, name in [(1, "1.png"), (3, "3.jpg"), (5, "5.tif")]:
         with pytest.raises(OperatorError, match="is corrupt") as caught:
@@ -129,7 +129,7 @@ def test_corrupt_files_are_skipped_on_request(damaged, caplog, order):
     assert source.size_bytes() == 2000  # the truncated file's header is intact
 
 
-def test_nothing_but_corrupt_files_is_an_error(tmp_path):
+def test_a_folder_of_only_corrupt_files_is_an_error(tmp_path):
     (tmp_path / "a.png").write_bytes(b"not an image")
     source = ImageFolderSource(str(tmp_path), skip_corrupt=True)
     with pytest.raises(OperatorError, match="all 1 images are corrupt"):
@@ -137,14 +137,14 @@ def test_nothing_but_corrupt_files_is_an_error(tmp_path):
     assert source.size_bytes() == 0.0
 
 
-def test_missing_and_empty_folders(tmp_path):
+def test_a_missing_folder_and_an_empty_folder_are_refused(tmp_path):
     with pytest.raises(OperatorError, match=r"nowhere: No such file or directory; name a folder"):
         ImageFolderSource(str(tmp_path / "nowhere"))
     with pytest.raises(OperatorError, match="holds no image"):
         ImageFolderSource(str(tmp_path))
 
 
-def test_a_decompression_bomb_is_not_decoded_nor_skipped(tmp_path, monkeypatch):
+def test_a_decompression_bomb_is_neither_decoded_nor_skipped(tmp_path, monkeypatch):
     Image.fromarray(GREY).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
     for skip in (False, True):
@@ -153,7 +153,7 @@ def test_a_decompression_bomb_is_not_decoded_nor_skipped(tmp_path, monkeypatch):
             source.produce(0)
 
 
-def test_a_picture_over_the_limit_of_its_host_is_refused_by_its_header(tmp_path):
+def test_a_picture_over_the_limit_of_the_host_is_refused_by_the_header_alone(tmp_path):
     Image.fromarray(GREY).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:45])  # the header, and no pixel
     code = Code("image_folder", {"folder": str(tmp_path), "skip_corrupt": True})
@@ -162,26 +162,36 @@ def test_a_picture_over_the_limit_of_its_host_is_refused_by_its_header(tmp_path)
         source.produce(0)
 
 
-def test_only_folders_that_the_host_gives_are_read(tmp_path):
-    given, kept = tmp_path / "given", tmp_path / "kept"
-    for folder in (given, kept):
+def test_only_folders_that_the_host_allows_are_read(tmp_path):
+    allowed, private = tmp_path / "given", tmp_path / "kept"
+    for folder in (allowed, private):
         folder.mkdir()
         Image.fromarray(GREY).save(folder / "a.png")
-    (given / "way").symlink_to(kept)
+    (allowed / "way").symlink_to(private)
 
     def load(folder: str) -> ImageFolderSource:
-        roots = check_roots([given])
+        roots = check_roots([allowed])
         return load_code(Code("image_folder", {"folder": folder}), Allowed(data_roots=roots))
 
-    assert load(f"{given}").length == load(f"{kept}/../given/").length == 1
-    for folder in (kept, given / "../kept", given / "way", f"{given}x", "/etc", "~", ".", "", tmp_path / "none"):
-        with pytest.raises(OperatorError, match=re.escape(f"this host gives only what is in {given} to read")):
+    assert load(f"{allowed}").length == load(f"{private}/../given/").length == 1
+    for folder in (
+        private,
+        allowed / "../kept",
+        allowed / "way",
+        f"{allowed}x",
+        "/etc",
+        "~",
+        ".",
+        "",
+        tmp_path / "none",
+    ):
+        with pytest.raises(OperatorError, match=re.escape(f"this host gives only what is in {allowed} to read")):
             load(str(folder))
-    (given / "b.png").symlink_to(kept / "a.png")
+    (allowed / "b.png").symlink_to(private / "a.png")
     with pytest.raises(OperatorError, match=r"b\.png': this host gives only"):
-        load(f"{given}")
+        load(f"{allowed}")
     with pytest.raises(OperatorError, match="gives no folder to read; start it with --data-root FOLDER"):
-        load_code(Code("image_folder", {"folder": f"{given}"}), Allowed(data_roots=()))
+        load_code(Code("image_folder", {"folder": f"{allowed}"}), Allowed(data_roots=()))
     with pytest.raises(UsageError, match=r"none' is not a folder"):
         check_roots([tmp_path / "none"])
 
@@ -217,8 +227,8 @@ def rgb16_png() -> bytes:
         ("jpg", "damaged"),
     ],
 )
-def test_images_are_turned_as_their_tags_say(tmp_path, suffix, orientation):
-    """As Pillow turns a whole image at once, or not at all for what is no orientation."""
+def test_images_are_rotated_by_their_orientation_tags(tmp_path, suffix, orientation):
+    """Compare with Pillow, which rotates a whole image at once. A value that is no orientation rotates nothing."""
     tags = Image.Exif()
     if orientation == "damaged":
         exif = b"Exif\0\0nonsense"
@@ -237,7 +247,7 @@ def test_images_are_turned_as_their_tags_say(tmp_path, suffix, orientation):
         assert image.shape == (10, 6, 3)
 
 
-def test_a_file_that_is_no_image_is_named_by_its_path(tmp_path):
+def test_the_error_for_a_file_that_is_no_image_names_the_path(tmp_path):
     (tmp_path / "notes.png").write_text("this is text")
     with pytest.raises(OperatorError) as caught:
         ImageFolderSource(str(tmp_path)).produce(0)

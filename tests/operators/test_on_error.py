@@ -1,4 +1,4 @@
-"""A bad row or partition is left out, counted and logged, and comes once as a dead letter if that is asked for."""
+"""Operators with ``on_error``: a bad row or partition is left out, counted, logged, and on request a dead letter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def operator(use: str, how: str = "skip", **params: Any) -> Any:
 
 
 def graph(use: str, params: dict[str, Any], how: Any, *sources: Code) -> Dataflow:
-    """Sources -> ``o`` -> sink ``t``, and with dead letters these to sink ``letters``."""
+    """Return sources -> ``o`` -> sink ``t``. Dead letters, if there are any, go to sink ``letters``."""
     flow = Dataflow()
     names = [flow.source(code, at=f"h{number}") for number, code in enumerate(sources, 1)]
     flow.operator(Code(use, params), *names, name="o", on_error=how)
@@ -72,7 +72,7 @@ def rows_of(values: list[Any]) -> list[dict[str, Any]]:
         ("window", COUNT, "column 'time' of input 0: 1 of 4 rows have no time, the first of them row 1: nan"),
     ],
 )
-def test_a_bad_row_is_left_out_counted_and_all_others_come(use: str, params: dict[str, Any], why: str) -> None:
+def test_a_bad_row_is_left_out_and_counted_and_all_other_rows_come(use: str, params: dict[str, Any], why: str) -> None:
     flow = graph(use, params, "fail", FLAKY)
     with pytest.raises(OperatorError, match=re.escape(f"{use}: partition 3: {why}")):
         reference(flow, "t")
@@ -94,7 +94,7 @@ def test_joins_leave_out_rows_without_a_time() -> None:
     assert sum(fields["value"] for fields in run.of_kind("left-out")) == 2 * len(BAD)
 
 
-def test_a_map_leaves_out_the_partition_for_which_its_function_fails() -> None:
+def test_a_map_leaves_out_a_partition_if_the_function_fails() -> None:
     run = run_moved(graph("map", {"function": "fail_codes:halves"}, "skip", FLAKY))
     assert len(rows_of(run.values)) == 4 * (PARTS - len(BAD))
     left_out = run.of_kind("left-out")
@@ -120,7 +120,7 @@ def test_a_function_that_returns_no_records_is_named_with_its_type(how: Any) -> 
 
 
 @pytest.mark.parametrize("key", [1.0, math.nan, None])
-def test_rows_whose_group_overflows_are_left_out_and_other_groups_stay(key: float | None) -> None:
+def test_the_rows_of_a_group_that_overflows_are_left_out_and_other_groups_stay(key: float | None) -> None:
     rows = big([2**62, 5, 2**62, 6], [key, 7.0, key, 7.0])
     group = operator("group-by", by="k", aggregates={"total": ["v", "sum"]})
     assert group.combine([rows], 0).to_pylist() == [{"k": 7.0, "total": 11}]
@@ -132,15 +132,15 @@ def test_rows_whose_group_overflows_are_left_out_and_other_groups_stay(key: floa
     window.combine([rows.slice(2)], 1)
     assert window.left_out.rows == 1
     window.watermark_s = math.inf
-    made = window.combine([NOTHING], 2).to_pylist()
-    assert [row["total"] for row in made] == ([2**62, 11] if key == 1.0 else [11, 2**62]), "of what came before"
+    groups = window.combine([NOTHING], 2).to_pylist()
+    assert [row["total"] for row in groups] == ([2**62, 11] if key == 1.0 else [11, 2**62]), "of what came before"
 
 
-def test_a_window_whose_panes_overflow_together_is_left_out_alone() -> None:
+def test_a_window_with_panes_that_overflow_together_is_left_out_alone() -> None:
     window = operator("window", by="k", aggregates={"total": ["v", "sum"]}, window_s=2, every=1)
     window.watermark_s = math.inf
-    made = window.combine([big([2**62, 2**62], ["a", "a"])], 0)
-    assert [(row["window_start"], row["total"]) for row in made.to_pylist()] == [(-1, 2**62), (1, 2**62)]
+    output = window.combine([big([2**62, 2**62], ["a", "a"])], 0)
+    assert [(row["window_start"], row["total"]) for row in output.to_pylist()] == [(-1, 2**62), (1, 2**62)]
     assert window.left_out.rows == 1
 
 
@@ -152,7 +152,9 @@ def test_a_window_whose_panes_overflow_together_is_left_out_alone() -> None:
         ("window", {**COUNT, "time": "k"}, "column 'k' of input 0 is string; give timestamps"),
     ],
 )
-def test_what_concerns_a_column_is_an_error_as_ever(use: str, params: dict[str, Any], says: str) -> None:
+def test_a_fault_of_a_whole_column_is_an_error_even_with_on_error_skip(
+    use: str, params: dict[str, Any], says: str
+) -> None:
     with pytest.raises(OperatorError, match=re.escape(says)):
         operator(use, **params).combine([big([1], ["a"])], 0)
 
@@ -160,10 +162,10 @@ def test_what_concerns_a_column_is_an_error_as_ever(use: str, params: dict[str, 
 # --- partitions -------------------------------------------------------------------------------------------
 
 
-def test_a_partition_for_which_an_operator_fails_is_nothing_whatever_moves() -> None:
+def test_an_operator_that_fails_gives_nothing_even_while_operators_move() -> None:
     flow = graph("fail_codes:Total", {}, "skip", NUMBERS)
     run = run_moved(flow)
-    totals = [sum(each for each in range(index + 1) if each not in BAD) for index in range(PARTS)]
+    totals = [sum(number for number in range(index + 1) if number not in BAD) for index in range(PARTS)]
     assert [value if value is NOTHING else int(value[0]) for value in run.values] == [
         NOTHING if index in BAD else total for index, total in enumerate(totals)
     ]
@@ -173,7 +175,7 @@ def test_a_partition_for_which_an_operator_fails_is_nothing_whatever_moves() -> 
     assert sorted(fields["index"] for fields in run.of_kind("nothing")) == list(BAD)
 
 
-def test_what_cannot_travel_is_left_out_too_and_a_long_reason_is_cut() -> None:
+def test_a_value_that_cannot_travel_is_left_out_and_a_long_reason_is_cut() -> None:
     odd, reasons = operator("fail_codes:Odd"), []
     for index in range(6):
         value = opened(odd.combine([np.array([index])], index))
@@ -187,7 +189,7 @@ def test_what_cannot_travel_is_left_out_too_and_a_long_reason_is_cut() -> None:
     assert len(reasons[4]) < 500
 
 
-def test_a_lack_of_memory_ends_the_run_as_ever() -> None:
+def test_a_lack_of_memory_is_an_error_even_with_on_error_skip() -> None:
     greedy = operator("fail_codes:Greedy")
     with pytest.raises(MemoryError):
         greedy.combine([np.array([1])], 2)
@@ -244,7 +246,7 @@ def test_dead_letters_are_in_a_graph_once_and_by_name() -> None:
             flow.dead_letters(other)
 
 
-def test_a_graph_whose_dead_letters_nobody_takes_is_refused_before_it_runs() -> None:
+def test_a_graph_without_a_consumer_of_dead_letters_is_refused_before_the_run() -> None:
     flow = Dataflow()
     flow.sink("t", flow.operator(Code("select", SELECT), flow.source(FLAKY, at="h1"), name="o", on_error="dead-letter"))
     with LocalCluster(1) as cluster, Client(cluster) as client, pytest.raises(DataflowError) as caught:
@@ -261,12 +263,12 @@ def test_a_graph_whose_dead_letters_nobody_takes_is_refused_before_it_runs() -> 
         (tolerant(Code("select", {"wher": 1}), "skip"), "'select' does not take"),
     ],
 )
-def test_code_that_cannot_go_on_is_refused_where_it_is_made(code: Code, says: str) -> None:
+def test_code_that_cannot_be_made_tolerant_is_refused_when_loaded(code: Code, says: str) -> None:
     with pytest.raises(OperatorError, match=re.escape(says)):
         load_code(code, ("thalweg.operators", *ALLOW))
 
 
-def test_what_becomes_of_errors_is_one_of_three_and_code_is_named_as_ever() -> None:
+def test_on_error_is_fail_skip_or_dead_letter_and_errors_name_the_wrapped_code() -> None:
     with pytest.raises(UsageError, match="on_error='ignore'; use fail, skip, dead-letter"):
         Dataflow().operator(Code("select", SELECT), "s", on_error="ignore")  # type: ignore[arg-type]
     code = Code("select", SELECT)
@@ -277,13 +279,13 @@ def test_what_becomes_of_errors_is_one_of_three_and_code_is_named_as_ever() -> N
         client.run(flow, "one-shot")
 
 
-def test_an_operator_that_goes_on_has_the_state_and_the_hints_of_its_own() -> None:
+def test_a_tolerant_operator_has_the_state_and_the_hints_of_the_wrapped_operator() -> None:
     select, window, total = (
         operator("select", **SELECT, share=0.5),
         operator("window", **COUNT),
         operator("fail_codes:Total"),
     )
-    assert [keeps_state(each) for each in (select, window, total)] == [False, True, True]
+    assert [keeps_state(wrapper) for wrapper in (select, window, total)] == [False, True, True]
     assert select.output_size_bytes([10.0]) == 5.0
     assert window.on_nothing
     assert window.allows_missing
@@ -293,7 +295,7 @@ def test_an_operator_that_goes_on_has_the_state_and_the_hints_of_its_own() -> No
     assert isinstance(best, Tolerant)
 
 
-def test_late_rows_are_counted_once_where_an_operator_goes_on_after_a_move() -> None:
+def test_late_rows_are_counted_once_although_a_tolerant_operator_moves() -> None:
     rows = [pa.table({"time": [9.0], "k": ["a"]}), pa.table({"time": [1.0], "k": ["a"]})]
     window = operator("window", **COUNT)
     for index, table in enumerate(rows):
@@ -303,7 +305,7 @@ def test_late_rows_are_counted_once_where_an_operator_goes_on_after_a_move() -> 
     assert moved.late_rows == window.late_rows == 1
 
 
-def test_the_example_of_the_page_gives_what_the_page_says() -> None:
+def test_the_example_of_the_page_on_records_gives_the_shown_dead_letter() -> None:
     text = (Path(__file__).parents[2] / "docs/how-to/records.md").read_text(encoding="utf-8")
     block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "loads_per_axle" in block)
     names: dict[str, Any] = {}
@@ -315,7 +317,7 @@ def test_the_example_of_the_page_gives_what_the_page_says() -> None:
     assert str(letter) in text
 
 
-def test_hosts_log_what_is_left_out_with_node_and_reason(capfd: pytest.CaptureFixture[str]) -> None:
+def test_hosts_log_rows_and_partitions_left_out_with_node_and_reason(capfd: pytest.CaptureFixture[str]) -> None:
     for use, params, source, line in (
         ("select", SELECT, FLAKY, "'o' leaves 1 row out of partition 3: divide by zero"),
         (

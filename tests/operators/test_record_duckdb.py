@@ -1,4 +1,4 @@
-"""Windows, groups, joins and the best rows of random streams are those of DuckDB, but for what the page lists."""
+"""Windows, groups, joins and best rows of random streams, compared with DuckDB except for the page's list."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ Rows = list[tuple[Any, ...]]
 
 
 class Stream:
-    """The inputs of an operator, index by index, and the tables ``i0``, ``i1`` and ``rows`` of all in DuckDB.
+    """Inputs of an operator for each index, and DuckDB tables of them: ``i0`` and ``i1`` by input, ``rows`` of all.
 
-    Beside the columns these have ``part``, the index; ``row``, the place among the rows of one input, in ``rows`` of
-    all; and ``t``, the time in units of the column.
+    The tables have three further columns. ``part`` is the index. ``row`` is the place of the row in the table. ``t`` is
+    the time in units of the column.
     """
 
     def __init__(self, seed: int, inputs: int) -> None:
@@ -75,7 +75,7 @@ class Stream:
         for name, kind in self.kinds.items():
             arrow, values = KINDS[kind]
             chosen = [self.random.choice(values) for _ in range(rows)]
-            if pa.types.is_dictionary(arrow):  # of its own in each batch
+            if pa.types.is_dictionary(arrow):  # each batch has a dictionary of its own
                 columns[name] = pa.array(chosen, pa.string()).dictionary_encode().cast(arrow)
             else:
                 columns[name] = pa.array(chosen, arrow)
@@ -89,7 +89,7 @@ class Stream:
 
     @property
     def unit(self) -> int:
-        """Units of ``t`` in a second."""
+        """Return how many units of ``t`` a second has."""
         return 10**6 if pa.types.is_floating(self.time) else UNITS[getattr(self.time, "unit", "s")]
 
     def _in_units(self, times: Any) -> list[int]:
@@ -115,24 +115,24 @@ class Stream:
         return [tuple(_same(value) for value in row) for row in self.sql.execute(query).fetchall()]
 
     def watermarks(self) -> Iterator[float]:
-        """Yield the latest watermark that is true after each index, in seconds; after the last one it is infinite."""
+        """Yield the latest true watermark after each index, in seconds. The last watermark is infinite."""
         for index in range(self.indices):
             (earliest,) = self.sql.execute(f"SELECT min(t) FROM rows WHERE part > {index}").fetchone()
             yield math.inf if earliest is None else earliest / self.unit
 
     def run(self, operator: Any) -> list[Any]:
-        """Return what the operator makes of each index; in the middle it moves."""
-        made, leaves = [], self.random.randrange(self.indices)
+        """Return the operator's output for each index. In the middle the operator moves."""
+        outputs, leaves = [], self.random.randrange(self.indices)
         for index, watermark_s in enumerate(self.watermarks()):
             operator.watermark_s = watermark_s
-            made.append(operator.combine(self.batches[index], index))
+            outputs.append(operator.combine(self.batches[index], index))
             if index == leaves:
                 state = operator.snapshot()
                 operator = type(operator).__new__(type(operator))
                 operator.__init__(**self.params)
                 operator.restore(state)
         assert not operator.late_rows
-        return made
+        return outputs
 
     params: dict[str, Any]
 
@@ -146,19 +146,19 @@ def _plain(column: Any) -> Any:
 
 
 def _same(value: Any) -> Any:
-    """Return a value as it is compared: NaN is equal to itself, and a time to the same instant."""
+    """Return a value in the form for comparisons, in which NaN equals NaN and 0.0 equals -0.0."""
     if isinstance(value, float):
         return "nan" if math.isnan(value) else value + 0.0
     return value
 
 
 def rows_of(tables: Sequence[Any], *columns: str) -> Rows:
-    found: Rows = []
+    rows: Rows = []
     for table in tables:
         if table is not NOTHING:
             values = [_instants(table.column(name)).to_pylist() for name in columns or table.column_names]
-            found += [tuple(_same(value) for value in row) for row in zip(*values, strict=True)]
-    return found
+            rows += [tuple(_same(value) for value in row) for row in zip(*values, strict=True)]
+    return rows
 
 
 def _instants(column: Any) -> Any:
@@ -171,7 +171,7 @@ def shown(name: str, kind: str) -> str:
 
 
 def order(name: str, kind: str, how: str = "ASC") -> str:
-    """Return the SQL of an order in which NaN is behind all numbers, and null behind that."""
+    """Return the SQL of an order in which NaN comes after all numbers, and null after NaN."""
     odd = f"coalesce(isnan({name}), false), " if kind in ("float", "single") else ""
     return f"{name} IS NULL, {odd}{name} {how}"
 
@@ -215,9 +215,9 @@ def check_groups(stream: Stream) -> None:
     asked, sql = aggregates(stream.kinds)
     k, l = (shown(name, stream.kinds[name]) for name in "kl")  # noqa: E741
     orders = ", ".join(order(name, stream.kinds[name]) for name in "kl")
-    made = stream.made_by(GroupBy, by=["k", "l"], aggregates=asked)
+    outputs = stream.made_by(GroupBy, by=["k", "l"], aggregates=asked)
     expected = stream.ask(f"SELECT {k}, {l}, {sql} FROM rows GROUP BY part, k, l ORDER BY part, {orders}")
-    assert_same(rows_of(made), expected)
+    assert_same(rows_of(outputs), expected)
 
 
 def check_windows(stream: Stream) -> None:
@@ -225,22 +225,22 @@ def check_windows(stream: Stream) -> None:
     every, panes = stream.random.choice([1, 5]), stream.random.choice([1, 1, 3])
     step, k = every * stream.unit, stream.kinds["k"]
     begins = f"(floor(t::DOUBLE / {step})::BIGINT - back) * {step}"
-    made = stream.made_by(Window, by="k", aggregates=asked, window_s=every * panes, every=every)
+    outputs = stream.made_by(Window, by="k", aggregates=asked, window_s=every * panes, every=every)
     start = f"begins / {1e6}" if pa.types.is_floating(stream.time) else "begins"
     expected = stream.ask(
         f"SELECT {start}, {shown('k', k)}, {sql} FROM"
         f" (SELECT *, {begins} AS begins FROM rows, range({panes}) AS b(back))"
         f" GROUP BY begins, k ORDER BY begins, {order('k', k)}"
     )
-    assert_same(rows_of(made), expected)
+    assert_same(rows_of(outputs), expected)
     size = stream.random.choice([1, 4, 7])
-    made = stream.made_by(Window, by="k", aggregates=asked, window_rows=size)
+    outputs = stream.made_by(Window, by="k", aggregates=asked, window_rows=size)
     expected = stream.ask(
         f"SELECT (row // {size}) * {size} AS begins, {shown('k', k)}, {sql} FROM rows"
         f" WHERE row // {size} < (SELECT count(*) FROM rows) // {size}"
         f" GROUP BY begins, k ORDER BY begins, {order('k', k)}"
     )
-    assert_same(rows_of(made), expected)
+    assert_same(rows_of(outputs), expected)
 
 
 def check_best(stream: Stream) -> None:
@@ -250,15 +250,15 @@ def check_best(stream: Stream) -> None:
     orders += [order(name, kind) for name, kind in kinds.items() if name != "v"]
     columns = ", ".join(["t", *(shown(name, kind) for name, kind in stream.kinds.items())])
     every = ", ".join(kinds)
-    made = [_with_units(stream, table) for table in stream.made_by(TopK, by="v", k=k, smallest=smallest)]
+    outputs = [_with_units(stream, table) for table in stream.made_by(TopK, by="v", k=k, smallest=smallest)]
     expected: Rows = []
     for index in range(stream.indices):
         expected += stream.ask(
             f"SELECT {columns} FROM rows WHERE part = {index} ORDER BY {', '.join(orders)} LIMIT {k}"
         )
-    assert_same(rows_of(made), expected)
-    made = stream.made_by(TopK, by="v", k=k, smallest=smallest, running=True)
-    for index, table in enumerate(made):
+    assert_same(rows_of(outputs), expected)
+    outputs = stream.made_by(TopK, by="v", k=k, smallest=smallest, running=True)
+    for index, table in enumerate(outputs):
         best = stream.ask(
             f"SELECT {columns} FROM (SELECT DISTINCT t, {every} FROM rows WHERE part <= {index})"
             f" ORDER BY {', '.join(orders)} LIMIT {k}"
@@ -288,15 +288,15 @@ def check_joins(stream: Stream) -> None:
         where = f"{whole} ORDER BY {left}, a.row"
         keys = ", ".join(shown(f"a.{name}", stream.kinds[name]) for name in on)
         v, w = (shown("a.v", stream.kinds["v"]), shown("b.v", stream.kinds["v"]))
-        made = stream.made_by(Join, on=on, **params)
+        outputs = stream.made_by(Join, on=on, **params)
         expected = stream.ask(f"SELECT {keys}, {v}, {w} FROM i0 a JOIN i1 b ON {match} WHERE {where}, b.row")
-        assert_same(rows_of(made, *on, "v", "v_2"), expected)
+        assert_same(rows_of(outputs, *on, "v", "v_2"), expected)
         for how, exists in (("left semi", "EXISTS"), ("left anti", "NOT EXISTS")):
-            made = stream.made_by(Join, on=on, how=how, **params)
+            outputs = stream.made_by(Join, on=on, how=how, **params)
             expected = stream.ask(
                 f"SELECT {keys}, {v} FROM i0 a WHERE {exists} (SELECT 1 FROM i1 b WHERE {match}) AND {where}"
             )
-            assert_same(rows_of(made, *on, "v"), expected)
+            assert_same(rows_of(outputs, *on, "v"), expected)
 
 
 def check(seed: int) -> None:
@@ -307,21 +307,21 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_results_of_a_random_stream_are_those_of_duckdb(seed: int) -> None:
+def test_results_of_a_random_stream_equal_the_results_of_duckdb(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", [range(first, first + 61) for first in range(12, 500, 61)], ids=str)
-def test_results_of_five_hundred_random_streams_are_those_of_duckdb(seeds: Sequence[int]) -> None:
+def test_results_of_five_hundred_random_streams_equal_the_results_of_duckdb(seeds: Sequence[int]) -> None:
     for seed in seeds:
         check(seed)
 
 
-def test_random_streams_have_all_that_could_differ() -> None:
+def test_random_streams_have_all_column_types_all_time_types_and_empty_batches() -> None:
     streams = [Stream(seed, 2) for seed in range(40)]
     assert {kind for stream in streams for kind in stream.kinds.values()} == set(KINDS)
     assert {str(stream.time) for stream in streams} == {str(kind) for kind in TIMES}
-    given = [batch for stream in streams for batches in stream.batches for batch in batches]
-    assert any(batch is NOTHING for batch in given)
-    assert any(batch is not NOTHING and not batch.num_rows for batch in given)
+    inputs = [batch for stream in streams for batches in stream.batches for batch in batches]
+    assert any(batch is NOTHING for batch in inputs)
+    assert any(batch is not NOTHING and not batch.num_rows for batch in inputs)

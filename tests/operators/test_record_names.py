@@ -1,4 +1,4 @@
-"""Columns of an output have names of their own, or the operator is refused before anything is lost."""
+"""Names of output columns: a name that occurs twice is refused before a row is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def feed(operator: Any, batches: Sequence[Sequence[Any]]) -> list[Any]:
         ("GroupBy", {"by": ["k", "n"], "aggregates": N}, "n", "a column of 'by', and an aggregate"),
     ],
 )
-def test_an_aggregate_with_the_name_of_another_column_is_refused_when_it_is_made(
+def test_two_output_columns_of_the_same_name_are_refused_when_the_operator_is_loaded(
     name: str, params: dict[str, Any], column: str, what: str
 ) -> None:
     with pytest.raises(OperatorError) as caught:
@@ -45,7 +45,7 @@ def test_an_aggregate_with_the_name_of_another_column_is_refused_when_it_is_made
 
 
 @pytest.mark.parametrize("name", ["__pane", "__sum v"])
-def test_names_that_operators_use_themselves_are_refused(name: str) -> None:
+def test_column_names_that_operators_use_internally_are_refused(name: str) -> None:
     for make in (
         lambda: Window(N, name, window_s=5),
         lambda: GroupBy(name, {"v": ["v", "sum"]}),
@@ -57,10 +57,10 @@ def test_names_that_operators_use_themselves_are_refused(name: str) -> None:
             make()
 
 
-def test_a_window_ignores_columns_that_it_does_not_use() -> None:
+def test_a_window_ignores_unused_columns_with_reserved_names() -> None:
     window = Window({"total": ["v", "sum"]}, "k", window_rows=2)
-    made = window.combine([pa.table({"__pane": [7, 7], "__sum v": [7, 7], "k": [1, 1], "v": [2, 3]})], 0)
-    assert made.to_pylist() == [{"window_start": 0, "k": 1, "total": 5}]
+    output = window.combine([pa.table({"__pane": [7, 7], "__sum v": [7, 7], "k": [1, 1], "v": [2, 3]})], 0)
+    assert output.to_pylist() == [{"window_start": 0, "k": 1, "total": 5}]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_a_window_ignores_columns_that_it_does_not_use() -> None:
         ([[], ["window_start"]], "window_start"),
     ],
 )
-def test_a_join_whose_output_would_have_two_columns_of_one_name_is_refused_at_its_first_batches(
+def test_a_join_with_two_equal_output_column_names_is_refused_at_the_first_batches(
     columns: list[list[str]], name: str
 ) -> None:
-    tables = [pa.table({each: [1] for each in ("time", "k", *names)}) for names in columns]
+    tables = [pa.table({column: [1] for column in ("time", "k", *names)}) for names in columns]
     for order in (range(len(tables)), reversed(range(len(tables)))):
         join = Join("k", window_s=5)
         batches = [[table if at == here else NOTHING for at, table in enumerate(tables)] for here in order]
@@ -87,7 +87,7 @@ def test_a_join_whose_output_would_have_two_columns_of_one_name_is_refused_at_it
     assert not [part for part in join.parts.values() if part.num_rows > 1]
 
 
-def test_a_join_names_columns_as_before_where_they_do_not_collide_also_after_a_move() -> None:
+def test_a_join_gives_repeated_column_names_a_number_also_after_a_move() -> None:
     first = pa.table({"time": [1], "k": [1], "v": [1]})
     tables = [first, first.append_column("w", pa.array([2])), first]
     stays, moves = Join("k", window_s=2), Join("k", window_s=2)
@@ -95,9 +95,9 @@ def test_a_join_names_columns_as_before_where_they_do_not_collide_also_after_a_m
     moves.restore(stays.snapshot())
     for operator in (stays, moves):
         operator.watermark_s = 4.0
-        made = operator.combine([NOTHING] * 3, 1)
-        assert made.column_names == ["window_start", "time", "k", "v", "time_2", "v_2", "w", "time_3", "v_3"]
-        assert made.to_pylist()[0]["w"] == 2
+        output = operator.combine([NOTHING] * 3, 1)
+        assert output.column_names == ["window_start", "time", "k", "v", "time_2", "v_2", "w", "time_3", "v_3"]
+        assert output.to_pylist()[0]["w"] == 2
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_a_join_names_columns_as_before_where_they_do_not_collide_also_after_a_m
         (Join("k", window_rows=1), "v"),
     ],
 )
-def test_a_column_that_an_input_has_twice_is_refused_by_whoever_uses_it(operator: Any, used: str) -> None:
+def test_a_repeated_input_column_is_refused_by_every_operator_that_uses_the_column(operator: Any, used: str) -> None:
     table = pa.table([pa.array([2]), pa.array([3]), pa.array([4])], names=["k", "v", "v"])
     inputs = [table, table] if isinstance(operator, Join) else [table]
     with pytest.raises(OperatorError, match=f"there are 2 columns '{used}'; give each column of the input a name"):
         operator.combine(inputs, 0)
 
 
-def test_a_run_whose_columns_collide_ends_with_the_node_and_the_column() -> None:
+def test_a_run_with_colliding_columns_fails_and_the_error_names_node_and_column() -> None:
     flow = Dataflow()
     cameras = [flow.source(source(site), at=f"h{site + 1}") for site in range(2)]
     columns = {name: name for name in ("time", "plate", "speed")} | {"speed_2": "speed"}

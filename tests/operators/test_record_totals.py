@@ -1,4 +1,4 @@
-"""Sums and products that their type does not hold are errors, wrap, or are floats: never wrong in silence."""
+"""Sums and products beyond their type: an error, a wrapped value or a float, but never silently wrong."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ OVERFLOWS = [
 
 
 @pytest.mark.parametrize(("kind", "values", "function", "held"), OVERFLOWS, ids=str)
-def test_a_total_that_its_type_does_not_hold_is_an_error_with_column_index_and_group(
+def test_a_total_beyond_the_type_is_an_error_with_column_partition_and_group(
     kind: Any, values: list[Any], function: str, held: str
 ) -> None:
-    whole, (first, *others) = table(values, kind), [[each] for each in values]
+    whole, (first, *rest) = table(values, kind), [[value] for value in values]
     aggregates = {"total": ["v", function]}
     says = f"partition 7: the {function} of column 'v' is beyond {held} where k='a'; set overflow to 'float'"
     for make in (lambda: GroupBy("k", aggregates), lambda: Window(aggregates, "k", window_s=60)):
@@ -57,15 +57,15 @@ def test_a_total_that_its_type_does_not_hold_is_an_error_with_column_index_and_g
         assert make().combine([table([*first, type(first[0])(0)], kind)], 7) is not None
     window = Window(aggregates, "k", window_s=60)
     window.combine([table(first, kind)], 5)
-    for one in others[:-1]:
-        window.combine([table(one, kind)], 6)
+    for batch in rest[:-1]:
+        window.combine([table(batch, kind)], 6)
     with pytest.raises(OperatorError) as caught:
-        window.combine([table(others[-1], kind)], 7)
+        window.combine([table(rest[-1], kind)], 7)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(("kind", "values", "function", "held"), OVERFLOWS, ids=str)
-def test_a_total_of_floats_does_not_overflow(kind: Any, values: list[Any], function: str, held: str) -> None:
+def test_a_total_as_float_does_not_overflow(kind: Any, values: list[Any], function: str, held: str) -> None:
     group = GroupBy("k", {"total": ["v", function], "top": ["v", "max"]}, overflow="float")
     (row,) = group.combine([table(values, kind)], 0).to_pylist()
     expected = math.prod(map(float, values)) if function == "product" else math.fsum(map(float, values))
@@ -74,7 +74,7 @@ def test_a_total_of_floats_does_not_overflow(kind: Any, values: list[Any], funct
     assert isinstance(row["top"], type(values[0]))
 
 
-def test_integers_wrap_if_they_are_asked_to_and_decimals_and_means_never() -> None:
+def test_integers_wrap_on_request_and_decimals_and_means_never_wrap() -> None:
     wraps = GroupBy("k", {"total": ["v", "sum"], "mean": ["v", "mean"]}, overflow="wrap")
     assert wraps.combine([table([BIG, BIG], pa.int64())], 0).to_pylist() == [{"k": "a", "total": -(2**63), "mean": BIG}]
     with pytest.raises(OperatorError, match="beyond decimal128"):
@@ -83,7 +83,7 @@ def test_integers_wrap_if_they_are_asked_to_and_decimals_and_means_never() -> No
         GroupBy("k", {"mean": ["v", "mean"]}).combine([table([BIG, BIG], pa.int64())], 0)
 
 
-def test_panes_of_a_window_that_are_fine_by_themselves_overflow_together() -> None:
+def test_panes_that_fit_alone_overflow_together_in_a_window() -> None:
     window = Window(TOTALS, "k", window_s=2, every=1)
     window.watermark_s = math.inf
     with pytest.raises(OperatorError, match="partition 3: the sum of column 'v' is beyond int64 where k='a'"):
@@ -96,7 +96,9 @@ numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3), st.non
 @given(batches=st.lists(st.lists(st.tuples(st.sampled_from("ab"), numbers), min_size=1, max_size=5), max_size=5))
 @pytest.mark.parametrize("overflow", ["error", "wrap"])
 @pytest.mark.parametrize("function", ["sum", "product"])
-def test_totals_are_those_of_whole_numbers(function: str, overflow: Any, batches: Any) -> None:
+def test_totals_equal_exact_integer_totals_or_overflow_as_configured(
+    function: str, overflow: Any, batches: Any
+) -> None:
     window = Window({"total": ["v", function]}, "k", window_s=60, overflow=overflow)
     totals = defaultdict[str, list[int]](list)
     for index, batch in enumerate(batches):
@@ -104,36 +106,36 @@ def test_totals_are_those_of_whole_numbers(function: str, overflow: Any, batches
         for key, value in batch:
             totals[key] += [] if value is None else [value]
         inputs = [table([value for _, value in batch], pa.int64(), [key for key, _ in batch])]
-        whole = {key: (sum if function == "sum" else math.prod)(some) for key, some in totals.items()}
+        whole = {key: (sum if function == "sum" else math.prod)(terms) for key, terms in totals.items()}
         if overflow == "error" and not all(-(2**63) <= total < 2**63 for total in whole.values()):
             with pytest.raises(OperatorError, match=f"partition {index}: the {function} of column 'v' is beyond int64"):
                 window.combine(inputs, index)
             return
         window.combine(inputs, index)
     window.watermark_s = math.inf
-    made = window.combine([NOTHING], 99)
-    rows = {} if made is NOTHING else {row["k"]: row["total"] for row in made.to_pylist()}
+    output = window.combine([NOTHING], 99)
+    rows = {} if output is NOTHING else {row["k"]: row["total"] for row in output.to_pylist()}
     expected = {}
-    for key, some in totals.items():
-        total = (sum if function == "sum" else math.prod)(some)
-        expected[key] = (total + 2**63) % 2**64 - 2**63 if some else None
+    for key, terms in totals.items():
+        total = (sum if function == "sum" else math.prod)(terms)
+        expected[key] = (total + 2**63) % 2**64 - 2**63 if terms else None
     assert rows == expected
 
 
 @given(values=st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1, max_size=6))
-def test_totals_of_decimals_are_exact(values: list[int]) -> None:
+def test_totals_of_decimals_are_exact_or_overflow(values: list[int]) -> None:
     exact = Context(prec=60)
     total = exact.scaleb(Decimal(sum(values)), -3)
-    given_ = table([exact.scaleb(Decimal(value), -3) for value in values], pa.decimal128(38, 3))
+    rows = table([exact.scaleb(Decimal(value), -3) for value in values], pa.decimal128(38, 3))
     group = GroupBy("k", TOTALS)
     if abs(sum(values)) < 10**38:
-        assert group.combine([given_], 0).to_pylist() == [{"k": "a", "total": total}]
+        assert group.combine([rows], 0).to_pylist() == [{"k": "a", "total": total}]
     else:
         with pytest.raises(OperatorError, match="beyond decimal128"):
-            group.combine([given_], 0)
+            group.combine([rows], 0)
 
 
-def test_signs_in_expressions_do_not_wrap_and_functions_by_name_do() -> None:
+def test_arithmetic_signs_raise_on_overflow_and_functions_by_name_wrap() -> None:
     rows = table([2**63 - 1], pa.int64())
     for sign in "+*-":
         value = -2 if sign == "-" else 2
@@ -144,7 +146,7 @@ def test_signs_in_expressions_do_not_wrap_and_functions_by_name_do() -> None:
     assert Project({"x": ["add", "v", 1]}).combine([rows], 4).to_pylist() == [{"x": -(2**63)}]
 
 
-def test_a_run_whose_sum_overflows_ends_with_node_column_and_index() -> None:
+def test_a_run_with_an_overflowing_sum_fails_with_node_column_and_partition() -> None:
     flow = Dataflow()
     big = flow.operator(records("Project", columns={"plate": "plate", "v": 2**62}), flow.source(source(0), at="h1"))
     flow.sink("t", flow.operator(records("GroupBy", by="plate", aggregates=TOTALS), big, name="sums"))
@@ -155,7 +157,7 @@ def test_a_run_whose_sum_overflows_ends_with_node_column_and_index() -> None:
 
 
 @pytest.mark.parametrize("name", ["GroupBy", "Window"])
-def test_what_an_overflow_gives_is_one_of_three(name: str) -> None:
+def test_an_unknown_overflow_is_refused_with_the_three_choices(name: str) -> None:
     params: dict[str, Any] = {"by": "k", "aggregates": TOTALS} | ({"window_s": 1} if name == "Window" else {})
     with pytest.raises(OperatorError, match="overflow='saturate'; use error, wrap, float"):
         load_code(records(name, overflow="saturate", **params))

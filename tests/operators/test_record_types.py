@@ -1,4 +1,4 @@
-"""The table of types in the reference of records: every cell works, or is refused with the column and what to do."""
+"""The table of types in the reference of records: each cell works, or is an error with the column and a remedy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole(kind: Any) -> Any:
 REPEATED = pa.array(["a", "b", None, "a"]).dictionary_encode()
 OFFSETS = pa.array([0, 1, 2, 3, 4], pa.int32())
 TEXTS, BYTES = ["a", "b", None, "a"], [b"a", b"b", None, b"a"]
-VALUES: dict[str, list[Any]] = {  # by what the page calls the row: two rows that are equal, others, and a null
+VALUES: dict[str, list[Any]] = {  # by the name of the page's row: two equal values, a different value and a null
     "null": [pa.nulls(4)],
     "bool": [pa.array([True, False, None, True])],
     "integers": [
@@ -108,32 +108,32 @@ def table(values: Any) -> Any:
 
 
 def outputs(make: Callable[[], Any], values: Any, inputs: int = 1, column: str = "v") -> list[Any]:
-    """Return what an operator makes of rows, of none, and of the end, once staying and once moving after each."""
+    """Return an operator's outputs for rows, for no row and for the end. Check that moves do not change the outputs."""
     rows = table(values)
     if not column:  # of times, none is null
         rows = rows.filter(pa.array([True, True, False, True]))
-    found: list[list[Any]] = []
+    runs: list[list[Any]] = []
     for moves in (False, True):
-        operator, made = make(), []
-        for index, given in enumerate([rows, rows.slice(0, 0), rows.slice(1), NOTHING]):
-            operator.watermark_s = LATER if given is NOTHING else 0.0
-            if given is NOTHING and not operator.on_nothing:
+        operator, results = make(), []
+        for index, batch in enumerate([rows, rows.slice(0, 0), rows.slice(1), NOTHING]):
+            operator.watermark_s = LATER if batch is NOTHING else 0.0
+            if batch is NOTHING and not operator.on_nothing:
                 break
-            made.append(operator.combine([given] * inputs, index))
+            results.append(operator.combine([batch] * inputs, index))
             if moves:
                 state, operator = operator.snapshot(), make()
                 operator.restore(state)
-        found.append(made)
-    for stayed, moved in zip(*found, strict=True):
+        runs.append(results)
+    for stayed, moved in zip(*runs, strict=True):
         assert digest(stayed) == digest(moved)
         value = opened(parcel_of(stayed))
         if value is not NOTHING:
             value.validate(full=True)
-    return [made for made in found[0] if made is not NOTHING]
+    return [results for results in runs[0] if results is not NOTHING]
 
 
 class Role(NamedTuple):
-    """A column of the page's table: operators, how many inputs they have, and the output's column to look at."""
+    """Column of the page's table: operators, the number of their inputs, and the output column that is checked."""
 
     makes: tuple[Callable[[], Any], ...]
     inputs: int = 1
@@ -166,7 +166,7 @@ ROLES = {
 
 
 def cells() -> list[tuple[str, str, str]]:
-    """Return type, role and cell of all cells of the page's table."""
+    """Return the type, the role and the text of each cell of the page's table."""
     lines = PAGE.read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("| type | `project`, `union` |"))
     rows = []
@@ -188,21 +188,21 @@ def test_the_page_has_every_type_and_every_role() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 @pytest.mark.parametrize(("name", "role", "cell"), CELLS)
-def test_a_cell_of_the_page_is_so(name: str, role: str, cell: str) -> None:
+def test_an_operator_treats_a_type_as_the_cell_of_the_page_says(name: str, role: str, cell: str) -> None:
     makes, inputs, column = ROLES[role]
     for values in VALUES[name]:
         for make in makes:
             if cell == "no":
                 with pytest.raises(OperatorError) as caught:
                     make().combine([table(values)] * inputs, 3)
-                said = str(caught.value)
-                assert re.search(r"column 'v'( of input \d)? is ", said), said
-                assert "; " in said
-                assert not re.search("kernel|Unsupported|not implemented", said), said
+                message = str(caught.value)
+                assert re.search(r"column 'v'( of input \d)? is ", message), message
+                assert "; " in message
+                assert not re.search("kernel|Unsupported|not implemented", message), message
                 continue
-            made = outputs(make, values, inputs, column)
-            assert made
-            for rows in made:
+            results = outputs(make, values, inputs, column)
+            assert results
+            for rows in results:
                 if column == "v":
                     assert str(rows.schema.field("v").type) == as_type(cell, values.type)
                     expected = values.storage if cell == "as their storage" else values
@@ -210,7 +210,7 @@ def test_a_cell_of_the_page_is_so(name: str, role: str, cell: str) -> None:
 
 
 def as_type(cell: str, kind: Any) -> str:
-    """Return what a type comes out as: of ``yes`` itself."""
+    """Return the type of an output column for a cell of the page. ``yes`` means the type itself."""
     if cell == "yes":
         return str(kind)
     if cell == "as their values":
@@ -230,13 +230,13 @@ def as_type(cell: str, kind: Any) -> str:
 ODD = [0.0, -0.0, math.nan, -math.nan, None, None, 1.0]
 
 
-def test_keys_that_are_equal_are_one_key() -> None:
+def test_zeros_nans_and_nulls_are_grouped_and_nulls_do_not_join() -> None:
     rows = pa.table({"time": range(7), "v": pa.array(ODD)})
     for operator in (GroupBy("v", N), Window(N, "v", window_s=60)):
         operator.watermark_s = math.inf
-        made = operator.combine([rows], 0)
-        assert made.column("n").to_pylist() == [2, 1, 2, 2]
-        assert str(made.column("v").to_pylist()) == "[0.0, 1.0, nan, None]", "without a sign, and null is the last"
+        output = operator.combine([rows], 0)
+        assert output.column("n").to_pylist() == [2, 1, 2, 2]
+        assert str(output.column("v").to_pylist()) == "[0.0, 1.0, nan, None]", "without a sign, and null is the last"
     join = Join("v", window_s=60)
     join.watermark_s = math.inf
     pairs = join.combine([rows, rows], 0).select(["v", "time", "time_2"]).to_pylist()
@@ -245,7 +245,7 @@ def test_keys_that_are_equal_are_one_key() -> None:
     ], "NaN is equal to itself, and null to nothing"  # fmt: skip
 
 
-def test_a_dictionary_of_other_values_in_each_batch_is_one_key() -> None:
+def test_a_key_is_the_same_although_batches_have_different_dictionaries() -> None:
     window, total = Window(N, "v", window_s=60), Window({"n": ["v", "max"]}, window_s=60)
     for operator in (window, total):
         for index, names in enumerate((["b", "a"], ["c", "b"])):
@@ -257,18 +257,18 @@ def test_a_dictionary_of_other_values_in_each_batch_is_one_key() -> None:
     assert total.combine([NOTHING], 2).to_pylist() == [{"window_start": 0, "n": "c"}]
 
 
-def test_nan_and_null_are_behind_all_values_whichever_are_wanted() -> None:
+def test_top_k_ranks_nan_and_null_behind_all_values_in_both_directions() -> None:
     rows = pa.table({"v": pa.array(ODD)})
     for smallest, first in ((False, [1.0, 0.0, 0.0]), (True, [0.0, 0.0, 1.0])):
-        made = TopK("v", 9, smallest=smallest).combine([rows], 0).column("v").to_pylist()
-        assert str(made) == str([*first, math.nan, math.nan, None, None])
+        ranked = TopK("v", 9, smallest=smallest).combine([rows], 0).column("v").to_pylist()
+        assert str(ranked) == str([*first, math.nan, math.nan, None, None])
     assert str(TopK("v", 9, running=True).combine([rows], 0).column("v").to_pylist()) == "[1.0, 0.0, nan, None]"
 
 
-def test_least_and_most_leave_nan_out_unless_there_is_nothing_else() -> None:
+def test_minimum_and_maximum_leave_nan_out_unless_a_group_has_no_number() -> None:
     rows = pa.table({"k": ["a", "a", "b", "c"], "v": [math.nan, 1.0, math.nan, None]})
-    made = GroupBy("k", {"min": ["v", "min"], "max": ["v", "max"], "sum": ["v", "sum"]}).combine([rows], 0)
-    assert str(made.to_pydict()) == str({
+    output = GroupBy("k", {"min": ["v", "min"], "max": ["v", "max"], "sum": ["v", "sum"]}).combine([rows], 0)
+    assert str(output.to_pydict()) == str({
         "k": ["a", "b", "c"], "min": [1.0, math.nan, None], "max": [1.0, math.nan, None],
         "sum": [math.nan, math.nan, None],
     })  # fmt: skip
@@ -288,7 +288,7 @@ def test_least_and_most_leave_nan_out_unless_there_is_nothing_else() -> None:
     ],
     ids=str,
 )
-def test_a_row_without_a_time_is_an_error_that_says_which(times: Any) -> None:
+def test_a_row_without_a_time_is_an_error_that_names_the_row(times: Any) -> None:
     says = "partition 4: column 'at' of input 0: 1 of 2 rows have no time, the first of them row 1: "
     for make in (lambda: Window(N, window_s=1, time="at"), lambda: Join("k", window_s=1, time="at")):
         operator, good = make(), pa.table({"at": times, "k": [1, 1]})
@@ -302,7 +302,7 @@ STAMPS = {kind: pa.array([1, 2], kind) for kind in (pa.timestamp("s", "UTC"), pa
 
 @pytest.mark.parametrize("other", [pa.timestamp("s", "Europe/Berlin"), pa.timestamp("ms", "UTC"), *STAMPS], ids=str)
 @pytest.mark.parametrize("first", STAMPS, ids=str)
-def test_times_of_all_inputs_have_one_form_unit_and_zone(first: Any, other: Any) -> None:
+def test_times_that_differ_in_type_unit_or_zone_between_inputs_are_refused(first: Any, other: Any) -> None:
     inputs = [pa.table({"time": pa.array([1, 2], kind), "k": [1, 1]}) for kind in (first, other)]
     for operator in (Window(N, window_s=1), Join("k", window_s=1)):
         if first == other:
@@ -316,12 +316,12 @@ def test_windows_have_the_zone_of_their_times_and_are_cut_in_utc() -> None:
     kind = pa.timestamp("s", "Asia/Kolkata")  # half an hour off
     window = Window(N, window_s=3600)
     window.watermark_s = math.inf
-    made = window.combine([pa.table({"time": pa.array([3599, 3600], kind)})], 0)
-    assert made.column("window_start").type == kind
-    assert made.column("window_start").cast(pa.int64()).to_pylist() == [0, 3600]
+    output = window.combine([pa.table({"time": pa.array([3599, 3600], kind)})], 0)
+    assert output.column("window_start").type == kind
+    assert output.column("window_start").cast(pa.int64()).to_pylist() == [0, 3600]
 
 
-def test_columns_that_inputs_share_have_one_type_in_all_of_them() -> None:
+def test_a_column_of_different_types_in_two_inputs_is_refused() -> None:
     inputs = [pa.table({"time": [1], "k": pa.array([1], kind)}) for kind in (pa.int32(), pa.int64())]
     says = "column 'k' of input 1 is taken as int64, and that of input 0 as int32; make them of one type"
     for operator in (Window(N, "k", window_s=1), Join("k", window_s=1), Window({"m": ["k", "max"]}, window_s=1)):
@@ -329,35 +329,35 @@ def test_columns_that_inputs_share_have_one_type_in_all_of_them() -> None:
             operator.combine(inputs, 0)
 
 
-def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
+def test_the_schema_of_an_input_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions: list[int] = []
     whole_layout = Window.lay_out
 
     def counted(self: Any, schema: Any, position: int) -> Any:
-        looked.append(position)
+        positions.append(position)
         return whole_layout(self, schema, position)
 
     monkeypatch.setattr(Window, "lay_out", counted)
     window = Window({"n": ["v", "sum"]}, "k", window_s=5)
     for index in range(9):
         window.combine([pa.table({"time": [index], "k": [1], "v": [2.0]})] * 2, index)
-    assert looked == [0, 1]
+    assert positions == [0, 1]
 
 
-def test_a_select_of_an_expression_that_a_type_does_not_have_says_which_columns() -> None:
+def test_a_select_that_cannot_compare_columns_names_the_columns_and_types() -> None:
     rows = pa.table({"tags": [["a"]], "n": [1]})
     with pytest.raises(OperatorError, match=re.escape("'equal' of 'tags' (list<")) as caught:
         Select(["==", "tags", "n"]).combine([rows], 0)
     assert "and 'n' (int64) cannot be computed; choose another function" in str(caught.value)
 
 
-def test_rows_with_nested_columns_are_the_best_in_any_tree_and_come_once() -> None:
+def test_top_k_of_nested_rows_does_not_depend_on_order_and_has_no_duplicates() -> None:
     rows = pa.table({"v": [1, 1, 1, 2], "tags": [["b"], None, ["a"], ["c"]], "at": [{"x": 1.0}] * 4})
     reversed_ = rows.take(pa.array([3, 2, 1, 0]))
     for running in (False, True):
-        made = [TopK("v", 3, running=running).combine(inputs, 0) for inputs in ([rows], [reversed_])]
-        assert digest(made[0]) == digest(made[1])
-        assert made[0].column("tags").to_pylist() == [["c"], None, ["a"]]
+        ranked = [TopK("v", 3, running=running).combine(inputs, 0) for inputs in ([rows], [reversed_])]
+        assert digest(ranked[0]) == digest(ranked[1])
+        assert ranked[0].column("tags").to_pylist() == [["c"], None, ["a"]]
     both = TopK("v", 9, running=True)
     both.combine([rows], 0)
     assert both.combine([reversed_], 1).num_rows == 4

@@ -1,4 +1,4 @@
-"""Operators over records give what a loop over all rows gives, whatever moves, and states that go on."""
+"""Operators over records compared with loops over all rows, while operators move, and states that are restored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def seconds(row: Row, name: str = "window_start") -> float:
 
 
 def told(group: Sequence[Row]) -> tuple[float, ...]:
-    """``MANY`` of a group of rows."""
+    """Return the aggregates ``MANY`` of a group of rows."""
     speeds = [row["speed"] for row in group]
     return len(group), pytest.approx(sum(speeds)), pytest.approx(sum(speeds) / len(speeds)), max(speeds)
 
@@ -42,7 +42,7 @@ def told(group: Sequence[Row]) -> tuple[float, ...]:
 # --- without memory -----------------------------------------------------------------------------------
 
 
-def test_select_project_map_union_and_group_by_are_those_of_a_loop() -> None:
+def test_select_project_map_union_and_group_by_equal_a_loop_over_rows() -> None:
     stages = [
         records("Select", where=["and", [">", "speed", 30], ["in", "plate", ["p0", "p2"]]]),
         records("Project", columns={"plate": ["utf8_upper", "plate"], "half": ["/", "speed", 2.0], "one": 1}),
@@ -52,9 +52,9 @@ def test_select_project_map_union_and_group_by_are_those_of_a_loop() -> None:
     got = moved(Dataflow(chain(source(), *stages).nodes), 20)
     expected = []
     for index in range(20):
-        kept = [row for row in trips(0, index) if row["speed"] > 30 and row["plate"] in ("p0", "p2")]
-        for plate in sorted({row["plate"] for row in kept}):
-            own = [row["speed"] / 2 for row in kept if row["plate"] == plate]
+        rows = [row for row in trips(0, index) if row["speed"] > 30 and row["plate"] in ("p0", "p2")]
+        for plate in sorted({row["plate"] for row in rows}):
+            own = [row["speed"] / 2 for row in rows if row["plate"] == plate]
             expected.append({"plate": plate.upper(), "n": 3 * len(own), "least": min(own), "ones": 3 * len(own)})
     assert got == expected
     both = moved(joined(source(0), source(1), operator=records("Union")), 8)
@@ -78,7 +78,7 @@ def test_the_best_rows_are_the_same_in_any_tree(running: bool) -> None:
     operators = [load_code(code) for _ in range(3)]
     for site, operator in enumerate(operators):
         operator.combine([pa.table({"speed": [float(site), 50.0 - site]})], 0)
-    merged = [operators[0].merge([each.snapshot() for each in order]) for order in (operators, operators[::-1])]
+    merged = [operators[0].merge([operator.snapshot() for operator in order]) for order in (operators, operators[::-1])]
     assert merged[0] == merged[1] == operators[0].merge([*merged, b""])
 
 
@@ -86,7 +86,7 @@ def test_the_best_rows_are_the_same_in_any_tree(running: bool) -> None:
 
 
 @pytest.mark.parametrize(("unit", "every"), [("us", None), ("s", 5), ("float", 5)])
-def test_windows_of_event_time_are_those_of_a_loop_and_late_rows_are_counted(unit: str, every: int | None) -> None:
+def test_windows_of_event_time_equal_a_loop_over_rows_and_late_rows_are_counted(unit: str, every: int | None) -> None:
     sites = [source(site, unit=unit, disorder_s=25.0, marks=False) for site in range(2)]
     window = records("Window", window_s=10, every=every, by="plate", aggregates=MANY, lateness_s=3)
     run = Moved(flow := joined(*sites, operator=window), 30, ALLOW)
@@ -113,7 +113,7 @@ def test_windows_of_event_time_are_those_of_a_loop_and_late_rows_are_counted(uni
     assert sum(fields["value"] for fields in run.of_kind("late")) == late
 
 
-def test_windows_of_a_number_of_rows() -> None:
+def test_windows_of_a_number_of_rows_equal_a_loop_over_rows() -> None:
     flow = joined(
         source(0),
         source(1),
@@ -124,7 +124,7 @@ def test_windows_of_a_number_of_rows() -> None:
     assert moved(flow, 12) == expected
 
 
-def test_watermarks_ride_over_filters_and_a_stream_that_says_it_ends_completes_its_windows() -> None:
+def test_watermarks_pass_filters_and_the_end_of_a_stream_completes_the_windows() -> None:
     first = source(0, last=9)
     stages = [
         records("Select", where=[">", "speed", 98]),
@@ -140,7 +140,7 @@ def test_watermarks_ride_over_filters_and_a_stream_that_says_it_ends_completes_i
 
 
 @pytest.mark.parametrize("how", ["inner", "left semi", "left anti"])
-def test_joins_in_windows_of_event_time_are_those_of_a_loop(how: str) -> None:
+def test_joins_in_windows_of_event_time_equal_a_loop_over_rows(how: str) -> None:
     flow = joined(source(0, last=14), source(1, last=14), operator=records("Join", on="plate", window_s=4, how=how))
     got = moved(flow, 15)
     sides: list[defaultdict[tuple[int, str], list[Row]]] = [defaultdict(list), defaultdict(list)]
@@ -156,15 +156,15 @@ def test_joins_in_windows_of_event_time_are_those_of_a_loop(how: str) -> None:
         elif bool(rights) == (how == "left semi"):
             expected += [(start, plate, a["speed"]) for a in lefts]
     names = ("plate", "speed", "speed_2") if how == "inner" else ("plate", "speed")
-    found = [(seconds(row), *(row[name] for name in names)) for row in got]
+    keys = [(seconds(row), *(row[name] for name in names)) for row in got]
     if how == "inner":
-        found = [(*row, seconds(each, "time_2")) for row, each in zip(found, got, strict=True)]
-    assert sorted(found) == sorted(expected)
-    assert [row[0] for row in found] == sorted(row[0] for row in found)
+        keys = [(*row, seconds(record, "time_2")) for row, record in zip(keys, got, strict=True)]
+    assert sorted(keys) == sorted(expected)
+    assert [row[0] for row in keys] == sorted(row[0] for row in keys)
     assert expected
 
 
-def test_joins_of_many_inputs_by_count() -> None:
+def test_joins_of_three_inputs_by_count_equal_a_loop_over_rows() -> None:
     flow = joined(*[source(site) for site in range(3)], operator=records("Join", on=["plate"], window_rows=5))
     got = moved(flow, 10)
     sides = [[row for index in range(10) for row in trips(site, index)] for site in range(3)]
@@ -192,7 +192,9 @@ batches = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 2), st.floats(-1
 @pytest.mark.parametrize("make", MAKES)
 @settings(max_examples=10)
 @given(steps=st.lists(st.tuples(batches, batches, st.booleans()), max_size=6))
-def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[], Any], steps: Any) -> None:
+def test_a_restored_operator_gives_the_same_outputs_as_an_operator_that_stayed(
+    make: Callable[[], Any], steps: Any
+) -> None:
     stays, moves = make(), make()
     for index, (*sides, leaves) in enumerate(steps):
         inputs = [
@@ -206,8 +208,8 @@ def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[
             moves = make()
             moves.restore(state)
         stays.watermark_s = moves.watermark_s = None  # as the runtime does
-        made = [operator.combine(inputs, index) for operator in (stays, moves)]
-        assert digest(made[0]) == digest(made[1])
+        outputs = [operator.combine(inputs, index) for operator in (stays, moves)]
+        assert digest(outputs[0]) == digest(outputs[1])
         assert stays.late_rows == moves.late_rows
 
 
@@ -221,7 +223,7 @@ def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[
         (records("Window", window_s=5, aggregates=MANY, share=0.1), 3.0),
     ],
 )
-def test_planners_are_told_how_much_comes_out(code: Code, size: float) -> None:
+def test_record_operators_estimate_the_size_of_an_output(code: Code, size: float) -> None:
     assert load_code(code).output_size_bytes([10.0, 20.0]) == pytest.approx(size)
 
 
@@ -313,7 +315,7 @@ def test_bytes_that_are_no_state_are_refused(make: Callable[[], Any], state: byt
         make().restore(state)
 
 
-def test_the_names_that_the_project_registers_are_there() -> None:
+def test_the_registered_operator_names_can_be_imported() -> None:
     import tomllib
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Digests, the single-process run."""
+"""Digests of values, and the reference run in a single process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scenes(sites, **params):
     return {f"h{site}": Code("scenes", {"site": site, **shared}) for site in range(sites)}
 
 
-def test_digest_tells_dtype_shape_and_bytes_apart():
+def test_a_digest_tells_dtype_shape_and_bytes_apart():
     image = np.arange(6, dtype=np.uint8).reshape(2, 3)
     values = [image, image.reshape(3, 2), image.view(np.int8), image.tobytes(), image + 1, b"", image[:0]]
     digests = [digest(value) for value in values]
@@ -39,7 +39,7 @@ def test_digest_tells_dtype_shape_and_bytes_apart():
 
 
 @pytest.mark.parametrize("tree", [complete_binary_tree, left_deep_tree, star_tree])
-def test_reference_run_is_the_tree_evaluated_by_hand(tree):
+def test_a_reference_run_equals_the_tree_evaluated_by_hand(tree):
     flow = tree(scenes(3), Code("composite"))
     parts = [SceneSource(site, 3, 4, mean_bytes=2000) for site in range(3)]
     composite = Composite()
@@ -51,7 +51,7 @@ def test_reference_run_is_the_tree_evaluated_by_hand(tree):
         np.testing.assert_array_equal(value, by_hand)
 
 
-def test_reference_run_ends_with_the_first_source_that_ends():
+def test_a_reference_run_ends_with_the_first_source_that_ends():
     codes = scenes(2, length=5)
     codes["h1"].params["length"] = 3
     flow = star_tree(codes, Code("composite", {"rule": "latest"}))
@@ -61,7 +61,7 @@ def test_reference_run_ends_with_the_first_source_that_ends():
     assert len(list(islice(reference_run(flow), 1))) == 1
 
 
-def test_reference_run_of_own_code_and_of_code_in_the_wrong_place(monkeypatch):
+def test_a_reference_run_accepts_allowed_code_and_refuses_code_in_the_wrong_place(monkeypatch):
     import sys
     import types
 

@@ -17,7 +17,7 @@ from thalweg.operators.scenes import CLEAR_MIN
 SITES = 8
 
 
-def test_the_same_in_any_order_and_in_another_process():
+def test_scenes_are_the_same_in_a_different_order_and_in_a_second_process():
     wanted = [(2, 5, "uint8", 1), (0, 0, "uint16", 1), (2, 4, "uint8", 3)]
     script = (
         "import sys\nfrom thalweg.operators import SceneSource, digest\n"
@@ -34,18 +34,18 @@ def test_the_same_in_any_order_and_in_another_process():
     assert done.stdout.split() == here[::-1]
 
 
-def test_the_same_as_ever():
-    """Pins the values themselves: another processor or numpy must draw the same scene."""
+def test_a_scene_has_the_pinned_digest():
+    """The digest pins the pixels: every processor and every version of numpy draws the same scene."""
     assert digest(SceneSource(1, 2, 42, mean_bytes=4096).produce(3)) == PINNED
 
 
 PINNED = "sha256:55e1297e7af4281b38bb3196f9c6491d96ce25dab8aa9c7f85322bde04144e4f"
 
 
-def test_seeds_sites_and_indices_differ():
+def test_scenes_differ_by_seed_site_and_index():
     kinds = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (2, 0, 0)]
-    made = {digest(SceneSource(site, 2, seed, relative_deviation=0.0).produce(index)) for seed, site, index in kinds}
-    assert len(made) == len(kinds)
+    digests = {digest(SceneSource(site, 2, seed, relative_deviation=0.0).produce(index)) for seed, site, index in kinds}
+    assert len(digests) == len(kinds)
 
 
 def test_sizes_are_normal_with_the_papers_mean_and_deviation():
@@ -61,7 +61,7 @@ def test_sizes_are_normal_with_the_papers_mean_and_deviation():
 
 
 @pytest.mark.parametrize(("dtype", "bands"), [("uint8", 1), ("uint16", 1), ("uint8", 3), ("uint16", 2)])
-def test_shape_bytes_and_end(dtype, bands):
+def test_a_scene_has_the_requested_shape_and_type_and_the_stream_ends(dtype, bands):
     source = SceneSource(0, 2, 5, length=2, mean_bytes=60_000, dtype=dtype, bands=bands)
     image = source.produce(1)
     assert image.shape == source.shape(1)
@@ -75,7 +75,7 @@ def test_shape_bytes_and_end(dtype, bands):
 
 
 @pytest.mark.parametrize(("dtype", "bands"), [("uint8", 1), ("uint16", 3)])
-def test_each_site_sees_half_and_all_together_nearly_everything(dtype, bands):
+def test_a_site_sees_half_of_the_ground_and_all_sites_see_nearly_everything(dtype, bands):
     sources = [
         SceneSource(k, SITES, 7, mean_bytes=40_000, relative_deviation=0.0, dtype=dtype, bands=bands)
         for k in range(SITES)
@@ -95,7 +95,7 @@ def test_each_site_sees_half_and_all_together_nearly_everything(dtype, bands):
     assert truth.min() >= CLEAR_MIN * (257 if dtype == "uint16" else 1)
 
 
-def test_the_composite_of_different_sizes_shows_the_ground_too():
+def test_the_composite_of_scenes_of_different_sizes_shows_the_ground():
     sources = [SceneSource(k, SITES, 7) for k in range(SITES)]
     images = [source.produce(30) for source in sources]
     assert len({image.shape for image in images}) == SITES
@@ -115,12 +115,12 @@ def test_the_ground_changes_slowly_and_has_structure():
     np.testing.assert_array_equal(ground_truth(9, (120, 160), 360), first)
 
 
-def test_an_image_made_in_several_strips_is_the_one_that_is_made_at_once():
+def test_an_image_made_in_several_strips_has_the_pinned_digest():
     image = SceneSource(1, 2, 42, mean_bytes=3e6, bands=3, relative_deviation=0).produce(90)
     assert digest(image) == "sha256:29d460194c92e3fa26dc7e98c898ba4d3d9677819e49aac4b89caf47688400f9"
 
 
-def test_an_image_over_the_limit_of_its_host_is_not_made():
+def test_an_image_over_the_limit_of_the_host_is_refused():
     code = Code("scenes", {"site": 0, "sites": 1, "seed": 1, "mean_bytes": float(1 << 30)})
     with pytest.raises(OperatorError, match="over max_picture_bytes=268435456; ask for a smaller mean"):
         load_code(code).produce(0)
@@ -137,7 +137,7 @@ def test_an_image_over_the_limit_of_its_host_is_not_made():
         ({"mean_bytes": 10}, "mean_bytes 10"),
     ],
 )
-def test_parameters_out_of_range(params, text):
+def test_parameters_out_of_range_are_refused(params, text):
     with pytest.raises(OperatorError, match=text):
         SceneSource(**{"site": 0, "sites": 1, "seed": 1, **params})
     with pytest.raises(OperatorError, match="start at 0"):

@@ -1,4 +1,4 @@
-"""Operators with a memory: against plain loops, and moved at every position of any sequence."""
+"""Operators with state, compared with plain loops and moved at every position of a sequence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MAKERS = st.one_of(
 
 @st.composite
 def sequences(draw, inputs=None, bands=None):
-    """Some partitions of some inputs: read-only images of any sizes, of one dtype and number of bands."""
+    """Draw partitions of several inputs: read-only images of different sizes, with the same dtype and bands."""
     dtype = draw(st.sampled_from([np.uint8, np.uint16]))
     bands = draw(st.sampled_from([(), (1,), (3,)])) if bands is None else bands
     top = draw(st.sampled_from([2, np.iinfo(dtype).max]))
@@ -88,7 +88,7 @@ def outputs(operator, sequence, first=0):
 
 
 def moved(code, operator):
-    """The operator as it comes to be on another host."""
+    """Return the operator as a move to a different host restores it."""
     state = operator.snapshot()
     assert operator.snapshot() == state
     arrived = load_code(code)
@@ -98,7 +98,7 @@ def moved(code, operator):
 
 
 def check_moves(code, sequence):
-    """Moving anywhere, staying anywhere after a snapshot, and moving every time all give the same."""
+    """Check that a move at one position, a snapshot without a move, and moves at all indices give the same outputs."""
     undisturbed = outputs(load_code(code), sequence)
     for place in range(len(sequence) + 1):
         operator = load_code(code)
@@ -114,12 +114,12 @@ def check_moves(code, sequence):
 
 
 @given(MAKERS, sequences())
-def test_moved_at_every_position_the_outputs_are_identical(code, sequence):
+def test_outputs_stay_identical_if_the_operator_moves_at_every_position(code, sequence):
     check_moves(code, sequence)
 
 
 @given(TABLE_CODES, table_sequences())
-def test_a_join_of_tables_moves_too(code, sequence):
+def test_outputs_of_a_join_of_tables_stay_identical_if_the_operator_moves(code, sequence):
     check_moves(code, sequence)
 
 
@@ -131,7 +131,7 @@ def test_a_join_of_tables_moves_too(code, sequence):
     st.sampled_from([np.int8, np.int32, np.uint32, np.float32, np.float64]),
     st.data(),
 )
-def test_plain_arrays_move_too(code, dtype, data):
+def test_outputs_of_plain_arrays_stay_identical_if_the_operator_moves(code, dtype, data):
     shape = data.draw(st.sampled_from([(1,), (5,), (2, 3), (2, 1, 2, 2)]))
     elements = st.integers(-9, 9) if np.dtype(dtype).kind != "u" else st.integers(0, 9)
     array = arrays(dtype, shape, elements=elements)
@@ -139,8 +139,8 @@ def test_plain_arrays_move_too(code, dtype, data):
 
 
 @given(MAKERS, sequences())
-def test_inputs_are_borrowed_and_outputs_are_given_away(code, sequence):
-    """Neither overwriting an input after the call nor writing into an output changes what follows."""
+def test_operators_leave_inputs_unchanged_and_share_no_memory_with_inputs_or_outputs(code, sequence):
+    """Overwrite inputs and outputs after each call. Later outputs stay the same."""
     undisturbed = outputs(load_code(code), sequence)
     operator = load_code(code)
     for index, inputs in enumerate(sequence):
@@ -188,11 +188,11 @@ def test_running_is_the_aggregate_of_all_composites(sequence, rule, aggregate):
 
 
 @given(sequence=sequences(), rule=st.sampled_from(["max", "min"]), data=st.data())
-def test_nested_running_gives_the_same_bytes_in_any_tree_though_the_tree_changes(sequence, rule, data):
-    """Two operators and one above them, each time over other inputs; the last has all states, the others none."""
+def test_nested_running_gives_the_same_bytes_although_the_tree_changes(sequence, rule, data):
+    """Feed an upper and two lower operators different inputs over time. After a change the upper has all states."""
     code = Code("running", {"aggregate": rule, "rule": rule, "fit": "nested"})
-    one, last, states = load_code(code), None, []
-    assert one.reorderable
+    single, last, states = load_code(code), None, []
+    assert single.reorderable
     for index, partition in enumerate(sequence):
         if last is None or data.draw(st.booleans()):
             last, lower = load_code(code), [load_code(code), load_code(code)]
@@ -205,11 +205,11 @@ def test_nested_running_gives_the_same_bytes_in_any_tree_though_the_tree_changes
         for number, operator in enumerate(lower):
             below = [image for image, group in zip(partition, groups, strict=True) if group == number]
             inputs += [operator.combine(below, index)] if below else []
-        assert digest(last.combine(inputs, index)) == digest(one.combine(partition, index))
+        assert digest(last.combine(inputs, index)) == digest(single.combine(partition, index))
         states = data.draw(st.permutations([last.snapshot(), *(operator.snapshot() for operator in lower)]))
 
 
-def test_nested_running_is_as_large_as_anything_so_far_and_takes_no_floats():
+def test_nested_running_is_as_large_as_all_inputs_so_far_and_refuses_floats():
     operator = load_code(Code("running", {"fit": "nested"}))
     assert operator.merge([b"", b""]) == b""
     assert operator.combine([np.ones((2, 5), np.uint8)], 0).shape == (2, 5)
@@ -250,14 +250,14 @@ def test_best_of_last_is_the_composite_of_the_last_composites(sequence, rule, wi
 
 
 def tile_key(image, row, column, tiles, levels):
-    """The level of the mean of a tile's samples, in Python integers."""
+    """Return the level of the mean of a tile's samples, computed in Python integers."""
     sample = expand(image, (tiles * SAMPLES, tiles * SAMPLES))
     values = sample[row * SAMPLES : (row + 1) * SAMPLES, column * SAMPLES : (column + 1) * SAMPLES].reshape(-1).tolist()
     return sum(values) * levels // (len(values) * (np.iinfo(image.dtype).max + 1))
 
 
 @given(sequences(), WINDOWS, st.sampled_from(["left", "inner"]), st.sampled_from([1, 2, 3]), st.sampled_from([2, 256]))
-def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tiles, levels):
+def test_a_join_of_tiles_equals_a_join_pixel_by_pixel(sequence, window, how, tiles, levels):
     operator = ArrayJoin(how=how, window=window, tiles=tiles, levels=levels)
     for index, inputs in enumerate(sequence):
         result = operator.combine(inputs, index)
@@ -269,12 +269,12 @@ def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tile
                 match = None
                 for candidate in past[0]:
                     key = tile_key(candidate, row, column, tiles, levels)
-                    found = [
+                    matches = [
                         next((image for image in images if tile_key(image, row, column, tiles, levels) == key), None)
                         for images in past[1:]
                     ]
-                    if all(image is not None for image in found):
-                        match = [candidate, *found]
+                    if all(image is not None for image in matches):
+                        match = [candidate, *matches]
                         break
                 chosen = match or ([inputs[0]] if how == "left" else [np.zeros_like(inputs[0])])
                 pixels = [expand(image, size)[y, x] for image in chosen]
@@ -282,7 +282,7 @@ def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tile
 
 
 @given(table_sequences(), WINDOWS, st.sampled_from(["left", "inner"]))
-def test_join_of_rows_is_the_join_done_with_dictionaries(sequence, window, how):
+def test_a_join_of_rows_equals_a_join_with_dictionaries(sequence, window, how):
     operator = ArrayJoin("rows", how, window)
     for index, inputs in enumerate(sequence):
         latest = []
@@ -297,15 +297,15 @@ def test_join_of_rows_is_the_join_done_with_dictionaries(sequence, window, how):
         for key in sorted(latest[0]):
             if how == "inner" and any(key not in rows for rows in latest):
                 continue
-            others = zip(latest[1:], (table.shape[1] for table in inputs[1:]), strict=True)
-            tail = [value for rows, width in others for value in rows.get(key, [0.0] * width)[1:]]
+            columns = zip(latest[1:], (table.shape[1] for table in inputs[1:]), strict=True)
+            tail = [value for rows, width in columns for value in rows.get(key, [0.0] * width)[1:]]
             expected.append(latest[0][key] + tail)
         width = 1 + sum(table.shape[1] - 1 for table in inputs)
         np.testing.assert_array_equal(operator.combine(inputs, index), np.array(expected).reshape(-1, width))
 
 
-def test_a_join_finds_in_the_window_what_came_late():
-    """A tile of the second input matches a tile that the first had two partitions ago, but not three."""
+def test_a_join_matches_late_tiles_within_the_window():
+    """A tile of the second input matches a tile of the first from two partitions ago, but not from three."""
     dark, light, grey = (np.full((2, 2), value, np.uint8) for value in (10, 200, 100))
     join = ArrayJoin(how="inner", window=3, tiles=1)
     pairs = [(light, dark), (grey, dark), (grey, light), (grey, light), (dark, grey)]
@@ -313,7 +313,7 @@ def test_a_join_finds_in_the_window_what_came_late():
 
 
 @given(MAKERS, sequences(), MAKERS)
-def test_a_state_is_only_for_the_operator_and_the_params_it_is_of(code, sequence, other):
+def test_a_state_is_refused_by_a_different_operator_or_by_different_params(code, sequence, other):
     operator = load_code(code)
     outputs(operator, sequence)
     state = operator.snapshot()
@@ -323,8 +323,8 @@ def test_a_state_is_only_for_the_operator_and_the_params_it_is_of(code, sequence
 
 
 @given(st.one_of(st.tuples(MAKERS, sequences()), st.tuples(TABLE_CODES, table_sequences())), st.data())
-def test_a_damaged_state_is_refused_or_is_another_valid_one(made, data):
-    """Sizes, order and bounds are checked, so that what is accepted works and snapshots to the very same bytes."""
+def test_a_damaged_state_is_refused_or_is_a_different_valid_state(made, data):
+    """Sizes, order and bounds are checked: an accepted state works, and its snapshot has the same bytes."""
     code, sequence = made
     operator = load_code(code)
     outputs(operator, sequence)
@@ -343,13 +343,13 @@ def test_a_damaged_state_is_refused_or_is_another_valid_one(made, data):
     else:
         assert cut is None
         assert arrived.snapshot() == damaged
-        with contextlib.suppress(OperatorError):  # it may now be one of images with other bands
+        with contextlib.suppress(OperatorError):  # the damaged state may be of images with other bands
             result = arrived.combine(sequence[-1], len(sequence))
             assert result.shape[1:] == operator.combine(sequence[-1], len(sequence)).shape[1:]
 
 
 ONE = np.ones((2, 2), np.uint8)
-NONE = np.zeros(0, np.uint8)  # the dtype of what was aggregated
+NONE = np.zeros(0, np.uint8)  # the dtype of the aggregated images
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ NONE = np.zeros(0, np.uint8)  # the dtype of what was aggregated
         (ArrayJoin("rows"), {"inputs": 1}, [ONE[:1], ONE[:1, :1]], "the state brings together uint8 1x2 and uint8 1x1"),
     ],
 )
-def test_a_well_formed_state_that_no_such_operator_can_have(operator, counts, held, text):
+def test_a_well_formed_state_that_the_operator_cannot_have_is_refused(operator, counts, held, text):
     with pytest.raises(OperatorError, match=text) as caught:
         operator.restore(pack(operator.name, 1, operator.params, counts, held))
     assert str(caught.value).startswith(f"{operator.name}: ")
@@ -391,7 +391,7 @@ def test_a_well_formed_state_that_no_such_operator_can_have(operator, counts, he
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-def test_a_fresh_operator_has_an_empty_state_and_takes_one(name):
+def test_a_fresh_operator_has_an_empty_state_and_restores_an_empty_state(name):
     operator = load_code(Code(name, {"rule": "max", "bytes_per_pixel": 2, "seconds_per_pixel": 7e-6}))
     assert operator.state_version == Operator.state_version == 1
     assert operator.snapshot() == b""
@@ -406,7 +406,7 @@ def test_a_fresh_operator_has_an_empty_state_and_takes_one(name):
 
 
 @pytest.mark.parametrize("code", [Code("running"), Code(ARRAY_JOIN), Code("best-of-last")], ids=STATEFUL)
-def test_a_failed_combine_leaves_the_state_as_it_was(code):
+def test_a_failed_combine_leaves_the_state_unchanged(code):
     operator = load_code(code)
     image = np.full((3, 4), 7, np.uint8)
     for index in range(2):
@@ -448,12 +448,12 @@ def test_a_failed_combine_leaves_the_state_as_it_was(code):
         (BestOfLast, [], "no input"),
     ],
 )
-def test_inputs_that_cannot_be_combined(make, inputs, text):
+def test_inputs_that_cannot_be_combined_are_refused(make, inputs, text):
     with pytest.raises(OperatorError, match=text):
         make().combine(inputs, 5)
 
 
-def test_what_does_not_fit_to_what_was_before():
+def test_inputs_that_do_not_fit_earlier_inputs_are_refused():
     join = ArrayJoin()
     image = np.zeros((2, 2), np.uint8)
     join.combine([image, image], 0)
@@ -484,13 +484,13 @@ def test_what_does_not_fit_to_what_was_before():
         (ARRAY_JOIN, {"windw": 3}, "windw"),
     ],
 )
-def test_parameters_that_cannot_be_used(use, params, text):
+def test_parameters_that_cannot_be_used_are_refused(use, params, text):
     with pytest.raises(OperatorError, match=text):
         load_code(Code(use, params))
 
 
 def evaluate(dataflow, count, rng=None):
-    """``reference_run`` by hand, where each operator is replaced by its restored copy whenever ``rng`` says so."""
+    """Evaluate a dataflow as ``reference_run`` does. With ``rng``, a restored copy replaces each operator at random."""
     codes = {name: node.code for name, node in dataflow.by_name.items() if node.code is not None}
     running = {name: load_code(code) for name, code in codes.items()}
     for index in range(count):
@@ -508,7 +508,7 @@ def evaluate(dataflow, count, rng=None):
 
 @pytest.mark.parametrize("tree", [complete_binary_tree, left_deep_tree])
 @pytest.mark.parametrize("name", STATEFUL)
-def test_a_tree_gives_what_the_reference_run_gives_wherever_its_operators_are(tree, name):
+def test_a_tree_of_operators_that_move_gives_the_values_of_the_reference_run(tree, name):
     shared = {"sites": 4, "seed": 4, "mean_bytes": 3000}
     sources = {f"h{site}": Code("scenes", {"site": site, **shared}) for site in range(4)}
     flow = tree(sources, Code(name, {"rule": "max", "bytes_per_pixel": 1}))
@@ -523,7 +523,7 @@ def test_a_tree_gives_what_the_reference_run_gives_wherever_its_operators_are(tr
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_a_lost_state_shows_in_the_output(name):
-    """What makes these operators a proof: starting afresh in the middle gives something else."""
+    """An operator that starts afresh in the middle gives other outputs, so a lost state does not go unnoticed."""
     sources = [SceneSource(site, 2, 4, mean_bytes=3000) for site in range(2)]
     sequence = [[source.produce(index) for source in sources] for index in range(8)]
     whole = outputs(load_code(Code(name)), sequence)

@@ -1,4 +1,4 @@
-"""The encoding of states: what goes in comes out, and nothing else is taken."""
+"""Encoding of states: a round trip is exact, and bytes that are no state are refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def opened(state):
 
 
 def forged(body=b"", **changes):
-    """A state whose header says what it likes, with ``body`` behind it."""
+    """Return a state with a forged header, and ``body`` behind the header."""
     header = {"operator": "it", "version": 1, "params": dict(sorted(PARAMS.items())), "counts": {"n": 2}, "arrays": []}
     raw = msgspec.msgpack.encode(header | changes)
     return b"TWS1" + len(raw).to_bytes(4, "little") + raw + body
 
 
 @given(st.lists(ARRAYS, max_size=4), st.integers(0, 2**40))
-def test_round_trip_is_exact_and_copies(some, count):
+def test_a_round_trip_is_exact_and_copies_the_arrays(some, count):
     state = pack("it", 1, PARAMS, {"n": count}, some)
     assert pack("it", 1, dict(reversed(PARAMS.items())), {"n": count}, some) == state
     counts, back = opened(state)
@@ -42,7 +42,7 @@ def test_round_trip_is_exact_and_copies(some, count):
 
 
 @given(st.lists(ARRAYS, max_size=3), st.data())
-def test_every_cut_and_every_addition_is_refused_and_what_is_taken_is_canonical(some, data):
+def test_cut_or_extended_states_are_refused_and_an_accepted_state_is_canonical(some, data):
     state = pack("it", 1, PARAMS, {"n": 1}, some)
     with pytest.raises(OperatorError, match=r"^it: ") as caught:
         opened(state[: data.draw(st.integers(0, len(state) - 1))])
@@ -67,7 +67,7 @@ def test_noise_is_refused(noise):
             opened(state)
 
 
-def test_the_forgery_is_otherwise_right():
+def test_a_forged_state_without_changes_is_valid():
     assert forged() == pack("it", 1, PARAMS, {"n": 2}, [])
     assert opened(forged(b"\1\2", arrays=[{"dtype": "|u1", "shape": [2]}]))[1][0].tolist() == [1, 2]
 
@@ -97,14 +97,14 @@ def test_the_forgery_is_otherwise_right():
         (forged(arrays=[{"dtype": "u1,u1", "shape": [0]}]), "not of plain numbers"),
     ],
 )
-def test_states_that_are_refused_in_one_line(state, text):
+def test_invalid_states_are_refused_in_one_line(state, text):
     with pytest.raises(OperatorError, match=text) as caught:
         opened(state)
     assert str(caught.value).startswith("it: ")
     assert "\n" not in str(caught.value)
 
 
-def test_a_header_in_another_order_is_refused():
+def test_a_header_in_a_different_order_is_refused():
     raw = msgspec.msgpack.encode(
         {"version": 1, "operator": "it", "params": dict(sorted(PARAMS.items())), "counts": {"n": 2}, "arrays": []}
     )
@@ -112,7 +112,7 @@ def test_a_header_in_another_order_is_refused():
         opened(b"TWS1" + len(raw).to_bytes(4, "little") + raw)
 
 
-def test_what_a_state_can_hold():
+def test_only_native_integers_and_floats_of_at_most_8_bytes_are_numeric():
     assert is_numeric(np.zeros(2, np.float16))
     assert is_numeric(np.zeros((), np.int64))
     for other in (np.zeros(2, np.bool_), np.zeros(2, ">u2"), np.zeros(2, np.longdouble), np.zeros(2, complex), b"12"):
