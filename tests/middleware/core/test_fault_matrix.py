@@ -1,25 +1,26 @@
-"""The fault matrix: every step of both protocols, and everything that can go wrong just then, one cell a case.
+"""The fault matrix: every step of both protocols, and every fault at that step, one cell a case.
 
-Operator ``o`` is on h3 and is to go to h4, which holds nothing, or to h2, which holds source ``s2``; ``s1`` is on h1,
-``o``'s consumer on h5, and h6 holds nothing either. When a host is first seen in the step of a row, the fault of the
-column happens. A cell says what becomes of it:
+Operator ``o`` is on h3 and is to move to h4, which holds nothing, or to h2, which holds source ``s2``. ``s1`` is on h1,
+``o``'s consumer on h5, and h6 holds nothing. When a host is first seen in the step of a row, the fault of the column
+happens. A cell gives the outcome:
 
 - ``moved``, ``stayed`` (or ``to h6``): all partitions are delivered once and in order, also those after the fault
 - ``lost h3``: the run ends with one line that says what host h3 holds and that it is silent
 - ``dropped``: the client is dead, and every host forgets the run
 
-A refusal is what a host cannot do from then on: the target has no room, or not the code, or takes no state of that
-size, or finds it damaged; h3 cannot tell the state, or sends none of that size. ``no bulk``: from then on nothing comes
-from h3 to the target as bulk, but for what is on its way, though all that is control does.
+After a refusal, a host cannot do a step any more. The target has no room or no code, accepts no state of that size, or
+finds the state damaged. Or h3 cannot give the state, or sends none of that size. ``no bulk``: from the step on, no bulk
+gets from h3 to the target except the bulk on its way, although control messages do.
 
-The columns of the deaths name the host that dies: its messages on the way are lost with it, but for ``h3 sent``;
-``target`` is h4 and found out by its silence, ``missed`` at once, and ``h2`` is the target as well.
+The columns of the deaths name the host that dies. Its messages on the way are lost with it, except for ``h3 sent``.
+``target`` is h4, whose loss is detected by its silence. In ``missed`` the loss is detected at once. ``h2`` is both the
+target and a source's host.
 
-Where the run outlives its hosts, some deaths of both protocols are tried once more: it goes on, or ends for a source's
-host that is waited for.
+Some deaths of both protocols are tried again in a run with failover. This run continues, or ends for the lost host of a
+source.
 
-Some cells of every row of both protocols, of all columns in turn, are tried once more where ``o`` has two consumers,
-``r`` and ``q``. Another shape of the tree is in ``test_shape_matrix``.
+A share of the cells of both protocols, from every row and every column, is tried again in a run in which ``o`` has two
+consumers, ``r`` and ``q``. ``test_shape_matrix`` tries changes of the tree's shape.
 
 In every cell no node is on two hosts at any time (``World``), the invariants of every core hold after every event, and
 when the run is over no host that lives has anything left of it.
@@ -201,7 +202,7 @@ LOSSES = """
 
 
 def refuse(refusal: str) -> Then:
-    """From then on a host cannot do that."""
+    """Return a fault after which a host refuses as ``refusal`` says."""
 
     def happens(world: Scripted) -> None:
         target, why = world.target, REFUSALS[refusal]
@@ -240,12 +241,12 @@ SOME = 5  # of so many cells one is tried with two consumers: some of every row,
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), EPOCH)
-def test_epoch(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_an_epoch_move_has_the_expected_outcome(step: str, fault: str, expected: str) -> None:
     check_cell("epoch", step, fault, expected, SCRIPTED_DATAFLOW)
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), BARRIER)
-def test_barrier(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_a_barrier_has_the_expected_outcome(step: str, fault: str, expected: str) -> None:
     check_cell("barrier", step, fault, expected, SCRIPTED_DATAFLOW)
 
 
@@ -253,12 +254,14 @@ def test_barrier(step: str, fault: str, expected: str) -> None:
     ("protocol", "step", "fault", "expected"),
     [*(("epoch", *cell) for cell in EPOCH[::SOME]), *(("barrier", *cell) for cell in BARRIER[::SOME])],
 )
-def test_with_several_partitions_under_way(protocol: str, step: str, fault: str, expected: str) -> None:
+def test_a_fault_has_the_expected_outcome_with_several_partitions_under_way(
+    protocol: str, step: str, fault: str, expected: str
+) -> None:
     check_cell(protocol, step, fault, expected, SCRIPTED_DATAFLOW, depth=3)
 
 
 class Lasting(Scripted):
-    """The run outlives its hosts."""
+    """A run with failover."""
 
     def _install(self) -> m.Install:
         return msgspec.structs.replace(super()._install(), failover=m.Failover(every=2, wait_s=2.0))
@@ -268,7 +271,7 @@ LASTING = [("epoch", *cell) for cell in cells(EPOCH_DEATHS)] + [("barrier", *cel
 
 
 @pytest.mark.parametrize(("protocol", "step", "fault"), [cell[:3] for cell in LASTING[::SOME] if cell[3] != "dropped"])
-def test_a_run_that_outlives_its_hosts_ends_only_for_a_source(protocol: str, step: str, fault: str) -> None:
+def test_a_run_with_failover_ends_only_for_the_loss_of_a_source(protocol: str, step: str, fault: str) -> None:
     target, happens = FAULTS[fault]
     world = begin(Lasting(STEPS[step], happens, last_s=10.0), protocol, target)
     if step == "change: aborted":
@@ -279,8 +282,8 @@ def test_a_run_that_outlives_its_hosts_ends_only_for_a_source(protocol: str, ste
     for name in set(world.names) - world.down:
         assert not (world.cores[name].runs or world.cores[name].coordinator.led or world.hosts[name].code), name
     if fault in ("h1", "h2"):
-        said = rf"host '{fault}', which holds [a-z0-9~, ]+, did not install the run within 3 s"
-        assert re.fullmatch(said, world.failed or ""), world.failed
+        pattern = rf"host '{fault}', which holds [a-z0-9~, ]+, did not install the run within 3 s"
+        assert re.fullmatch(pattern, world.failed or ""), world.failed
     else:
         assert world.failed is None
         assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
@@ -290,15 +293,17 @@ def test_a_run_that_outlives_its_hosts_ends_only_for_a_source(protocol: str, ste
     ("protocol", "step", "fault", "expected"),
     [("epoch", *cell) for cell in EPOCH[::SOME]] + [("barrier", *cell) for cell in BARRIER[::SOME]],
 )
-def test_two_consumers(protocol: str, step: str, fault: str, expected: str) -> None:
+def test_a_fault_has_the_expected_outcome_with_two_consumers(
+    protocol: str, step: str, fault: str, expected: str
+) -> None:
     check_cell(protocol, step, fault, expected, GRAPH_DATAFLOW)
 
 
 def check_refusal(world: Scripted, refusal: str, expected: str, protocol: str) -> None:
-    """A refusal is recorded once: in the proposal if it comes before the commit, else with the hand-over."""
+    """Check that a refusal is recorded once: with the proposal before the commit, else with the hand-over."""
     check(world, expected)
-    whys = [each["why"] for each in world.proposals if each["outcome"] == "aborted"]
-    whys += [each["detail"]["why"] for each in world.settled if each["detail"]["outcome"] == "stayed"]
+    whys = [row["why"] for row in world.proposals if row["outcome"] == "aborted"]
+    whys += [row["detail"]["why"] for row in world.settled if row["detail"]["outcome"] == "stayed"]
     assert len(whys) == (expected == "stayed")
     assert all(REFUSALS[refusal].format(target=world.target) in why for why in whys)
     assert len(world.proposals) == (protocol == "barrier")
@@ -317,7 +322,7 @@ REFUSED += [("barrier", *cell) for cell in cells(BARRIER_REFUSALS)]
     [(*cell, target, SCRIPTED_DATAFLOW) for cell in REFUSED for target in ("h4", "h2")]
     + [(*cell, "h4", GRAPH_DATAFLOW) for cell in REFUSED[::SOME]],
 )
-def test_refusals_from_a_step_on(
+def test_a_refusal_from_a_step_on_has_the_expected_outcome_and_record(
     protocol: str, step: str, refusal: str, expected: str, target: str, dataflow: Dataflow
 ) -> None:
     world = Scripted(STEPS[step], refuse(refusal), dataflow=dataflow)
@@ -329,7 +334,9 @@ def test_refusals_from_a_step_on(
 @pytest.mark.parametrize("target", ["h4", "h2"])
 @pytest.mark.parametrize("protocol", ["epoch", "barrier"])
 @pytest.mark.parametrize("refusal", [name for name in REFUSALS if not name.startswith("too large")])
-def test_refusals_from_the_beginning(refusal: str, protocol: str, target: str, padding: int) -> None:
+def test_a_refusal_from_the_beginning_leaves_the_operator_in_place(
+    refusal: str, protocol: str, target: str, padding: int
+) -> None:
     world = Scripted(lambda world: bool(world.settled or world.proposals))
     world.padding = padding
     begin(world, protocol, target)
@@ -338,8 +345,8 @@ def test_refusals_from_the_beginning(refusal: str, protocol: str, target: str, p
 
 
 @pytest.mark.parametrize("protocol", ["epoch", "barrier"])
-def test_a_large_state_that_the_target_does_not_let_in_stays(protocol: str) -> None:
-    """It takes no memory for it, and h3 gives up in time."""
+def test_an_operator_stays_if_the_target_does_not_accept_the_large_state(protocol: str) -> None:
+    """The target uses no memory for the state, and h3 gives up in time."""
     world = Scripted(lambda world: bool(world.settled))
     world.padding = PADDING
     world.limit("h4", max_state_bytes=PADDING - 1)
@@ -354,13 +361,13 @@ LOST = pytest.mark.parametrize("row", rows(LOSSES), ids=lambda row: f"{row['prot
 @pytest.mark.parametrize("padding", [1, PADDING], ids=["inline", "bulk"])
 @pytest.mark.parametrize("how", ["once", "for ever"])
 @LOST
-def test_losses(row: dict[str, str], how: str, padding: int) -> None:
+def test_a_lost_message_has_the_expected_outcome(row: dict[str, str], how: str, padding: int) -> None:
     check_loss(row, how, padding, SCRIPTED_DATAFLOW)
 
 
 @pytest.mark.parametrize("how", ["once", "for ever"])
 @LOST
-def test_losses_with_two_consumers(row: dict[str, str], how: str) -> None:
+def test_a_lost_message_has_the_expected_outcome_with_two_consumers(row: dict[str, str], how: str) -> None:
     check_loss(row, how, 1, GRAPH_DATAFLOW)
 
 
@@ -374,8 +381,8 @@ def check_loss(row: dict[str, str], how: str, padding: int, dataflow: Dataflow) 
     check(begin(world, row["protocol"], "h4"), row[how])
 
 
-def test_the_last_output_may_die_with_the_host_an_operator_has_left() -> None:
-    """It was lost on its way, h3 kept it, and the consumer's demand for it finds h3 gone."""
+def test_a_run_ends_if_an_undelivered_tail_is_lost_with_the_old_host() -> None:
+    """The last output was lost on the way and kept on h3. The consumer's demand for it finds h3 gone."""
 
     def leave(world: Scripted) -> None:
         world.kill("h3", last_words=True)
@@ -388,8 +395,8 @@ def test_the_last_output_may_die_with_the_host_an_operator_has_left() -> None:
     assert len(world.delivered) == 9
 
 
-def test_every_step_before_the_end_of_every_table_has_its_row() -> None:
-    """``MemberState.FREE`` is before and after; ``change: proposed`` is before."""
+def test_every_step_before_the_end_of_every_table_has_a_row() -> None:
+    """``MemberState.FREE`` occurs before and after a proposal. ``change: proposed`` occurs before the commit."""
     epoch, barrier = ({row["step"] for row in rows(table)} for table in (EPOCH_DEATHS, BARRIER_DEATHS))
     assert epoch == {f"leaving: {step}" for step, _ in LEAVING} | {f"coming: {stage}" for stage, _ in COMING}
     every = barrier | SHAPE_STEPS.keys()
@@ -404,6 +411,6 @@ def test_every_step_before_the_end_of_every_table_has_its_row() -> None:
         assert set(rows(refusals)[0]) == {"step", *REFUSALS}
         steps = [row["step"] for row in rows(deaths) if row["step"] != "change: aborted"]  # which a refusal has made
         assert [row["step"] for row in rows(refusals)] == steps
-        for some in (cells(deaths) + cells(words), cells(refusals)):  # with two consumers
-            assert {cell[0] for cell in some[::SOME]} == {cell[0] for cell in some}
-            assert {cell[1] for cell in some[::SOME]} == {cell[1] for cell in some}
+        for table_cells in (cells(deaths) + cells(words), cells(refusals)):  # with two consumers
+            assert {cell[0] for cell in table_cells[::SOME]} == {cell[0] for cell in table_cells}
+            assert {cell[1] for cell in table_cells[::SOME]} == {cell[1] for cell in table_cells}

@@ -1,7 +1,7 @@
-"""Cores of a run that are told anything at any time: by strangers, by hosts of the run, and out of order.
+"""Cores of a run that handle any event at any time: from strangers, from hosts of the run, and out of order.
 
-``THALWEG_FUZZ=200000 pytest tests/middleware/core/test_fuzz.py`` for more trials than the 20,000 of every change;
-``THALWEG_FUZZ_SEED`` for others. A failure names its seed.
+``THALWEG_FUZZ=200000 pytest tests/middleware/core/test_fuzz.py`` runs more trials than the 6,000 of every change.
+``THALWEG_FUZZ_SEED`` selects other seeds. The message of a failure names its seed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LOCAL = (
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event of one core, when it was, and what the core then commanded."""
+    """An event of one core, its time, and the commands that followed."""
 
     now: float
     event: e.Event
@@ -61,7 +61,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What every host of a run was told from its beginning to its end."""
+    """All events of every host of a run, from beginning to end."""
 
     name: str
     cores: dict[str, Callable[[], HostCore]]
@@ -70,14 +70,14 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def record(name: str, world: World) -> Recording:
-    """Run a world, and keep all that its cores were told."""
-    told: dict[str, list[Told]] = {host: [] for host in world.cores}
+    """Run a world, and keep all events of its cores."""
+    events: dict[str, list[Told]] = {host: [] for host in world.cores}
     cores = {host: partial(_core, core.me, msgspec.structs.replace(core.config)) for host, core in world.cores.items()}
     for host, core in world.cores.items():
-        core.handle = partial(_keep, core, told[host])  # type: ignore[method-assign]
+        core.handle = partial(_keep, core, events[host])  # type: ignore[method-assign]
     world.run()
-    seen = {each.node for rows in told.values() for row in rows for each in _nodes_of(row.event)}
-    return Recording(name, cores, told, (*sorted({*world.dataflow.by_name, *seen}), "nobody"))
+    seen = {graft.node for rows in events.values() for row in rows for graft in _nodes_of(row.event)}
+    return Recording(name, cores, events, (*sorted({*world.dataflow.by_name, *seen}), "nobody"))
 
 
 def _core(me: m.Peer, config: CoreConfig) -> HostCore:
@@ -100,7 +100,7 @@ def _nodes_of(event: e.Event) -> Iterable[m.Graft]:
 def _moved(world: Scripted) -> bool:
     run = world.run_at("h3")
     return run is not None and any(
-        each.state is DepartureState.COMMITTED for each in run.parts.get(Departures).leaving.values()
+        departure.state is DepartureState.COMMITTED for departure in run.parts.get(Departures).leaving.values()
     )
 
 
@@ -126,7 +126,7 @@ def recordings() -> list[Recording]:
 
 
 class Session:
-    """One core that is told an honest run, and in between what it is not to be hurt by."""
+    """One core that handles an honest run, mixed with events that must not harm it."""
 
     def __init__(self, random: Random, recording: Recording) -> None:
         self.random, self.recording = random, recording
@@ -151,7 +151,7 @@ class Session:
         return self.handle(row.event)
 
     def any_message(self) -> tuple[m.Message, Any, int]:
-        """Drawn, or one that somebody was told in this run, changed or as it was."""
+        """Return a drawn message, or a message of this run, changed or unchanged."""
         if self.random.random() < 0.4:
             return self.pool.message(), b"drawn", 5
         while True:
@@ -160,7 +160,7 @@ class Session:
                 return self.pool.mutated(event.message), event.payload, event.size_bytes
 
     def any_event(self) -> e.Event:
-        """What this host's own shell could tell, in any order."""
+        """Return an event that this host's own shell could send, in any order."""
         if self.random.random() < 0.5:
             row = self.random.choice(self.told)
             if not isinstance(row.event, e.RunRequested):
@@ -186,7 +186,7 @@ class Session:
 
 
 def sessions(recordings: list[Recording], trials: int, kind: str) -> Iterator[tuple[str, Session]]:
-    """As many as it takes."""
+    """Yield sessions until they have run ``trials`` trials."""
     done, numbers = 0, itertools.chain(KEPT, itertools.count(FIRST_SEED))
     while done < trials:
         number = next(numbers)
@@ -204,7 +204,7 @@ def test_every_kind_of_message_can_be_drawn() -> None:
 
 
 def test_strangers_change_nothing_of_a_run(recordings: list[Recording]) -> None:
-    """A core commands for each honest event what it did without them."""
+    """For each honest event, a core gives the same commands as without the strangers' messages."""
     for seed, session in sessions(recordings, TRIALS // 4, "strangers"):
         often = A_SESSION / len(session.told)
         for row in session.told:
@@ -217,8 +217,8 @@ def test_strangers_change_nothing_of_a_run(recordings: list[Recording]) -> None:
             assert session.honest(row) == row.commands, f"seed {seed}, {session.recording.name}, {row.event}"
 
 
-def test_hosts_of_a_run_end_no_host(recordings: list[Recording]) -> None:
-    """Whatever hosts of a run say, its client among them, no core raises, and its invariants hold."""
+def test_messages_of_hosts_in_a_run_break_no_core(recordings: list[Recording]) -> None:
+    """Hosts of a run and its client send any message. No core raises, and all invariants hold."""
     for seed, session in sessions(recordings, TRIALS - TRIALS // 4, "members"):
         start = session.random.randrange(len(session.told))
         often = session.random.choice((0.1, 0.5, 2.0, 20.0))

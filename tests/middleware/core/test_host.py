@@ -29,7 +29,7 @@ Book = Callable[..., Playbook]
 def demand(
     producer: str, consumer: str, index: int, forwards: int = 0, version: int = 0, *, again: bool = False
 ) -> m.Demand:
-    """As a host forwards it, or with ``version`` as the consumer's own host sends it; ``again``: repeated."""
+    """Return a demand: as a host forwards it, or with ``version`` as the host of the consumer sends it."""
     return m.Demand(R, producer, consumer, index, forwards, version, again=again)
 
 
@@ -46,12 +46,12 @@ def installed(make_book: Book, install: m.Install, host: str, config: CoreConfig
 # --- installing -------------------------------------------------------------------------------------
 
 
-def test_a_host_says_who_it_is(make_book: Book) -> None:
+def test_a_host_answers_hello_with_a_welcome(make_book: Book) -> None:
     welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), speaks=SPEAKS)
     make_book("h1") << got("hello", m.Hello()) >> [e.Send(NO_RUN, "hello", welcome)]
 
 
-def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, make_install: Make) -> None:
+def test_an_install_message_opens_the_run_once_and_is_answered_every_time(make_book: Book, make_install: Make) -> None:
     install = make_install({"o": "h1"})
     answer = e.Send(R, "client", m.Installed(R, "h1"))
     book = make_book("h1")
@@ -70,7 +70,7 @@ def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, 
     assert book.core.runs[R].flow.nodes is nodes
 
 
-def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_book: Book, make_install: Make) -> None:
+def test_an_installation_for_an_earlier_instance_of_the_host_opens_nothing(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", instance="second")
     install = make_install({"o": "h1"})
 
@@ -100,7 +100,7 @@ def test_a_host_without_nodes_takes_part_too(make_book: Book, make_install: Make
     )
 
 
-def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Book, make_install: Make) -> None:
+def test_an_invalid_installation_is_refused_with_the_reason(make_book: Book, make_install: Make) -> None:
     book = make_book("h1")
     cycle = Dataflow(
         (
@@ -123,7 +123,7 @@ def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Bo
     assert book.core.runs == {}
 
 
-def test_remove_is_answered_also_when_repeated_or_unknown(make_book: Book, make_install: Make) -> None:
+def test_a_remove_message_is_answered_every_time(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
     answer = e.Send(R, "client", m.Removed(R, "h1"))
     book << got("client", m.Remove(R)) >> [answer, e.CloseRun(R)]
@@ -133,7 +133,7 @@ def test_remove_is_answered_also_when_repeated_or_unknown(make_book: Book, make_
     assert book.core.runs == {}
 
 
-def test_only_the_client_of_a_run_can_remove_it(make_book: Book, make_install: Make) -> None:
+def test_only_the_client_of_a_run_can_remove_the_run(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
     book << got("h2", m.Remove(R)) >> []
     assert book.recorded() == ["unexpected"]
@@ -164,7 +164,7 @@ def test_messages_of_unknown_runs_and_nodes_change_nothing(make_book: Book, make
     book << e.OperatorFinished(R, "o", 0, b"x", 1) >> []
 
 
-def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
+def test_a_broken_run_is_dropped_and_every_ping_of_the_client_gets_the_failure(
     make_book: Book, make_install: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = installed(make_book, make_install({"o": "h1"}, run=run_of("a")), "h1")
@@ -190,7 +190,7 @@ def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
     book << got("client", m.Ping(run_of("b"))) >> [e.Send(run_of("b"), "client", m.Pong(run_of("b"), True))]
 
 
-def test_a_client_whose_own_part_broke_fails_the_run_and_removes_it(make_book: Book, make_install: Make) -> None:
+def test_a_defect_on_the_client_fails_and_removes_the_run(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     install = make_install()
     book << e.RunRequested(install) >> ANY
@@ -199,11 +199,11 @@ def test_a_client_whose_own_part_broke_fails_the_run_and_removes_it(make_book: B
     assert [book.core.coordinator.led[run].removing for run in book.core.coordinator.led] == [{"h1", "h2"}]
     book << e.RunBroken(R, "why") >> [e.CloseRun(R), e.Forgotten(R)]  # over its removal
     assert not book.core.coordinator.led
-    told = e.Send(run_of("x"), "h2", m.Installed(run_of("x"), "client", "why"))
-    book << e.RunBroken(run_of("x"), "why", "h2") >> [told, e.CloseRun(run_of("x"))]  # over its Install
+    answer = e.Send(run_of("x"), "h2", m.Installed(run_of("x"), "client", "why"))
+    book << e.RunBroken(run_of("x"), "why", "h2") >> [answer, e.CloseRun(run_of("x"))]  # over its Install
 
 
-def test_a_host_that_did_not_run_gives_clients_a_fresh_period(make_book: Book, make_install: Make) -> None:
+def test_a_host_that_was_suspended_gives_clients_a_fresh_period(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", CoreConfig(lease_s=10))
     book << got("client", make_install()) >> ANY
     (
@@ -222,7 +222,7 @@ def test_a_host_that_did_not_run_gives_clients_a_fresh_period(make_book: Book, m
     book.at(75) << fired("lease") >> [e.CloseRun(R)]
 
 
-def test_the_lease_drops_a_run_whose_client_is_silent(make_book: Book, make_install: Make) -> None:
+def test_the_lease_of_a_silent_client_ends_and_the_run_is_dropped(make_book: Book, make_install: Make) -> None:
     config = CoreConfig(lease_s=10)
     book = installed(make_book, make_install(), "h1", config)
     book.at(4) << got("client", m.Ping(R)) >> [e.Send(R, "client", m.Pong(R, True))]
@@ -274,13 +274,13 @@ def test_a_demand_is_not_repeated_before_twice_the_time_of_the_last_answer(
     book.at(answer_s) << got("h1", partition("s", "o", 0), b"s0", 2) >> ANY
     book.at(timer.at_s) << fired("retry") >> []  # nothing is left to repeat
     book.at(9.0) << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
-    assert [each.at_s for each in book.only(e.SetTimer)][-1] == 9.0 + patience_s
+    assert [timer.at_s for timer in book.only(e.SetTimer)][-1] == 9.0 + patience_s
     book.at(9.0 + patience_s) << fired("retry") >> ANY
     assert book.sent("h1") == [demand("s", "o", 1, version=1, again=True)]
     assert book.only(e.SetTimer) == [alarm("retry", 9.0 + patience_s + min(2 * patience_s, 4.0))]
 
 
-def test_a_repeated_demand_that_was_on_its_way_does_not_send_a_partition_twice(
+def test_a_repeated_demand_from_before_the_arrival_does_not_resend_a_partition(
     make_book: Book, make_install: Make
 ) -> None:
     book = installed(make_book, make_install(), "h1")
@@ -300,7 +300,9 @@ def test_a_repeated_demand_that_was_on_its_way_does_not_send_a_partition_twice(
     assert len(book.only(e.Send)) == 1  # nobody knows what became of it
 
 
-def test_a_demand_is_repeated_soon_though_others_have_backed_off(make_book: Book, make_install: Make) -> None:
+def test_a_new_demand_is_repeated_soon_though_older_demands_have_backed_off(
+    make_book: Book, make_install: Make
+) -> None:
     book = make_book("h2", CoreConfig(retry_s=0.5, retry_max_s=8.0))
     for run in (R, run_of("q")):
         book << got("client", make_install(run=run)) >> ANY
@@ -366,7 +368,7 @@ def test_the_end_of_a_stream_travels_as_a_control_message(make_book: Book, make_
     consumer << got("h1", partition("s", "o", 0, end=True)) >> [onward]
 
 
-def test_an_output_is_sent_again_only_when_its_transfer_is_over(make_book: Book, make_install: Make) -> None:
+def test_an_output_is_sent_again_only_after_the_end_of_the_transfer(make_book: Book, make_install: Make) -> None:
     for over in (
         e.TransferFailed("h2", partition("s", "o", 0)),
         e.TransferMeasured("h2", partition("s", "o", 0), 2, 0.0),
@@ -383,7 +385,7 @@ def test_an_output_is_sent_again_only_when_its_transfer_is_over(make_book: Book,
         book << got("h2", demand("s", "o", 0)) >> []  # acknowledged meanwhile
 
 
-def test_a_measured_transfer_is_recorded_with_its_rate(make_book: Book, make_install: Make) -> None:
+def test_a_measured_transfer_is_recorded_with_the_rate(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
     (
         book
@@ -399,7 +401,7 @@ def test_a_measured_transfer_is_recorded_with_its_rate(make_book: Book, make_ins
 
 
 @pytest.mark.parametrize(("graph", "seconds", "known"), [(True, 1.0, True), (True, 0.9, False), (False, 9.0, False)])
-def test_in_a_graph_what_took_long_tells_of_its_link_however_little_it_is(
+def test_a_small_transfer_is_a_sample_only_in_a_graph_and_only_if_slow(
     graph: bool, seconds: float, known: bool, make_book: Book, make_install: Make
 ) -> None:
     flow = chain(Code("s"), Code("o"), client="client")
@@ -409,7 +411,7 @@ def test_in_a_graph_what_took_long_tells_of_its_link_however_little_it_is(
     assert (book.core.links.monitor.estimate(("h1", "h2"), book.core.context.now) is not None) == known
 
 
-def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_install: Make) -> None:
+def test_memory_is_used_only_for_demanded_partitions(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h2")
 
     def wants(part: m.Partition, sender: str = "h1") -> bool:
@@ -429,16 +431,18 @@ def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_instal
 # --- forwarding and locations -----------------------------------------------------------------------
 
 
-def test_a_message_for_a_node_elsewhere_is_forwarded_and_its_sender_told(make_book: Book, make_install: Make) -> None:
+def test_a_message_for_a_node_elsewhere_is_forwarded_and_the_sender_is_notified(
+    make_book: Book, make_install: Make
+) -> None:
     book = installed(make_book, make_install({"s": "h1", "o": "h2"}, others=("h3", "h9")), "h3")
-    told = e.Send(R, "h9", m.Located(R, (m.Location("s", "h1", 1),)))
-    book << got("h9", demand("s", "o", 4)) >> [e.Send(R, "h1", demand("s", "o", 4, forwards=1)), told]
+    notice = e.Send(R, "h9", m.Located(R, (m.Location("s", "h1", 1),)))
+    book << got("h9", demand("s", "o", 4)) >> [e.Send(R, "h1", demand("s", "o", 4, forwards=1)), notice]
     assert book.recorded() == ["forwarded"]
-    told = e.Send(R, "h9", m.Located(R, (m.Location("o", "h2", 1),)))
+    notice = e.Send(R, "h9", m.Located(R, (m.Location("o", "h2", 1),)))
     onward = e.Send(R, "h2", partition("s", "o", 4, forwards=3), b"xyz", 3, bulk=True)
-    book << got("h9", partition("s", "o", 4, forwards=2), b"xyz", 3) >> [onward, told]
+    book << got("h9", partition("s", "o", 4, forwards=2), b"xyz", 3) >> [onward, notice]
     end = e.Send(R, "h2", partition("s", "o", 5, end=True, forwards=1))
-    book << got("h1", partition("s", "o", 5, end=True)) >> [end, e.Send(R, "h1", told.message)]
+    book << got("h1", partition("s", "o", 5, end=True)) >> [end, e.Send(R, "h1", notice.message)]
 
 
 def test_forwarding_ends_after_a_limited_number_of_hops(make_book: Book, make_install: Make) -> None:
@@ -449,7 +453,7 @@ def test_forwarding_ends_after_a_limited_number_of_hops(make_book: Book, make_in
     assert book.recorded() == ["undeliverable"]
 
 
-def test_a_told_location_is_used_for_the_repeated_demand(make_book: Book, make_install: Make) -> None:
+def test_a_reported_location_is_used_for_the_repeated_demand(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install({"o": "h7"}, others=("h2", "h8"))) >> ANY
     book << e.NextRequested(R) >> ANY
@@ -491,15 +495,15 @@ def test_merging_locations_is_commutative_idempotent_and_the_higher_version_wins
     assert table.keys() == start.keys()
 
 
-def test_nobody_puts_an_operator_where_it_has_not_come(make_book: Book, make_install: Make) -> None:
+def test_a_false_location_does_not_put_an_operator_on_the_receiving_host(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
     book << got("h2", demand("s", "o", 0)) >> [e.RunOperator(R, "s", 0, ())]
     book << got("h3", m.Located(R, (m.Location("o", "h1", 2),))) >> []
     book << e.OperatorFinished(R, "s", 0, b"v", 1) >> ANY
-    assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"v")]
+    assert [(send.to, send.payload) for send in book.only(e.Send)] == [("h2", b"v")]
 
 
-def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: Make) -> None:
+def test_a_host_is_notified_once_of_a_changed_location(make_book: Book, make_install: Make) -> None:
     directory = installed(make_book, make_install(), "h1").core.runs[R].directory
     assert directory.piggyback("h2", upward=True) is None
     moved = m.Location("o", "client", 2)
@@ -508,8 +512,8 @@ def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: 
     assert news == [m.Piggyback((moved,)), None, m.Piggyback((moved,))]
 
 
-def test_nobody_takes_an_operator_away_from_where_it_is(make_book: Book, make_install: Make) -> None:
-    """Its host says so, by a newer version than any that was said."""
+def test_a_host_refutes_a_false_location_of_an_own_operator(make_book: Book, make_install: Make) -> None:
+    """The operator's host answers with a version newer than the false one."""
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h2")
     book << got("h3", m.Located(R, (m.Location("o", "h3", 7),))) >> ANY
     here = m.Located(R, (m.Location("o", "h2", 8),))
@@ -523,7 +527,7 @@ def test_nobody_takes_an_operator_away_from_where_it_is(make_book: Book, make_in
 @pytest.mark.parametrize(
     "lie", [m.Location("o", "h9", 2), m.Location("s", "h2", 2), m.Location("o", "h3", 2**53 - 1)], ids=str
 )
-def test_a_location_that_cannot_be_is_not_taken(make_book: Book, make_install: Make, lie: m.Location) -> None:
+def test_an_impossible_location_is_ignored(make_book: Book, make_install: Make, lie: m.Location) -> None:
     book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
     known = dict(book.core.runs[R].directory.locations)
     book << got("h3", m.Located(R, (lie,))) >> []
@@ -531,7 +535,7 @@ def test_a_location_that_cannot_be_is_not_taken(make_book: Book, make_install: M
     assert book.core.runs[R].directory.locations == known
 
 
-def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> None:
+def test_a_host_sends_no_news_to_itself(make_book: Book, make_install: Make) -> None:
     flow = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
     book = installed(make_book, make_install({"o": "h2", "p": "h3"}, dataflow=flow), "h2")
     book << got("h1", m.Located(R, (m.Location("p", "h1", 2),))) >> ANY
@@ -539,15 +543,17 @@ def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> Non
     assert book.core.runs[R].directory.piggyback("h2", upward=True) is not None  # untold so far
 
 
-def test_what_was_under_way_to_a_lost_host_goes_to_where_its_consumer_is(make_book: Book, make_install: Make) -> None:
-    """Nobody waits until the transfer has failed, which takes a minute."""
+def test_a_partition_under_way_to_a_lost_host_is_resent_to_the_moved_consumer(
+    make_book: Book, make_install: Make
+) -> None:
+    """The source does not wait until the transfer has failed, which takes a minute."""
     book = installed(make_book, make_install(others=("h3",)), "h1")
     book << got("h2", demand("s", "o", 0, version=1)) >> ANY
     book << e.OperatorFinished(R, "s", 0, b"x", 1) >> ANY
-    assert [type(each) for each in book.sent("h2")] == [m.Partition]
+    assert [type(message) for message in book.sent("h2")] == [m.Partition]
     book << got("h3", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
     again = demand("s", "o", 0, version=2, again=True)
     book << got("h3", again) >> []  # it may have come, and been passed on
     book << got("client", m.Lost(R, "h2", ())) >> ANY
     book << got("h3", again) >> ANY
-    assert [type(each) for each in book.sent("h3")] == [m.Partition]
+    assert [type(message) for message in book.sent("h3")] == [m.Partition]

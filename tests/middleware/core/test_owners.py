@@ -1,4 +1,4 @@
-"""Who may say what of a run: its client, its hosts, for a sink of its own another client, and nobody else."""
+"""Rights to send messages about a run: of its client, its hosts, a guest with a sink, and strangers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SAID: list[m.Message] = [
 
 
 def state_of(part: Any, seen: dict[int, int] | None = None) -> Any:
-    """All that a part of the core holds, as values that can be compared; the clock and what lies out are left out."""
+    """Return the state of a part of the core as comparable values, without the clock and the outbox."""
     seen = {} if seen is None else seen
     if part is None or isinstance(part, str | int | float | bytes):
         return part
@@ -125,7 +125,7 @@ def state_of(part: Any, seen: dict[int, int] | None = None) -> Any:
 
 
 def state_of_runs(book: Playbook) -> Any:
-    """All that a host holds of its runs, with the parts that nothing has been for yet."""
+    """Return the state of all runs of a host, with every part created."""
     for run in book.core.runs.values():
         for kind in TABLE.kinds:
             run.parts.get(kind)
@@ -134,7 +134,7 @@ def state_of_runs(book: Playbook) -> Any:
 
 @pytest.fixture
 def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
-    """All hosts of a run, as it begins: ``s`` on h1, ``o`` on h2, ``t`` on the client, and nothing on h3."""
+    """All hosts of a new run: ``s`` on h1, ``o`` on h2, ``t`` on the client, and no node on h3."""
     install = make_install(others=("h3",))
     books = {name: make_book(name) for name in ("h1", "h2", "h3")}
     for book in books.values():
@@ -148,32 +148,32 @@ def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
     return books
 
 
-def test_all_that_is_said_of_a_run_is_said_here() -> None:
+def test_every_message_about_a_run_occurs_in_the_list() -> None:
     kinds = {kind for kind in get_args(m.Message) if "run" in kind.__struct_fields__}
     assert kinds - {type(each) for each in SAID} == {m.Install}
 
 
 @pytest.mark.parametrize("host", ["h1", "h2", "h3", "client"])
 @pytest.mark.parametrize("said", SAID, ids=lambda said: type(said).__name__)
-def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
+def test_messages_of_strangers_and_guests_change_nothing_in_a_run(
     hosts: dict[str, Playbook], host: str, said: m.Message
 ) -> None:
     book = hosts[host]
     if host != "client":
         book << got("client", m.AddMember(R, 1, GUEST)) >> ANY
     before = state_of_runs(book)
-    for who in ("h9", "g"):
+    for sender in ("h9", "g"):
         if host == "client" and said is SUBSCRIBE:
             continue  # it is answered, below
         (
             book
-            << got(who, said, b"forged", 6)
-            >> [e.Record(R, "unexpected", {"peer": who, "detail": {"message": m.tag_of(type(said))}})]
+            << got(sender, said, b"forged", 6)
+            >> [e.Record(R, "unexpected", {"peer": sender, "detail": {"message": m.tag_of(type(said))}})]
         )
         assert state_of_runs(book) == before
 
 
-def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(hosts: dict[str, Playbook]) -> None:
+def test_a_guest_may_demand_only_for_the_own_sink_and_piggybacked_news_is_ignored(hosts: dict[str, Playbook]) -> None:
     book, sink = hosts["h1"], Node("x", "sink", ("s",), None, "g")
     shape = m.Shape((m.Graft("x", ("s",), "g", sink),), ())
     book << got("client", m.Propose(R, 1, (), shape)) >> ANY
@@ -201,10 +201,10 @@ def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(
     assert not run.directory.subscribers, "that was late"
 
 
-def test_who_is_not_allowed_is_told_so_and_nothing_is_kept_of_it(hosts: dict[str, Playbook]) -> None:
+def test_a_refused_subscriber_gets_the_reason_and_leaves_no_state(hosts: dict[str, Playbook]) -> None:
     book = hosts["client"]
     before = state_of_runs(book)
-    for allowed, said, why in (
+    for allowed, message, why in (
         ((), SUBSCRIBE, "client 'client' does not let 'g' subscribe; it has to be among the run's subscribers"),
         ((), m.Subscribe(run_of("s"), 7, "s", GUEST), "the run is over, or was never one of client 'client'"),
         (("g",), m.Subscribe(R, 7, "q", GUEST), "the run has no node 'q'"),
@@ -213,7 +213,7 @@ def test_who_is_not_allowed_is_told_so_and_nothing_is_kept_of_it(hosts: dict[str
         if allowed:
             book << e.SubscribersAllowed(R, 0, frozenset(allowed)) >> []
             before = state_of_runs(book)
-        book << got("g", said) >> ANY
+        book << got("g", message) >> ANY
         (sent,) = book.only(e.Send)
         assert sent.to == "g"
         assert why in sent.message.why
@@ -223,7 +223,9 @@ def test_who_is_not_allowed_is_told_so_and_nothing_is_kept_of_it(hosts: dict[str
 
 
 @pytest.mark.parametrize("said", [each for each in SAID if type(each) in FROM_CLIENT], ids=lambda s: type(s).__name__)
-def test_only_the_client_has_the_last_word(hosts: dict[str, Playbook], said: m.Message) -> None:
+def test_only_the_client_of_a_run_may_send_the_messages_of_a_client(
+    hosts: dict[str, Playbook], said: m.Message
+) -> None:
     for book in hosts.values():
         before = state_of_runs(book)
         sender = "h3" if book.core.host != "h3" else "h2"
@@ -233,13 +235,13 @@ def test_only_the_client_has_the_last_word(hosts: dict[str, Playbook], said: m.M
 
 
 @pytest.mark.parametrize("run", [run_of("r~2"), R, run_of("r~1"), run_of("r~3")], ids=str)
-def test_no_run_of_another_is_said_to_be_removed_whatever_generation_is_named(
+def test_a_remove_message_of_a_stranger_is_rejected_for_every_generation(
     make_book: Book, make_install: Make, run: RunId
 ) -> None:
     book = make_book("h1")
     book << got("client", msgspec.structs.replace(make_install(run=run_of("r~2")), failover=m.Failover())) >> ANY
-    for who in ("h9", "h2"):  # a stranger, and a host of the run
-        book << got(who, m.Remove(run)) >> []
+    for sender in ("h9", "h2"):  # a stranger, and a host of the run
+        book << got(sender, m.Remove(run)) >> []
         assert book.recorded() == ["unexpected"]
     assert list(book.core.runs) == [run_of("r~2")]
     book << got("client", m.Remove(run_of("r~2"))) >> ANY
@@ -248,17 +250,17 @@ def test_no_run_of_another_is_said_to_be_removed_whatever_generation_is_named(
 
 
 @pytest.mark.parametrize("run", [R, run_of("r~1")], ids=str)
-def test_nobody_but_its_client_ends_what_is_taken_of_a_run(make_book: Book, run: RunId) -> None:
+def test_only_the_client_of_a_run_can_end_a_subscription(make_book: Book, run: RunId) -> None:
     book, owner = make_book("g"), m.Peer("client", "tcp://client:1", "tcp://client:2")
     book << e.SubscribeRequested(R, 7, "s", owner) >> ANY
     book << got("h9", m.SubscriptionEnded(run, 0, "it has ended")) >> []
     assert book.recorded() == ["unexpected"]
     book << got("client", m.SubscriptionEnded(run, 0, "it has ended")) >> ANY
     assert book.sent("client") == [m.Removed(run, "g")]
-    assert [each.reason for each in book.only(e.Fail)] == ["subscription to 's' of run r: it has ended"]
+    assert [failure.reason for failure in book.only(e.Fail)] == ["subscription to 's' of run r: it has ended"]
 
 
-def test_only_the_client_has_code_loaded_for_another_query(hosts: dict[str, Playbook]) -> None:
+def test_only_the_client_of_a_run_can_load_code_for_a_query(hosts: dict[str, Playbook]) -> None:
     book = hosts["h2"]
     node = Node("x", "operator", ("s",), Code("other"))
     grafts = (
@@ -285,11 +287,11 @@ def test_only_the_client_has_code_loaded_for_another_query(hosts: dict[str, Play
     book << got("client", m.Detach(R, 1, ("x", "y"))) >> [e.Send(R, "client", m.Detached(R, 1))]
 
 
-def test_what_is_for_the_client_is_nothing_to_others(hosts: dict[str, Playbook]) -> None:
+def test_messages_for_the_client_change_nothing_on_a_host(hosts: dict[str, Playbook]) -> None:
     book = hosts["h1"]
     before = state_of_runs(book)
-    for said in (m.Vote(R, 1, "h2", 0), m.Done(R, 1, "h2"), m.Failed(R, "o", "because")):
-        book << got("h2", said) >> []
+    for message in (m.Vote(R, 1, "h2", 0), m.Done(R, 1, "h2"), m.Failed(R, "o", "because")):
+        book << got("h2", message) >> []
     assert state_of_runs(book) == before
 
 
@@ -305,7 +307,7 @@ def source_at_h1(make_book: Book, make_install: Make) -> Playbook:
     return book
 
 
-def test_a_partition_of_a_source_comes_from_its_host(source_at_h1: Playbook) -> None:
+def test_a_partition_of_a_source_is_accepted_only_from_the_host_of_the_source(source_at_h1: Playbook) -> None:
     forged = m.Partition(R, "s", "o", 0)
     for sender in ("h2", "h9"):
         source_at_h1 << got(sender, forged, b"forged", 6) >> []
@@ -313,16 +315,18 @@ def test_a_partition_of_a_source_comes_from_its_host(source_at_h1: Playbook) -> 
     source_at_h1 << got("h1", forged, b"right", 5) >> [e.RunOperator(R, "o", 0, (b"right",))]
 
 
-def test_or_from_a_host_that_passes_it_on_to_an_operator(source_at_h1: Playbook) -> None:
+def test_a_forwarded_partition_for_an_operator_is_accepted_only_from_a_host_of_the_run(source_at_h1: Playbook) -> None:
     passed_on = m.Partition(R, "s", "o", 0, forwards=1)
     source_at_h1 << got("h9", passed_on, b"forged", 6) >> []
     source_at_h1 << got("h2", passed_on, b"right", 5) >> [e.RunOperator(R, "o", 0, (b"right",))]
 
 
-def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Make) -> None:
+def test_a_partition_forwarded_from_a_source_to_a_sink_is_rejected(make_book: Book, make_install: Make) -> None:
     flow = Dataflow((Node("s", "source", (), Code("x"), "h1"), Node("t", "sink", ("s",), None, "client")))
     plain = make_install(others=("h3",), dataflow=flow)
-    install = msgspec.structs.replace(plain, locations=tuple(each for each in plain.locations if each.node != "o"))
+    install = msgspec.structs.replace(
+        plain, locations=tuple(location for location in plain.locations if location.node != "o")
+    )
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     book << e.NextRequested(R) >> ANY
@@ -333,7 +337,7 @@ def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Ma
 # --- the end of a run -------------------------------------------------------------------------------
 
 
-def test_a_host_fails_only_for_a_node_of_the_run_and_as_text(hosts: dict[str, Playbook]) -> None:
+def test_a_failure_counts_only_for_a_node_of_the_run_and_the_reason_is_cleaned(hosts: dict[str, Playbook]) -> None:
     book = hosts["client"]
     book << got("h2", m.Failed(R, "nobody", "because")) >> []
     cause = m.Cause(3, "Error\x1b[31m", "line one\nline \x1btwo")
@@ -343,7 +347,7 @@ def test_a_host_fails_only_for_a_node_of_the_run_and_as_text(hosts: dict[str, Pl
     assert fail.cause == m.Cause(3, "Error [31m", "line one\nline  two")
 
 
-def test_no_word_comes_after_the_end_of_a_run(hosts: dict[str, Playbook]) -> None:
+def test_late_messages_after_the_end_of_a_run_are_ignored(hosts: dict[str, Playbook]) -> None:
     book = hosts["client"]
     book << e.RunAbandoned(R) >> ANY
     book << got("h9", m.Removed(R, "h1")) >> []
@@ -354,8 +358,10 @@ def test_no_word_comes_after_the_end_of_a_run(hosts: dict[str, Playbook]) -> Non
 # --- who begins a run -------------------------------------------------------------------------------
 
 
-def test_a_stranger_changes_nothing_of_a_run_by_its_name(hosts: dict[str, Playbook], make_install: Make) -> None:
-    elsewhere = tuple(m.Peer(each.name, "tcp://evil:1", "tcp://evil:2") for each in make_install().peers)
+def test_a_forged_installation_under_the_name_of_a_run_changes_nothing(
+    hosts: dict[str, Playbook], make_install: Make
+) -> None:
+    elsewhere = tuple(m.Peer(peer.name, "tcp://evil:1", "tcp://evil:2") for peer in make_install().peers)
     forged = msgspec.structs.replace(make_install(), peers=elsewhere)
     book = hosts["h2"]
     book << got("h9", forged) >> []
@@ -402,16 +408,16 @@ NOT_OPENED = {
 
 
 @pytest.mark.parametrize("why", NOT_OPENED)
-def test_a_run_that_cannot_be_is_not_opened(make_book: Book, make_install: Make, why: str) -> None:
-    change, said = NOT_OPENED[why]
+def test_an_invalid_run_is_not_opened(make_book: Book, make_install: Make, why: str) -> None:
+    change, reason = NOT_OPENED[why]
     book = make_book("h1")
     book << got("client", change(make_install())) >> ANY
     (answer,) = book.sent("client")
-    assert answer.error.startswith(said)
+    assert answer.error.startswith(reason)
     assert not book.core.runs
 
 
-def test_a_host_opens_no_run_of_its_own_for_others(make_book: Book, make_install: Make) -> None:
+def test_a_host_cannot_install_a_run_of_the_client_on_the_client(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << got("h2", make_install()) >> ANY
     (answer,) = book.sent("h2")
@@ -419,7 +425,7 @@ def test_a_host_opens_no_run_of_its_own_for_others(make_book: Book, make_install
     assert not book.core.runs
 
 
-def test_a_host_takes_a_limited_number_of_runs_and_of_nodes(make_book: Book, make_install: Make) -> None:
+def test_a_host_accepts_a_limited_number_of_runs_and_nodes(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", CoreConfig(max_runs=2, max_nodes=3))
     large = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
     book << got("client", make_install({"p": "h1"}, dataflow=large)) >> ANY
@@ -436,7 +442,7 @@ def test_a_host_takes_a_limited_number_of_runs_and_of_nodes(make_book: Book, mak
 # --- probes -----------------------------------------------------------------------------------------
 
 
-def test_probes_of_a_run_are_between_its_hosts_and_in_their_own_names(hosts: dict[str, Playbook]) -> None:
+def test_probes_of_a_run_are_accepted_only_between_hosts_and_under_true_names(hosts: dict[str, Playbook]) -> None:
     book, evil = hosts["h1"], {name: m.Peer(name, "tcp://evil:1", "tcp://evil:2") for name in ("h2", "h7", "client")}
     request = m.ProbeRequest(R, (evil["h7"], evil["h2"]), evil["client"])
     book << got("client", request) >> ANY
@@ -448,8 +454,8 @@ def test_probes_of_a_run_are_between_its_hosts_and_in_their_own_names(hosts: dic
     book << got("h3", m.ProbeResult(R, m.Estimate("h1", "h2", 1, 0, 1, 0))) >> []  # of a link that is not its own
 
 
-def test_a_late_commit_of_a_query_that_has_left_brings_no_nodes_back(make_book: Callable[..., Playbook]) -> None:
-    """This host joined while the query's nodes were there, so that it has not had the commit before."""
+def test_a_late_commit_of_a_detached_query_adds_no_nodes(make_book: Callable[..., Playbook]) -> None:
+    """This host joined while the query's nodes were there, so it has not received the commit before."""
     code = Code("some")
     query = Node("x", "operator", ("s",), code), Node("y", "sink", ("x",), None, "client")
     flow = chain(code, code, client="client")

@@ -1,17 +1,17 @@
-"""The fault matrix of queries: every step of one that begins, or leaves, and everything that can go wrong just then.
+"""The fault matrix of queries: every step of a query that begins or leaves, and every fault at that step.
 
-The run is that of ``test_fault_matrix``, and so are the hosts, the faults and what their columns are called. The query
-shares ``o`` and its sources, and brings operator ``x``, on ``target``, and a sink. A cell says what becomes of it:
+The run, the hosts, the faults and the names of columns are those of ``test_fault_matrix``. The query shares ``o`` and
+its sources with the run, and adds operator ``x``, on ``target``, and a sink. A cell gives the outcome:
 
-- ``begun``: both queries get all partitions once and in order, also those after the fault
-- ``refused``: it has not begun, which is its error, and the run goes on
-- ``failed``: it had begun and has ended, with its own error, and the run goes on
-- ``left``: nothing of it is anywhere, and the run goes on
-- ``alone``: the run's first query has ended with an error of its own, and this one goes on
-- ``lost h3``, ``cut h4 h1``, ``dropped``: as there
+- ``begun``: both queries get all partitions once and in order, also after the fault
+- ``refused``: the query has not begun, which is its error, and the run continues
+- ``failed``: the query had begun and has ended, with its own error, and the run continues
+- ``left``: no host has anything of the query, and the run continues
+- ``alone``: the run's first query has ended with an error of its own, and the second query continues
+- ``lost h3``, ``cut h4 h1``, ``dropped``: as in ``test_fault_matrix``
 
-Losses, and what happens while an operator is on its way, are tried where ``o`` has two consumers of the run's; of the
-other cells some of every row, of all columns in turn, once more.
+Losses, and queries during a hand-over, are tried in a run in which ``o`` has two consumers. A share of the other cells,
+from every row and every column, is tried again in this run.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def detach(world: Scripted) -> None:
 
 
 def begin(world: Scripted, target: str, *, leaves: bool = False) -> Scripted:
-    """Have the query attached, and perhaps detached later."""
+    """Attach the query, and detach it later if ``leaves`` is true."""
     world.target = target
     world._schedule(BEGINS_S, lambda _: attach(world, target), None)
     if leaves:
@@ -150,7 +150,7 @@ def begin(world: Scripted, target: str, *, leaves: bool = False) -> Scripted:
 
 
 def check_query(world: Scripted, expected: str) -> None:
-    """Run the world to its end, which has to be as expected."""
+    """Run the world to the end, and assert the expected outcome."""
     over = expected.startswith(("lost", "cut")) or expected == "dropped"
     if over:
         check(world, expected)
@@ -192,21 +192,23 @@ SOME = 4  # of so many cells one is tried with two consumers
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), CELLS)
-def test_queries(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_a_query_has_the_expected_outcome(step: str, fault: str, expected: str) -> None:
     check_step(step, fault, expected, SCRIPTED_DATAFLOW)
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), CELLS[::SOME])
-def test_queries_beside_two_consumers(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_a_query_beside_two_consumers_has_the_expected_outcome(
+    step: str, fault: str, expected: str
+) -> None:
     check_step(step, fault, expected, GRAPH_DATAFLOW)
 
 
 @pytest.mark.parametrize(("step", "what", "expected"), cells(MOVES))
-def test_queries_while_an_operator_is_on_its_way(step: str, what: str, expected: str) -> None:
+def test_a_query_begins_or_leaves_while_an_operator_moves(step: str, what: str, expected: str) -> None:
     happens, name = {"attach": attach, "detach": detach}[what.split()[0]], what.split()[1]
     node, source, target = (X, "h4", "h6") if name == "x" else ("o", "h3", "h4")
     kind, _, phase = step.partition(": ")
-    states = [each for each, _ in (LEAVING if kind == "leaving" else COMING) if each == phase]
+    states = [state for state, _ in (LEAVING if kind == "leaving" else COMING) if state == phase]
     when = leaving(states[0], node, source) if kind == "leaving" else coming(states[0], node)
     world = Scripted(when, happens, dataflow=GRAPH_DATAFLOW)
     if happens is detach:
@@ -219,13 +221,13 @@ def test_queries_while_an_operator_is_on_its_way(step: str, what: str, expected:
 
 @pytest.mark.parametrize("how", ["once", "for ever"])
 @pytest.mark.parametrize("row", rows(LOSSES), ids=lambda row: f"{row['message']}-{row['from']}")
-def test_losses_of_what_is_said_of_queries(row: dict[str, str], how: str) -> None:
+def test_a_lost_message_about_a_query_has_the_expected_outcome(row: dict[str, str], how: str) -> None:
     world = losing(row["message"], row["from"], for_ever=how == "for ever", dataflow=GRAPH_DATAFLOW)
     check_query(begin(world, "h4", leaves=row["message"].startswith("Detach")), row[how])
 
 
-def test_who_waits_behind_a_query_that_cannot_begin_begins_though_the_run_s_first_has_left() -> None:
-    """The run's own leaves while two others are to come, and stays until one of them has."""
+def test_a_query_behind_a_refused_query_begins_though_the_first_query_has_left() -> None:
+    """The run's first query leaves while two queries are to begin, and stays until one of them has begun."""
 
     def ask(world: Scripted) -> None:
         attach(world)
@@ -242,7 +244,7 @@ def test_who_waits_behind_a_query_that_cannot_begin_begins_though_the_run_s_firs
     assert len(world.others["u~2"]) > 20
 
 
-def test_every_step_and_fault_has_its_cell() -> None:
+def test_every_step_and_every_fault_has_a_cell() -> None:
     tables = ATTACH_DEATHS, DETACH_DEATHS, WORDS, MOVES
     attached, detached, all_of_them, moved = ({row["step"] for row in rows(table)} for table in tables)
     assert (attached, detached) == (ATTACH_STEPS.keys(), DETACH_STEPS.keys())

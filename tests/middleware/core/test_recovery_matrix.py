@@ -1,26 +1,27 @@
-"""The matrix of a run that outlives its hosts: every step of a replica, and of how a run begins anew, and every fault.
+"""The fault matrix of a run with failover: every step of a replica and of a recovery, and every fault at that step.
 
 Operator ``o`` is on h3, its consumer ``r`` on h4, sources ``s1`` and ``s2`` on h5 and h6, and h1 and h2 hold nothing.
-Both operators have states, of which the *keeper* is the first other host that has ``o``'s. In the second table h3 dies
-first, and ``o`` is to be on *heir*, which is the keeper; in the row ``claimed`` the run has a planner, which says h2,
-so that this one has to claim the replica from the keeper. When a host is first seen in the step of a row, the fault of
-the column happens. A cell says what becomes of it:
+Both operators have states. The *keeper* is the first other host that has a replica of ``o``. In the second table h3
+dies first, and ``o`` is to be on *heir*, which is the keeper. In the row ``claimed`` the run has a planner, which
+chooses h2, so that h2 has to request the replica from the keeper. When a host is first seen in the step of a row, the
+fault of the column happens. A cell gives the outcome:
 
 - ``on``: all partitions are delivered once and in order, also those after the fault
 - ``lost h5``: the run ends with one line that says that h5, which holds a source, is not back
 - ``dropped``: the client is dead, and every host forgets the run
 
-In the third table the operators go on without a source that is lost (``missing="nothing"``), and remember all that they
-were given. ``less``: all is delivered, of a graph whose ``s1`` gives nothing since; one source is there at least, so of
-two that are lost one is waited for. ``h5 again``: it is back, and a second later gone again, and back.
+In the third table the operators continue without a lost source (``missing="nothing"``), and remember all inputs.
+``less``: all partitions are delivered, and ``s1`` gives nothing after the loss. At least one source must be there, so
+of two lost sources one is awaited. ``h5 again``: h5 is back, a second later gone again, and back.
 
-``both``: two hosts die at a time. ``back``: the process is started again a second later. ``woken``: it does nothing for
-long, and then goes on where it was. ``no bulk``: no state comes from the keeper any more; ``damaged``: those that it
-has are not what they were. In the third table a stream goes over two trees, or four, whose operators are free: ``o`` on
-h3 and ``r`` on h4 in one, and the other way round in the next, so that h3 has a part in all of them. The cells of the
-first two are also those of a stream over two trees of the sources, with both operators above. In every cell the
-invariants of every core hold after every event, no node of a generation is on two hosts, and when the run is over no
-host that lives has anything left of it, nor of its replicas.
+``both``: two hosts die at a time. ``back``: the process is started again a second later. ``woken``: the process stops
+for long, and then continues. ``no bulk``: no more states come from the keeper. ``damaged``: the states of the keeper
+are damaged. In the last table a stream goes over two or four trees of free operators. In one tree ``o`` is on h3 and
+``r`` on h4, and the other way round in the next, so that h3 has a part in every tree. The cells of the first two tables
+are also tried with a stream over two trees of the sources, with both operators above.
+
+In every cell the invariants of every core hold after every event, and no node of a generation is on two hosts. When the
+run is over, no living host has anything left of the run or of its replicas.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ PLACEMENT = {"s1": "h5", "s2": "h6", "o": "h3", "r": "h4", "t": CLIENT}
 
 
 class Lasting(Scripted):
-    """The run outlives its hosts; states travel as bulk."""
+    """A run with failover, whose states travel as bulk."""
 
     def __init__(self, when: When | None = None, then: Then | None = None) -> None:
         nodes = [msgspec.structs.replace(node, pinned=PLACEMENT[node.name] if node.pinned else None)
@@ -121,7 +122,7 @@ class Lasting(Scripted):
         return msgspec.structs.replace(super()._install(), failover=m.Failover(every=2, wait_s=3.0))
 
     def right(self) -> list[Any]:
-        """What was to be delivered."""
+        """Return the values that should have been delivered."""
         return right(self.dataflow, len(self.delivered))
 
     def _until(self, over: Callable[[], bool]) -> None:
@@ -129,7 +130,7 @@ class Lasting(Scripted):
 
 
 class LastingStripes(Lasting):
-    """A stream over several trees, each of which outlives its hosts."""
+    """A stream over several trees, each with failover."""
 
     def __init__(self, stripes: int, when: When | None = None, then: Then | None = None) -> None:
         super().__init__(when, then)
@@ -159,7 +160,7 @@ class LastingStripes(Lasting):
         return self.delivered
 
     def _above(self) -> e.RunRequested | UnsetType:
-        """What runs once above the trees."""
+        """Return the request for the upper graph."""
         return UNSET
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
@@ -170,7 +171,7 @@ class LastingStripes(Lasting):
 
 
 class LastingAbove(LastingStripes):
-    """The operators, which have state, are above the trees, over which the sources' partitions come."""
+    """The stateful operators are in the upper graph. Only the sources' partitions go over the trees."""
 
     def __init__(self, stripes: int, when: When | None = None, then: Then | None = None) -> None:
         super().__init__(stripes, when, then)
@@ -190,16 +191,16 @@ class LastingAbove(LastingStripes):
 
 
 def newest(world: Scripted, host: str) -> RunCore | None:
-    """The generation of the run that is there; of a stream the one above its trees, where there is something."""
+    """Return the run's newest generation on the host, for a stream the one of the upper graph if there is any."""
     runs = world.cores[host].runs.values()
     above = isinstance(world, LastingAbove)
     return next((run for run in runs if not above or run.id.stripe is None), None)
 
 
 def keeper(world: Scripted) -> str:
-    """The first host but h3 that keeps a replica of ``o``; the first to which one would go, before there is any."""
-    kept = [host for host in sorted(world.names) if host not in ("h3", CLIENT) and replicas(world, host)]
-    return kept[0] if kept else "h1"
+    """Return the first host except h3 with a replica of ``o``, or h1 before there is any."""
+    keepers = [host for host in sorted(world.names) if host not in ("h3", CLIENT) and replicas(world, host)]
+    return keepers[0] if keepers else "h1"
 
 
 def replicas(world: Scripted, host: str, node: str = "o") -> set[int]:
@@ -208,11 +209,11 @@ def replicas(world: Scripted, host: str, node: str = "o") -> set[int]:
 
 
 def heir(world: Scripted) -> str:
-    """Where ``o`` is to be."""
+    """Return the host on which ``o`` is to be."""
     run = newest(world, CLIENT)
     assert run is not None
-    there = run.directory.locations["o"].host
-    return there if there != "h3" else keeper(world)
+    host = run.directory.locations["o"].host
+    return host if host != "h3" else keeper(world)
 
 
 # --- steps ------------------------------------------------------------------------------------------
@@ -225,15 +226,15 @@ def taken(world: Scripted) -> bool:
 
 
 def sent(world: Scripted) -> bool:
-    others = {index for host in world.names if host != "h3" for index in replicas(world, host)}
-    return world.now > BEGINS_S and bool(replicas(world, "h3") - others)
+    remote = {index for host in world.names if host != "h3" for index in replicas(world, host)}
+    return world.now > BEGINS_S and bool(replicas(world, "h3") - remote)
 
 
 def there(world: Scripted) -> bool:
     client = newest(world, CLIENT)
     known = {} if client is None else client.parts.get(Recovery).known.get("o", {})
-    others = {index for host in world.names if host != "h3" for index in replicas(world, host)}
-    return world.now > BEGINS_S and bool(others - known.keys())
+    remote = {index for host in world.names if host != "h3" for index in replicas(world, host)}
+    return world.now > BEGINS_S and bool(remote - known.keys())
 
 
 def known(world: Scripted) -> bool:
@@ -297,7 +298,7 @@ def flowing(world: Scripted) -> bool:
 
 
 def of_stripes(step: When) -> When:
-    """Of one of them, whichever is the first."""
+    """Return the step of whichever stripe reaches it first."""
 
     def reached(world: Scripted) -> bool:
         for core in world.cores.values():
@@ -317,7 +318,7 @@ Who = Callable[[Scripted], str]
 
 def dies(*who: str | Who) -> Then:
     def happens(world: Scripted) -> None:
-        for host in {each if isinstance(each, str) else each(world) for each in who}:
+        for host in {target if isinstance(target, str) else target(world) for target in who}:
             if host != CLIENT or who == (CLIENT,):  # where it is the heir
                 world.kill(host)
 
@@ -325,7 +326,7 @@ def dies(*who: str | Who) -> Then:
 
 
 def back(host: str) -> Then:
-    """Its process ends, if it has not, and is started again."""
+    """Return a fault that ends the host's process, unless it has ended, and starts it again."""
 
     def happens(world: Scripted) -> None:
         if host in world.down:
@@ -343,15 +344,15 @@ def woken(world: Scripted) -> None:
 
 
 def no_bulk(world: Scripted) -> None:
-    """Nothing more that is bulk comes from the keeper."""
+    """Lose every later bulk message from the keeper."""
     source = keeper(world)
     world.loses = lambda host, send: send.bulk and host == source and isinstance(send.message, m.AnyState)
 
 
 def damaged(world: Scripted) -> None:
-    """All that the keeper has by now."""
-    for kept in world.cores[keeper(world)].hosted.failover_runs.replicas.values():
-        for states in kept.values():
+    """Damage all states that the keeper has."""
+    for by_run in world.cores[keeper(world)].hosted.failover_runs.replicas.values():
+        for states in by_run.values():
             for index, state in states.items():
                 states[index] = msgspec.structs.replace(state, inline=bytes(state.size_bytes))
 
@@ -364,7 +365,7 @@ FAULTS: dict[str, Then] = {
 
 
 def check(world: Lasting, expected: str) -> None:
-    """Run the world to its end, which has to be as expected."""
+    """Run the world to the end, and assert the expected outcome."""
     world.run()
     assert world.reached_s is not None, "the step was never reached"
     assert world.now < 90.0, f"it took {world.now} s"
@@ -377,8 +378,10 @@ def check(world: Lasting, expected: str) -> None:
         assert not world.hosts[name].code, f"{name} still has code: {world.combined}"
     if expected.startswith("lost"):
         host = expected.removeprefix("lost ")
-        said = rf"host '{host}', which holds [a-z0-9~, ]+, (did not install the run within 3 s|has been silent for 3 s)"
-        assert re.fullmatch(said, world.failed or ""), world.failed
+        pattern = (
+            rf"host '{host}', which holds [a-z0-9~, ]+, (did not install the run within 3 s|has been silent for 3 s)"
+        )
+        assert re.fullmatch(pattern, world.failed or ""), world.failed
     elif expected == "dropped":
         assert world.faults.count("client silent, run dropped") >= 5
     else:
@@ -387,12 +390,14 @@ def check(world: Lasting, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(REPLICAS))
-def test_replicas(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_a_replica_has_the_expected_outcome(step: str, fault: str, expected: str) -> None:
     check(Lasting(STEPS[step], FAULTS[fault]), expected)
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(REPLICAS)[::5])
-def test_with_several_partitions_under_way(step: str, fault: str, expected: str) -> None:
+def test_a_fault_has_the_expected_outcome_with_several_partitions_under_way(
+    step: str, fault: str, expected: str
+) -> None:
     world = Lasting(STEPS[step], FAULTS[fault])
     world.depth = 3
     check(world, expected)
@@ -402,21 +407,21 @@ def test_with_several_partitions_under_way(step: str, fault: str, expected: str)
 
 
 class Lessened(Paced):
-    """A source that says of which partitions it is missing."""
+    """A source that marks the partitions for which it is missing."""
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
-        made = super().make(index, inputs)
-        return msgspec.structs.replace(made, value=lessened(self.node, index) or made.value)
+        result = super().make(index, inputs)
+        return msgspec.structs.replace(result, value=lessened(self.node, index) or result.value)
 
 
 def lessened(node: Node, index: int) -> Any:
-    """What stands for a partition of which a source is missing."""
+    """Return the value of a partition for which the source is missing, else None."""
     missing = any(first <= index < (LAST if until is None else until) for first, until in gaps_of(node))
     return (node.name, index, "missing") if missing else None
 
 
 class Lacking(Lasting):
-    """The operators go on without a source; what was delivered, and of which graph."""
+    """A run whose operators continue without a source. ``pieces``: the graph of each delivered partition."""
 
     def __init__(self, when: When, then: Then) -> None:
         super().__init__(when, then)
@@ -441,14 +446,14 @@ class Lacking(Lasting):
         super()._delivered(host, command)
 
     def right(self) -> list[Any]:
-        """What one machine gives, of each graph what it gave."""
-        found: list[Any] = []
+        """Return the values that one machine computes with the graph of each partition."""
+        values: list[Any] = []
         ends = [first for _, first in self.pieces[1:]] + [len(self.delivered)]
         for (flow, first), until in zip(self.pieces, ends, strict=True):
             sources = [flow.by_name[name] for name in flow.sources]
             less = {(node.name, i): value for node in sources for i in range(until) if (value := lessened(node, i))}
-            found += [content(self.dataflow, flow.sinks[0], i, less)[3] for i in range(first, until)]
-        return found
+            values += [content(self.dataflow, flow.sinks[0], i, less)[3] for i in range(first, until)]
+        return values
 
 
 def again(world: Scripted) -> None:
@@ -464,7 +469,7 @@ WITHOUT: dict[str, Then] = {
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(MISSING))
-def test_without_a_source(step: str, fault: str, expected: str) -> None:
+def test_a_fault_in_a_run_that_may_lack_sources_has_the_expected_outcome(step: str, fault: str, expected: str) -> None:
     world = Lacking(STEPS[step], WITHOUT[fault])
     check(world, "on" if expected == "less" else expected)
     absent = [node.name for node in world.of.nodes if is_absent(node)]
@@ -475,7 +480,9 @@ def test_without_a_source(step: str, fault: str, expected: str) -> None:
     ("stripes", "step", "fault", "expected"),
     [*((2, *cell) for cell in cells(STRIPED)), *((4, *cell) for cell in cells(STRIPED)[::4])],
 )
-def test_stripes(stripes: int, step: str, fault: str, expected: str) -> None:
+def test_a_fault_in_a_recovery_of_stripes_has_the_expected_outcome(
+    stripes: int, step: str, fault: str, expected: str
+) -> None:
     when = flowing if step == "flowing" else of_stripes(ANEW[step])
     world = LastingStripes(stripes, when, FAULTS[fault])
     if step != "flowing":
@@ -486,14 +493,18 @@ def test_stripes(stripes: int, step: str, fault: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(REPLICAS)[::ABOVE])
-def test_replicas_above_the_trees_of_a_stream(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_a_replica_in_the_upper_graph_has_the_expected_outcome(
+    step: str, fault: str, expected: str
+) -> None:
     check(LastingAbove(2, STEPS[step], FAULTS[fault]), expected)
 
 
 @pytest.mark.parametrize(
     ("step", "fault", "expected"), [cell for cell in cells(GENERATIONS) if cell[0] != "claimed"][::ABOVE]
 )
-def test_generations_above_the_trees_of_a_stream(step: str, fault: str, expected: str) -> None:
+def test_a_fault_in_a_recovery_of_the_upper_graph_has_the_expected_outcome(
+    step: str, fault: str, expected: str
+) -> None:
     world = LastingAbove(2, ANEW[step], FAULTS[fault])
     host = Stop("h3", KILLED_S, 6.0) if fault == "h3 woken" and step != "silent" else None
     world._schedule(KILLED_S, (lambda _: world._stop(host)) if host else (lambda _: world.kill("h3")), None)
@@ -501,7 +512,7 @@ def test_generations_above_the_trees_of_a_stream(step: str, fault: str, expected
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(GENERATIONS))
-def test_generations(step: str, fault: str, expected: str) -> None:
+def test_a_fault_at_a_step_of_a_recovery_has_the_expected_outcome(step: str, fault: str, expected: str) -> None:
     world = Lasting(ANEW[step], FAULTS[fault])
     if step == "claimed":
         world.adaptation = GlobalMoves(period_s=50.0)  # it plans for lost hosts only
@@ -516,7 +527,7 @@ def test_generations(step: str, fault: str, expected: str) -> None:
 
 
 class Ending(Lasting):
-    """All that it gives the application is ``partitions``; nothing is done to it but what is said."""
+    """A run that ends after ``partitions`` partitions."""
 
     def run_to_its_end(self) -> None:
         self.run()
@@ -536,7 +547,7 @@ def ending(partitions: int) -> Ending:
 
 
 @pytest.mark.parametrize("fails", [None, "h3"])
-def test_when_all_has_been_delivered_nothing_is_left(fails: str | None) -> None:
+def test_no_host_keeps_a_completed_run(fails: str | None) -> None:
     world = ending(60)
     if fails:
         world._schedule(KILLED_S, lambda _: world.kill(fails), None)
@@ -545,7 +556,7 @@ def test_when_all_has_been_delivered_nothing_is_left(fails: str | None) -> None:
 
 
 @pytest.mark.parametrize("host", ["h3", "h4"])
-def test_when_code_fails_nothing_is_left(host: str) -> None:
+def test_no_host_keeps_a_run_that_has_failed(host: str) -> None:
     world = ending(10**6)
     failed = e.OperatorFailed(R, "o" if host == "h3" else "r", "ValueError: it is odd")
     world._schedule(KILLED_S, lambda _: world.ahead(host, failed), None)
@@ -553,7 +564,7 @@ def test_when_code_fails_nothing_is_left(host: str) -> None:
     assert "it is odd" in (world.failed or "")
 
 
-def test_when_all_that_had_replicas_is_lost_it_begins_anew_and_nothing_is_left() -> None:
+def test_a_run_without_surviving_replicas_restarts_and_completes() -> None:
     world = ending(60)
 
     def falls(_: None) -> None:
@@ -565,7 +576,7 @@ def test_when_all_that_had_replicas_is_lost_it_begins_anew_and_nothing_is_left()
     assert (world.failed, len(world.delivered)) == (None, 60)
 
 
-def test_every_step_and_every_fault_has_its_cells() -> None:
+def test_every_step_and_every_fault_has_cells() -> None:
     assert [row["step"] for row in rows(REPLICAS)] == list(STEPS)
     assert [row["step"] for row in rows(GENERATIONS)] == list(ANEW)
     assert [row["step"] for row in rows(MISSING)] == list(STEPS)

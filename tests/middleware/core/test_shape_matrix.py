@@ -1,9 +1,9 @@
-"""The fault matrix (``test_fault_matrix``) of another shape of the tree.
+"""The fault matrix (``test_fault_matrix``) of a change of the tree's shape.
 
-``o`` and its consumer ``r`` are free, and one operator ``n`` takes the place of both, on ``target``. A
-cell says then that the tree is ``reshaped`` or has ``stayed``; when h3 has only what is gone, it may die. All of that
-is the same where ``o`` and ``r`` have states, which ``n`` takes over; ``heir`` is its host, which waits for them. Of
-two outcomes with a slash between them the second is that of a state which travels as bulk; ``no way``: the run ends
+``o`` and its consumer ``r`` are free, and one operator ``n`` on ``target`` replaces both. A cell says that the tree is
+``reshaped`` or has ``stayed``. When h3 has only nodes of the old tree that are done, it may die. The outcomes are the
+same if ``o`` and ``r`` have states, which ``n`` inherits. ``heir`` is the host that waits for these states. If a cell
+has two outcomes with a slash between them, the second holds for a state that travels as bulk. ``no way``: the run ends
 with one line that says so.
 """
 
@@ -153,14 +153,14 @@ STATE_STEPS: dict[str, When] = {
 
 
 def begin_shape(world: Scripted, target: str) -> Scripted:
-    """Have ``n`` on ``target`` take the place of ``o`` and ``r``."""
+    """Replace ``o`` and ``r`` by ``n`` on ``target``."""
     world.target = target
     tree = another_tree("n", world.dataflow.by_name["o"].code)
     return world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": target}, "a test", tree, (FREE, MERGING)))
 
 
 def check_shape(world: Scripted, expected: str) -> None:
-    """Run the world to its end, which has to be as expected, with one tree on all hosts."""
+    """Run the world to the end. Assert the expected outcome and a single tree on all hosts."""
     if expected.startswith(("lost", "cut")) or expected == "dropped":
         check(world, expected)
         return
@@ -171,25 +171,29 @@ def check_shape(world: Scripted, expected: str) -> None:
     assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
     assert not any(host not in world.down for host, _ in world.combined)
     operators = {name: world.on(name) for name in ("o", "r", *(f"{n}~{i}" for n in "npq" for i in (1, 2)))}
-    there = {name: hosts for name, hosts in operators.items() if hosts}
-    outcomes = [each["outcome"] for each in world.reshaped]
+    placed = {name: hosts for name, hosts in operators.items() if hosts}
+    outcomes = [row["outcome"] for row in world.reshaped]
     if expected == "reshaped":
-        assert (there, outcomes[:1]) == ({"n~1": {world.target}}, ["reshaped"])
+        assert (placed, outcomes[:1]) == ({"n~1": {world.target}}, ["reshaped"])
     elif expected == "stayed":
-        assert (there, outcomes[-1:]) == ({"o": {"h3"}, "r": {"h5"}}, ["stayed"])
+        assert (placed, outcomes[-1:]) == ({"o": {"h3"}, "r": {"h5"}}, ["stayed"])
     else:  # o went to h6 before, or another shape came after
-        assert there in ({"o": {"h6"}, "r": {"h5"}}, {"q~2": {"h6"}})
+        assert placed in ({"o": {"h6"}, "r": {"h5"}}, {"q~2": {"h6"}})
 
 
 @pytest.mark.parametrize("dataflow", [FREE_DATAFLOW, MERGING_DATAFLOW], ids=["plain", "merging"])
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(SHAPE_DEATHS) + cells(SHAPE_WORDS))
-def test_shape(step: str, fault: str, expected: str, dataflow: Dataflow) -> None:
+def test_a_fault_at_a_step_of_a_reshaping_has_the_expected_outcome(
+    step: str, fault: str, expected: str, dataflow: Dataflow
+) -> None:
     target, happens = FAULTS[fault]
     check_shape(begin_shape(Scripted(SHAPE_STEPS[step], happens, dataflow=dataflow), target), expected)
 
 
 @pytest.mark.parametrize(("step", "fault", "expected"), (cells(SHAPE_DEATHS) + cells(SHAPE_WORDS))[::5])
-def test_with_several_partitions_under_way(step: str, fault: str, expected: str) -> None:
+def test_a_fault_has_the_expected_outcome_with_several_partitions_under_way(
+    step: str, fault: str, expected: str
+) -> None:
     target, happens = FAULTS[fault]
     world = begin_shape(Scripted(SHAPE_STEPS[step], happens, dataflow=MERGING_DATAFLOW), target)
     world.depth = 3
@@ -209,7 +213,9 @@ def check_states(world: Scripted, expected: str) -> None:
 
 @pytest.mark.parametrize("padding", [1, PADDING], ids=["inline", "bulk"])
 @pytest.mark.parametrize(("step", "fault", "expected"), cells(STATE_DEATHS) + cells(STATE_WORDS))
-def test_states(step: str, fault: str, expected: str, padding: int) -> None:
+def test_a_fault_during_the_merging_of_states_has_the_expected_outcome(
+    step: str, fault: str, expected: str, padding: int
+) -> None:
     target, happens = FAULTS[fault]
     world = Scripted(STATE_STEPS[step], happens, dataflow=MERGING_DATAFLOW)
     world.padding = padding
@@ -225,7 +231,9 @@ def test_states(step: str, fault: str, expected: str, padding: int) -> None:
     ("message", "sender", "how", "expected"),
     [(row["message"], row["from"], how, row[how]) for row in rows(STATE_LOSSES) for how in ("once", "for ever")],
 )
-def test_state_losses(message: str, sender: str, how: str, expected: str, padding: int) -> None:
+def test_a_lost_message_about_states_has_the_expected_outcome(
+    message: str, sender: str, how: str, expected: str, padding: int
+) -> None:
     world = losing(message, sender, for_ever=how == "for ever", dataflow=MERGING_DATAFLOW)
     world.padding = padding
     if message == "StateRequest":  # there is one where a state is lost
@@ -250,8 +258,8 @@ def test_state_losses(message: str, sender: str, how: str, expected: str, paddin
         ("no merge", "node 'n~1' on host 'h4': the states of r, o cannot be merged: ValueError in merge"),
     ],
 )
-def test_a_state_that_cannot_be_taken_over_ends_the_run(what: str, line: str, padding: int) -> None:
-    """However often the word that it cannot is lost."""
+def test_a_state_that_cannot_be_inherited_ends_the_run(what: str, line: str, padding: int) -> None:
+    """The run ends although the first reports of the failure are lost."""
     world = Scripted(lambda world: world.failed is not None, dataflow=MERGING_DATAFLOW)
     words: list[str] = []
 
@@ -276,7 +284,9 @@ def test_a_state_that_cannot_be_taken_over_ends_the_run(what: str, line: str, pa
 
 @pytest.mark.parametrize("target", ["h4", "h2"])
 @pytest.mark.parametrize(("step", "refusal", "expected"), cells(SHAPE_REFUSALS))
-def test_shape_refusals(step: str, refusal: str, expected: str, target: str) -> None:
+def test_a_refused_reshaping_has_the_expected_outcome_at_every_step(
+    step: str, refusal: str, expected: str, target: str
+) -> None:
     whys = {
         "no room": "it has room for 0 operators, 0 are there or on their way, and 1 more would be",
         "no operator": "'n~1' cannot run there: composite is not known",
@@ -295,18 +305,20 @@ def test_shape_refusals(step: str, refusal: str, expected: str, target: str) -> 
     else:
         world = Scripted(SHAPE_STEPS[step], happens, dataflow=FREE_DATAFLOW)
     check_shape(begin_shape(world, target), expected)
-    assert [each["why"] for each in world.reshaped] == [f"host {target!r}: {whys[refusal]}" * (expected == "stayed")]
+    assert [row["why"] for row in world.reshaped] == [f"host {target!r}: {whys[refusal]}" * (expected == "stayed")]
 
 
 @pytest.mark.parametrize(
     ("message", "sender", "how", "expected"),
     [(row["message"], row["from"], how, row[how]) for row in rows(SHAPE_LOSSES) for how in ("once", "for ever")],
 )
-def test_shape_losses(message: str, sender: str, how: str, expected: str) -> None:
+def test_a_lost_message_of_a_reshaping_has_the_expected_outcome(
+    message: str, sender: str, how: str, expected: str
+) -> None:
     world = losing(message, sender, for_ever=how == "for ever", dataflow=FREE_DATAFLOW)
     check_shape(begin_shape(world, "h4"), expected)
 
 
-def test_every_step_has_its_row() -> None:
+def test_every_step_has_a_row() -> None:
     assert {row["step"] for row in rows(SHAPE_DEATHS)} == {*SHAPE_STEPS} == {row["step"] for row in rows(SHAPE_WORDS)}
     assert set(STATE_STEPS) == {row["step"] for row in rows(STATE_DEATHS)} == {row["step"] for row in rows(STATE_WORDS)}

@@ -1,4 +1,4 @@
-"""The barrier: both tables, and what the client and the hosts say to each other."""
+"""The barrier: both state tables, and the messages between the client and the hosts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Scene = Callable[[], Scripted]
 
 
 def at(part: MemberState, host: str, then: Callable[[Scripted], None] | None = None) -> Scripted:
-    """Operator ``o`` is proposed to go from h3 to h4 (see ``Scripted``); when a host is in this part, ``then``."""
+    """Propose to move ``o`` from h3 to h4 (see ``Scripted``). Call ``then`` when ``host`` reaches state ``part``."""
 
     def reached(world: Scripted) -> bool:
         run = world.run_at(host)
@@ -91,7 +91,7 @@ MEMBER_SCENES: dict[tuple[MemberState, MemberEvent], Scene] = {
 
 
 @pytest.mark.parametrize("entry", PROPOSAL, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[ProposalState, ProposalEvent]) -> None:
+def test_every_transition_of_a_proposal_occurs_in_a_scene(entry: tuple[ProposalState, ProposalEvent]) -> None:
     assert entry in CHANGE_SCENES, "a transition nobody tests; add a scene that uses it"
     scene, why = CHANGE_SCENES[entry]
     with traced(Proposal) as used:
@@ -115,15 +115,17 @@ def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[ProposalSta
 
 
 @pytest.mark.parametrize("late", [(), ((m.Vote, "h4"),), ((m.Done, "h3"),), ((m.Vote, "h4"), (m.Done, "h3"))], ids=str)
-def test_the_recorded_pause_is_that_between_the_partitions_of_two_trees(late: tuple[tuple[type, str], ...]) -> None:
-    """The last partition of the old tree may come before all have voted, and the next one before all are done."""
+def test_the_recorded_pause_is_the_gap_between_the_partitions_of_the_two_trees(
+    late: tuple[tuple[type, str], ...],
+) -> None:
+    """The old tree's last partition may come before all votes, and the next partition before all hosts are done."""
     world, lost = reshaped(), set[tuple[type, str]]()
 
     def loses(host: str, send: e.Send) -> bool:
-        said = type(send.message), host
-        if said not in late or said in lost:
+        message = type(send.message), host
+        if message not in late or message in lost:
             return False
-        lost.add(said)
+        lost.add(message)
         return True
 
     world.loses = loses
@@ -135,7 +137,7 @@ def test_the_recorded_pause_is_that_between_the_partitions_of_two_trees(late: tu
 
 
 @pytest.mark.parametrize("entry", MEMBER, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[MemberState, MemberEvent]) -> None:
+def test_every_transition_of_a_member_occurs_in_a_scene(entry: tuple[MemberState, MemberEvent]) -> None:
     assert entry in MEMBER_SCENES, "a transition nobody tests; add a scene that uses it"
     with traced(Member) as used:
         world = MEMBER_SCENES[entry]()
@@ -148,7 +150,7 @@ def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[MemberState, 
 @pytest.mark.parametrize(
     ("phase", "news"), [(a, b) for a in ProposalState for b in ProposalEvent if (a, b) not in PROPOSAL]
 )
-def test_a_proposal_takes_no_other_turn(phase: ProposalState, news: ProposalEvent) -> None:
+def test_a_proposal_rejects_every_transition_outside_the_table(phase: ProposalState, news: ProposalEvent) -> None:
     change = Proposal(3, (), set(), "a test", 0.0)
     change.state = phase
     with pytest.raises(InvalidTransition, match=f"^proposal 3, {phase}: {news}$"):
@@ -157,7 +159,7 @@ def test_a_proposal_takes_no_other_turn(phase: ProposalState, news: ProposalEven
 
 
 @pytest.mark.parametrize(("part", "word"), [(a, b) for a in MemberState for b in MemberEvent if (a, b) not in MEMBER])
-def test_a_member_takes_no_other_turn(part: MemberState, word: MemberEvent) -> None:
+def test_a_member_rejects_every_transition_outside_the_table(part: MemberState, word: MemberEvent) -> None:
     member = Member.__new__(Member)  # of no run
     member.state, member.number = part, 0
     with pytest.raises(InvalidTransition, match=f"^proposal 0, {part}: {word}$"):
@@ -193,19 +195,19 @@ def client(make_book: Book, install: m.Install) -> Playbook:
     book = make_book(CLIENT, CoreConfig(barrier_s=2.0))
     book << e.RunRequested(install) >> ANY
     book.at(1.0) << e.PlacementProposed(R, {"o": "h3", "s": "h1"}, "a test") >> ANY
-    assert {(each.to, each.message) for each in book.only(e.Send)} == {(name, PROPOSE) for name in ("h1", "h2", "h3")}
+    assert {(send.to, send.message) for send in book.only(e.Send)} == {(name, PROPOSE) for name in ("h1", "h2", "h3")}
     assert book.only(e.SetTimer) == [alarm("barrier r", 1.5)]
     return book
 
 
-def test_the_client_takes_the_last_iteration_of_all_and_waits_for_everyone(client: Playbook) -> None:
+def test_the_client_commits_after_the_last_voted_iteration_and_waits_for_every_host(client: Playbook) -> None:
     client << got("h2", vote("h2")) >> []
     client << got("h1", vote("h1", 4)) >> []
     client << got("h1", vote("h1", 4)) >> []  # repeated
     client << got("h3", vote("h3")) >> ANY
-    assert {(each.to, each.message) for each in client.only(e.Send)} == {(h, COMMIT) for h in ("h1", "h2", "h3")}
+    assert {(send.to, send.message) for send in client.only(e.Send)} == {(h, COMMIT) for h in ("h1", "h2", "h3")}
     client.at(1.5) << fired("barrier r") >> ANY
-    assert {each.to for each in client.only(e.Send)} == {"h1", "h2", "h3"}
+    assert {send.to for send in client.only(e.Send)} == {"h1", "h2", "h3"}
     client << got("h1", m.Done(R, 1, "h1")) >> []
     client << got("h3", m.Done(R, 1, "h3")) >> []
     client << got("h2", m.Done(R, 1, "h2", (m.Location("o", "h3", 2),))) >> [e.OperatorMoved(R, "o", "h3")]
@@ -213,7 +215,7 @@ def test_the_client_takes_the_last_iteration_of_all_and_waits_for_everyone(clien
     client.at(2.0) << fired("barrier r") >> []
 
 
-def test_one_vote_against_it_is_the_end(client: Playbook) -> None:
+def test_a_negative_vote_aborts_the_proposal(client: Playbook) -> None:
     client << got("h3", vote("h3", error="no room")) >> ANY
     assert set(client.sent()) == {ABORT}
     client << got("h1", vote("h1", 4)) >> [e.Send(R, "h1", ABORT)]  # it has not heard
@@ -224,18 +226,18 @@ def test_one_vote_against_it_is_the_end(client: Playbook) -> None:
     client << got("h1", m.Done(R, 1, "h1")) >> []
 
 
-def test_a_vote_that_does_not_come_in_time_is_the_end(client: Playbook) -> None:
+def test_a_missing_vote_aborts_the_proposal_after_the_time_limit(client: Playbook) -> None:
     client << got("h1", vote("h1", 4)) >> []
     client.at(1.5) << fired("barrier r") >> ANY
-    assert {(each.to, each.message) for each in client.only(e.Send)} == {("h2", PROPOSE), ("h3", PROPOSE)}
+    assert {(send.to, send.message) for send in client.only(e.Send)} == {("h2", PROPOSE), ("h3", PROPOSE)}
     client.at(3.0) << fired("barrier r") >> ANY
     assert set(client.sent()) == {ABORT}
 
 
-def test_a_later_proposal_waits_and_takes_the_place_of_another_that_waits(client: Playbook) -> None:
+def test_a_later_proposal_supersedes_a_waiting_proposal(client: Playbook) -> None:
     client << e.PlacementProposed(R, {"o": "client"}, "second") >> []
     client << e.PlacementProposed(R, {"o": "h1"}, "third") >> ANY
-    (superseded,) = (each.fields["detail"] for each in client.only(e.Record))
+    (superseded,) = (record.fields["detail"] for record in client.only(e.Record))
     assert (superseded["outcome"], superseded["reason"]) == ("superseded", "second")
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
@@ -243,8 +245,8 @@ def test_a_later_proposal_waits_and_takes_the_place_of_another_that_waits(client
     assert set(client.sent()) == {m.Propose(R, 2, (m.Move("o", "h2", "h1", 1),))}
 
 
-def test_each_request_is_answered_once_whether_it_is_proposed_or_not(client: Playbook) -> None:
-    """The one under way was not asked for by number; two wait, one after the other, until the run is over."""
+def test_every_move_request_is_answered_once_whether_proposed_or_not(client: Playbook) -> None:
+    """The proposal under way has no request number. Two requests wait, one after the other, until the run is over."""
     client << e.PlacementProposed(R, {"o": "client"}, "second", number=2) >> []
     client << e.PlacementProposed(R, {"o": "h1"}, "third", number=3) >> ANY
     assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 2, why="a later proposal took its place")]
@@ -253,7 +255,7 @@ def test_each_request_is_answered_once_whether_it_is_proposed_or_not(client: Pla
     client << e.PlacementProposed(R, {"o": "h3"}, "fourth", number=4) >> [e.MoveEnded(R, 4, why="the run is over")]
 
 
-def test_a_request_is_answered_by_what_hosts_say(client: Playbook) -> None:
+def test_a_move_request_is_answered_from_the_reports_of_the_hosts(client: Playbook) -> None:
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
         client << got(name, m.Done(R, 1, name)) >> ANY
@@ -272,24 +274,22 @@ def test_a_request_is_answered_by_what_hosts_say(client: Playbook) -> None:
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_a_request_is_answered_by_what_is_known_if_the_run_ends_before_all_hosts_are_done(
-    client: Playbook, heard: bool
-) -> None:
+def test_a_move_request_is_answered_from_known_locations_if_the_run_ends_early(client: Playbook, heard: bool) -> None:
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
         client << got(name, m.Done(R, 1, name)) >> ANY
     client << e.PlacementProposed(R, {"o": "h3"}, "asked for", number=1) >> ANY
     for name in ("h1", "h2", "h3"):
         client << got(name, m.Vote(R, 2, name, 4)) >> ANY
-    there = m.Location("o", "h3", 2)
+    location = m.Location("o", "h3", 2)
     if heard:
-        client << got("h3", m.Done(R, 2, "h3", (there,))) >> ANY
+        client << got("h3", m.Done(R, 2, "h3", (location,))) >> ANY
     client << e.RunAbandoned(R) >> ANY
     moved, stayed = ({"o": "h3"}, {}) if heard else ({}, {"o": "the run ended before"})
     assert list(client.only(e.MoveEnded)) == [e.MoveEnded(R, 1, 5, moved, stayed)]
 
 
-def test_what_would_move_nothing_is_not_proposed(client: Playbook) -> None:
+def test_a_placement_that_moves_nothing_is_not_proposed(client: Playbook) -> None:
     client << e.PlacementProposed(R, {"o": "h2"}, "as it is") >> []
     client << got("h3", vote("h3", error="no room")) >> ANY
     for name in ("h1", "h2", "h3"):
@@ -317,7 +317,7 @@ def test_a_source_suspends_votes_and_resumes_with_the_commit(host: Callable[[str
     book << got(CLIENT, PROPOSE) >> []  # late
 
 
-def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], Playbook], install: m.Install) -> None:
+def test_an_aborted_proposal_changes_nothing(host: Callable[[str], Playbook], install: m.Install) -> None:
     source, target = host("h1"), host("h3")
     source << got("h2", m.Demand(R, "s", "o", 0, 0, 1)) >> ANY
     source << got(CLIENT, PROPOSE) >> ANY
@@ -334,7 +334,7 @@ def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], P
     assert target.core.runs[R].directory.switch is None
 
 
-def test_a_proposal_that_comes_after_its_own_end_is_none(host: Callable[[str], Playbook]) -> None:
+def test_a_proposal_that_arrives_after_the_abort_is_ignored(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
     book << got(CLIENT, ABORT) >> [e.Send(R, CLIENT, m.Done(R, 1, "h1"))]
     book << got(CLIENT, PROPOSE) >> []
@@ -344,7 +344,7 @@ def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str
     book = host("h2")
     book << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1)) >> ANY
     book << got(CLIENT, PROPOSE) >> ANY
-    assert {(each.to, each.message) for each in book.only(e.Send)} == {(CLIENT, vote("h2")), ("h1", PROPOSE)}
+    assert {(send.to, send.message) for send in book.only(e.Send)} == {(CLIENT, vote("h2")), ("h1", PROPOSE)}
     book << got(CLIENT, m.Commit(R, 1, 0, (MOVE,), "a test")) >> []
     book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
     book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
@@ -356,8 +356,8 @@ def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str
     assert m.Done(R, 1, "h2", (m.Location("o", "h3", 2),)) in book.sent(CLIENT)
 
 
-def test_a_host_that_has_not_heard_the_commit_sends_nobody_away_who_has(host: Callable[[str], Playbook]) -> None:
-    """A Withdraw now could arrive when the operator's state is there, and the operator would be nowhere."""
+def test_a_host_without_the_commit_sends_no_withdrawal_to_the_new_host(host: Callable[[str], Playbook]) -> None:
+    """A Withdraw could arrive after the operator's state. Then the operator would be on no host."""
     book = host("h2")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got("h3", m.Accept(R, "o", 1)) >> []
@@ -365,7 +365,7 @@ def test_a_host_that_has_not_heard_the_commit_sends_nobody_away_who_has(host: Ca
     book << got("h3", m.Accept(R, "o", 1)) >> []  # it is told of the end by the client
 
 
-def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Playbook]) -> None:
+def test_inputs_may_arrive_before_the_moved_operator(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY
     book << e.NodeOpened(R, "o") >> ANY
@@ -378,7 +378,9 @@ def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Pl
     assert book.only(e.RunOperator) == [e.RunOperator(R, "o", 1, (b"s1",))]
 
 
-def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callable[[str], Playbook]) -> None:
+def test_partitions_of_foreign_producers_and_later_indices_are_not_kept_for_an_arrival(
+    host: Callable[[str], Playbook],
+) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY
     book << e.NodeOpened(R, "o") >> ANY
@@ -392,7 +394,7 @@ def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callab
     assert set(book.core.runs[R].flow.expected["o"].early[1]) == {"s"}
 
 
-def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callable[[str], Playbook]) -> None:
+def test_a_forwarded_proposal_counts_only_with_the_next_number(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
     member = book.core.runs[R].parts.get(Member)
     for number in (2, 99):
@@ -405,18 +407,18 @@ def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callab
     book << got(CLIENT, second) >> [e.Send(R, CLIENT, m.Vote(R, 3, "h1", -1))]  # the client may have made one more
 
 
-def test_a_proposal_with_a_number_of_its_own_does_not_make_hosts_deaf_for_the_clients() -> None:
+def test_a_forged_proposal_number_does_not_block_the_proposals_of_the_client() -> None:
     world = Scripted(lambda world: bool(world.proposals))
     world.at(BEGINS_S - 0.2, "h1", e.MessageReceived("h6", m.Propose(R, 99, ())))
     world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"o": "h4"}, "a test"))
     world.run()
-    assert [each["outcome"] for each in world.proposals] == ["committed"]
+    assert [row["outcome"] for row in world.proposals] == ["committed"]
     assert world.on("o") == {"h4"}
 
 
-def test_a_run_that_ends_in_the_middle_of_a_proposal_leaves_its_row(client: Playbook) -> None:
+def test_a_run_that_ends_during_a_proposal_records_the_proposal_as_aborted(client: Playbook) -> None:
     client.at(1.25) << e.RunAbandoned(R) >> ANY
-    (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
+    (row,) = [record.fields for record in client.only(e.Record) if record.kind == "proposal"]
     assert row == {
         "index": None,
         "duration_s": 0.25,
@@ -438,18 +440,18 @@ def test_a_run_that_ends_in_the_middle_of_a_proposal_leaves_its_row(client: Play
     ],
     ids=["committed", "aborted"],
 )
-def test_a_run_that_ends_before_all_are_done_leaves_the_row_of_what_was_decided(
+def test_a_run_that_ends_before_all_hosts_are_done_records_the_decision(
     client: Playbook, votes: list[m.Vote], index: int | None, outcome: str, why: str
 ) -> None:
-    for each in votes:
-        client << got(each.host, each) >> ANY
+    for ballot in votes:
+        client << got(ballot.host, ballot) >> ANY
     client.at(1.25) << e.RunAbandoned(R) >> ANY
-    (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
+    (row,) = [record.fields for record in client.only(e.Record) if record.kind == "proposal"]
     assert (row["index"], row["detail"]["outcome"], row["detail"]["why"]) == (index, outcome, why)
 
 
 @pytest.mark.parametrize("sender", ["h2", "h9"])
-def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], sender: str) -> None:
+def test_only_the_client_can_commit_or_abort_a_proposal(host: Callable[[str], Playbook], sender: str) -> None:
     book = host("h1")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got(sender, ABORT) >> []
@@ -459,7 +461,7 @@ def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], send
     assert book.core.runs[R].parts.get(Member).state is MemberState.VOTED
 
 
-def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:
+def test_a_proposal_older_than_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
     book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> []
     book << got(CLIENT, PROPOSE) >> ANY

@@ -1,4 +1,4 @@
-"""Replicas of operators' states: a host's part, step by step."""
+"""Replicas of operators' states on a host, step by step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Origin:
         self.book << got("client", install) >> ANY
 
     def make(self, state: bytes) -> list[m.Checkpoint]:
-        """One more partition, and a replica if one is due; those that go to ``h3``."""
+        """Make one more partition, and a replica if one is due. Return the replicas that go to ``h3``."""
         book, index = self.book, self.made
         self.made += 1
         book << got("client", m.Demand(R, "o", "t", index, version=1)) >> ANY
@@ -39,20 +39,20 @@ class Origin:
         return sent
 
     def _sent(self) -> list[m.Checkpoint]:
-        return [each for each in self.book.sent("h3") if isinstance(each, m.Checkpoint)]
+        return [message for message in self.book.sent("h3") if isinstance(message, m.Checkpoint)]
 
 
-def test_replicas_of_which_no_word_comes_are_sent_again_instead_of_others(make_book: Any, make_install: Any) -> None:
-    """What went to a host that was not there yet is lost; once it is, all goes on."""
+def test_unacknowledged_replicas_are_sent_again_instead_of_newer_replicas(make_book: Any, make_install: Any) -> None:
+    """Replicas sent to a host that was absent are lost. Once the host is there, new replicas follow."""
     install = replace(make_install(others=("h3",)), failover=Failover(every=1, domains={"h1": "a", "h2": "a"}))
     origin = Origin(make_book, install)
-    indices = [[each.index for each in origin.make(bytes([number]))] for number in range(MOST + 3)]
+    indices = [[replica.index for replica in origin.make(bytes([number]))] for number in range(MOST + 3)]
     assert indices == [[number + 1] for number in range(MOST)] + [[MOST]] * 3
     origin.book << got("client", m.CheckpointsObsolete(R, (Start("o", MOST),))) >> ANY
-    assert [each.index for each in origin.make(b"z")] == [MOST + 4]
+    assert [replica.index for replica in origin.make(b"z")] == [MOST + 4]
 
 
-def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: Any) -> None:
+def test_a_replica_that_is_already_stored_is_acknowledged_again(make_book: Any, make_install: Any) -> None:
     book = make_book("h3")
     book << got("client", replace(make_install(others=("h3",)), failover=Failover())) >> ANY
     for payload in (b"xy", None):  # the second time it is not let in, as it is there
@@ -61,45 +61,45 @@ def test_who_has_a_replica_already_says_so_again(make_book: Any, make_install: A
 
 
 @pytest.mark.parametrize(("last", "told"), [("some", [1]), ("other", [1, 4, 8])])
-def test_of_operators_without_state_that_follow_each_other_one_says_what_can_be_let_go(
+def test_a_stateless_operator_before_an_operator_of_the_same_code_reports_once(
     make_book: Any, make_install: Any, last: str, told: list[int]
 ) -> None:
-    """Each says once that it has none; from then on the last one of the same code says enough."""
+    """Each operator reports once that it has no state. Later reports of the last operator of the same code suffice."""
     flow = chain(Code("some"), Code("some"), Code(last), client="client").validate()
     install = replace(make_install({"p": "h3"}, dataflow=flow), failover=Failover(every=4))
-    book, said = make_book("h2"), list[int]()
+    book, reported = make_book("h2"), list[int]()
     book << got("client", install) >> ANY
     for index in range(8):
         book << got("h3", m.Demand(R, "o", "p", index, version=1)) >> ANY
         book << got("h1", m.Partition(R, "s", "o", index), b"x", 1) >> ANY
         book << e.OperatorFinished(R, "o", index, b"y", 1) >> ANY
-        said += [each.index for each in book.sent("client") if isinstance(each, m.CheckpointStored)]
+        reported += [message.index for message in book.sent("client") if isinstance(message, m.CheckpointStored)]
         if book.only(e.TakeState):
             book << e.StateTaken(R, "o", 1, keeps=False) >> ANY
-            said += [each.index for each in book.sent("client") if isinstance(each, m.CheckpointStored)]
-    assert said == told
+            reported += [message.index for message in book.sent("client") if isinstance(message, m.CheckpointStored)]
+    assert reported == told
 
 
-def test_an_operator_without_state_says_no_more_often_that_it_has_none_when_a_host_is_lost(
-    make_book: Any, make_install: Any
-) -> None:
-    """Once, as others may have to begin anew, and then as often as before."""
+def test_a_stateless_operator_reports_once_more_when_a_host_is_lost(make_book: Any, make_install: Any) -> None:
+    """Other operators may have to restart, so the operator reports at once, and then as often as before."""
     install = replace(make_install(others=("h3", "h4")), failover=Failover(every=4))
-    origin, said = Origin(make_book, install), list[int]()
+    origin, reported = Origin(make_book, install), list[int]()
     for index in range(12):
         if index == 5:
             origin.book << got("client", m.Lost(R, "h4", ())) >> ANY
         origin.book << got("client", m.Demand(R, "o", "t", index, version=1)) >> ANY
         origin.book << got("h1", m.Partition(R, "s", "o", index), b"x", 1) >> ANY
         origin.book << e.OperatorFinished(R, "o", index, b"y", 1) >> ANY
-        said += [each.index for each in origin.book.sent("client") if isinstance(each, m.CheckpointStored)]
+        reported += [message.index for message in origin.book.sent("client") if isinstance(message, m.CheckpointStored)]
         if origin.book.only(e.TakeState):
             origin.book << e.StateTaken(R, "o", 1, keeps=False) >> ANY
-            said += [each.index for each in origin.book.sent("client") if isinstance(each, m.CheckpointStored)]
-    assert said == [1, 4, 6, 8, 12]
+            reported += [
+                message.index for message in origin.book.sent("client") if isinstance(message, m.CheckpointStored)
+            ]
+    assert reported == [1, 4, 6, 8, 12]
 
 
-def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_partitions(
+def test_replicas_are_due_by_the_input_bytes_and_by_the_partitions_of_an_operator(
     make_book: Any, make_install: Any
 ) -> None:
     install = replace(make_install(others=("h3",)), failover=Failover(every=8, every_bytes=5))
@@ -109,7 +109,9 @@ def test_replicas_are_due_by_the_bytes_that_an_operator_has_taken_and_by_its_par
     assert sorted(origin.book.core.runs[R].parts.get(Checkpoints).replicas["o"]) == [1, 6, 8, 13]
 
 
-def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any, make_install: Any) -> None:
+def test_only_hosts_that_keep_outputs_or_replicas_are_notified_of_obsolete_checkpoints(
+    make_book: Any, make_install: Any
+) -> None:
     """A source keeps no outputs, and no replicas."""
     flow = chain(Code("some"), Code("some"), Code("some"), client="client").validate()
     client = make_book("client")
@@ -123,7 +125,7 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
     client.core.runs[R].flow.nodes["t"].index = 18  # as if 17 had been given to it
     client << got("h3", m.CheckpointStored(R, "p", 16)) >> ANY
     words = {
-        host: [each for each in client.sent(host) if isinstance(each, m.CheckpointsObsolete)]
+        host: [message for message in client.sent(host) if isinstance(message, m.CheckpointsObsolete)]
         for host in ("h1", "h2", "h3")
     }
     ops = Start("o", 18), Start("p", 18)
@@ -134,7 +136,7 @@ def test_of_what_is_needed_no_more_those_hear_that_keep_something(make_book: Any
 
 
 def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tuple[m.HistoryGap, ...] = ()) -> Playbook:
-    """``h3``, which keeps a replica of ``o`` at partition 4, in the generation in which ``o`` on ``h2`` starts so."""
+    """``h3``, which keeps a replica of ``o`` at partition 4. ``o`` on ``h2`` starts from that replica."""
     book: Playbook = make_book("h3")
     install = replace(make_install(others=("h3",)), failover=Failover())
     book << got("client", install) >> ANY
@@ -146,17 +148,15 @@ def keeper(make_book: Any, make_install: Any, *settled: Start, history_gaps: tup
     return book
 
 
-def test_the_host_of_an_operator_alone_is_given_its_replica(make_book: Any, make_install: Any) -> None:
+def test_only_the_host_of_an_operator_is_sent_the_replica(make_book: Any, make_install: Any) -> None:
     book, claim = keeper(make_book, make_install), m.StateRequest(run_of("r~1"), "o")
     book << got("h1", claim) >> []
     book << got("h2", claim) >> ANY
-    assert [(each.node, each.index) for each in book.sent("h2")] == [("o", 4)]
+    assert [(message.node, message.index) for message in book.sent("h2")] == [("o", 4)]
 
 
-def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
-    make_book: Any, make_install: Any
-) -> None:
-    """What comes late is of a generation before, or of another partition."""
+def test_the_client_is_notified_only_of_the_loss_of_an_awaited_replica(make_book: Any, make_install: Any) -> None:
+    """A late report is about an earlier generation or another partition."""
     book, install = make_book("h2"), replace(make_install(others=("h3", "h4")), failover=Failover())
     starts = Start("s", 4), Start("o", 4, "h3"), Start("t", 4)
     book << got("client", replace(install, run=run_of("r~1"), starts=starts)) >> ANY
@@ -167,24 +167,24 @@ def test_the_client_is_told_of_the_replica_that_is_waited_for_and_of_no_other(
 
 
 @pytest.mark.parametrize(("cut", "right"), [(3, False), (4, True)])
-def test_a_replica_of_another_history_is_not_given(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
-    """From partition ``cut`` on, sources give something else than they gave to the replica."""
+def test_a_replica_of_a_different_history_is_not_sent(make_book: Any, make_install: Any, cut: int, right: bool) -> None:
+    """From partition ``cut`` on, the sources' values differ from the values behind the replica."""
     book = keeper(make_book, make_install, history_gaps=(m.HistoryGap("o", cut, 1, 0, cut),))
     book << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
-    assert [type(each) for each in book.sent()] == [m.Checkpoint if right else m.StateMissing]
+    assert [type(message) for message in book.sent()] == [m.Checkpoint if right else m.StateMissing]
 
 
 @pytest.mark.parametrize(("line", "there"), [(4, True), (5, False)])
-def test_a_host_keeps_the_replica_at_the_line_at_which_a_restart_would_begin(
+def test_a_host_keeps_the_replica_at_the_restart_line(
     make_book: Any, make_install: Any, line: int, there: bool
 ) -> None:
     book = keeper(make_book, make_install, Start("o", line))
     book << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
-    assert [type(each) for each in book.sent()] == [m.Checkpoint if there else m.StateMissing]
+    assert [type(message) for message in book.sent()] == [m.Checkpoint if there else m.StateMissing]
 
 
 def begun(make_book: Any, install: m.Install, taken: int) -> Playbook:
-    """The client of a run whose hosts have it all, and whose application has taken so many partitions."""
+    """The client of a run that all hosts have installed, after the application has consumed ``taken`` partitions."""
     client: Playbook = make_book("client")
     client << e.RunRequested(install, None) >> ANY
     for peer in install.peers:
@@ -194,23 +194,23 @@ def begun(make_book: Any, install: m.Install, taken: int) -> Playbook:
 
 
 def starts_of(client: Playbook, host: str) -> dict[str, Start]:
-    """Where the nodes start in the generation that the last event has begun."""
-    (install,) = [each for each in client.sent(host) if isinstance(each, m.Install)]
+    """Return where the nodes start in the generation that the last event has begun."""
+    (install,) = [message for message in client.sent(host) if isinstance(message, m.Install)]
     return {start.node: start for start in install.starts}
 
 
-def test_a_run_begins_anew_from_the_replica_at_the_line_whoever_keeps_it(make_book: Any, make_install: Any) -> None:
+def test_a_run_restarts_from_a_remaining_replica_at_the_restart_line(make_book: Any, make_install: Any) -> None:
     client = begun(make_book, replace(make_install(others=("h3", "h4")), failover=Failover(every=4)), 18)
     client << got("h3", m.CheckpointStored(R, "o", 16, ("h3", "h2"))) >> ANY
-    assert [each.lines for each in client.sent("h3")] == [(Start("o", 16),)]
+    assert [message.lines for message in client.sent("h3")] == [(Start("o", 16),)]
     client << got("h4", m.CheckpointStored(R, "o", 16, ("h4", "h2"))) >> ANY  # its word comes later, and counts
     client << e.PeerLost(R, "h3", "is gone") >> ANY
     client << e.PeerLost(R, "h2", "is gone") >> ANY
     assert starts_of(client, "h4")["o"] == Start("o", 16, "h4")
 
 
-def test_a_run_that_has_gone_on_without_a_source_starts_with_no_replica_from_before_that(make_book: Any) -> None:
-    """Replicas that are later than the change belong to another history, also for a client that needs one later."""
+def test_a_replica_of_partitions_after_the_loss_of_a_source_is_not_used(make_book: Any) -> None:
+    """Replicas later than the loss belong to another history, also for a client that needs a replica later."""
     flow = Dataflow()
     near, far = (flow.source(Code("scenes"), at=host, name=name) for host, name in (("h1", "near"), ("h2", "far")))
     flow.sink("t", flow.operator(Code("some"), near, far, name="o", missing="nothing"), at="client")
@@ -227,8 +227,8 @@ def test_a_run_that_has_gone_on_without_a_source_starts_with_no_replica_from_bef
     assert starts_of(client, "h4")["o"] == Start("o", 4, "h4")
 
 
-def test_a_host_that_says_that_it_is_far_ahead_is_believed_within_a_bound(make_book: Any, make_install: Any) -> None:
-    """Else a query that is attached would begin with a partition that never comes."""
+def test_the_claim_of_a_host_to_be_far_ahead_is_believed_within_a_bound(make_book: Any, make_install: Any) -> None:
+    """Without the bound, a query that joins would begin with a partition that never comes."""
     client = begun(make_book, replace(replace(make_install(), failover=Failover()), run=run_of("r~1")), 0)
     flow = client.core.runs[run_of("r~1")].flow
     for claimed, believed in ((5, 5), (10**12, FURTHER * len("sot"))):

@@ -1,4 +1,4 @@
-"""The tables of how a run begins anew: at its client, and at a host."""
+"""The state tables of a recovery: at the client of a run, and at a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thalweg.middleware.core.failover.generation_states import (
 
 
 @pytest.mark.parametrize("events", [("started", "delivered"), ("delivered", "delivered", "started"), ("closed",)])
-def test_a_generation_is_whole_when_all_have_it_and_something_has_come(events: tuple[str, ...]) -> None:
+def test_a_generation_is_whole_once_started_and_delivered_or_once_closed(events: tuple[str, ...]) -> None:
     renewal = RunGeneration(run_of("r~1"))
     renewal.to(RecoveryEvent.LOST)
     for event in events:
@@ -46,12 +46,12 @@ def test_a_generation_loses_hosts_once() -> None:
         (3, 2, True, GenerationState.OVER),
     ],
 )
-def test_what_a_host_does_that_is_asked_to_take_part(
+def test_the_state_of_a_generation_follows_from_the_local_and_the_requested_number(
     here: int | None, asked: int, late: bool, then: GenerationState
 ) -> None:
     assert generation_state(here, asked, late=late) is then
 
 
-def test_tables_lead_everywhere() -> None:
+def test_the_tables_reach_every_state() -> None:
     assert {*RENEWAL.values()} == {*RecoveryPhase}
     assert {*GENERATION.values()} | {GenerationState.NONE} == {*GenerationState}

@@ -1,4 +1,4 @@
-"""Replicas of which only what has changed goes: taken, kept, sent and restored, and always what was there."""
+"""Incremental replicas are taken, kept, sent and restored, and always give back the saved state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from thalweg.operators.reference import digest, reference_run
 
 
 class Sums(Operator):
-    """How often each letter came, told letter by letter; ``how`` it misbehaves."""
+    """Operator that counts letters and gives increments. ``how`` names a misbehaviour."""
 
     def __init__(self, how: str = "") -> None:
         self.how = how
@@ -86,28 +86,28 @@ REPLICA = {"replica": True, "delta": True}
 
 
 @given(st.lists(st.one_of(st.binary(max_size=6), st.sampled_from(["replica", "whole", "hand-over"]))))
-def test_what_is_restored_is_what_was_there(steps: list[bytes | str]) -> None:
-    """Whatever is taken in between, the last whole replica and the changes after it are the state."""
-    code, chain, made = opened(), list[e.StateTaken](), 0
+def test_a_whole_replica_and_the_later_increments_restore_the_state(steps: list[bytes | str]) -> None:
+    """Hand-overs and whole replicas in between do not matter."""
+    code, chain, count = opened(), list[e.StateTaken](), 0
     for step in steps:
         if isinstance(step, bytes):
-            code.make(made, (step,))
-            made += 1
+            code.make(count, (step,))
+            count += 1
         elif step == "hand-over":
             assert taken(code).delta is not True
         else:
             got = taken(code, replica=True, delta=step == "replica" and bool(chain))
             assert (got.error, got.digest) == ("", digest_of(got.state))
             chain = [*chain, got] if got.delta is True else [got]
-            first, *others = chain
-            deltas = tuple([e.Inherited(each.state, each.digest, 1) for each in others])
+            first, *increments = chain
+            deltas = tuple([e.Inherited(increment.state, increment.digest, 1) for increment in increments])
             whole = first.state, first.digest, 1
-            there, answer = restored(e.RestoreState(R, "o", 1, *whole, deltas))
+            restored_code, answer = restored(e.RestoreState(R, "o", 1, *whole, deltas))
             assert answer == e.StateRestored(R, "o", 1)
-            assert there.make(99, (b"",)).value == code.make(99, (b"",)).value
+            assert restored_code.make(99, (b"",)).value == code.make(99, (b"",)).value
 
 
-def test_a_change_is_told_after_a_replica_alone() -> None:
+def test_an_increment_is_made_only_after_a_replica() -> None:
     code = opened()
     code.make(0, (b"ab",))
     assert taken(code, **REPLICA).delta is not True  # none before
@@ -121,7 +121,7 @@ def test_a_change_is_told_after_a_replica_alone() -> None:
 
 
 @pytest.mark.parametrize(("how", "error"), [("none", ""), ("raises", "ValueError in delta(): two lines"), ("type", "")])
-def test_code_that_tells_no_change_is_asked_for_all(how: str, error: str) -> None:
+def test_code_without_a_usable_increment_is_asked_for_the_whole_state(how: str, error: str) -> None:
     code = opened(how)
     taken(code, replica=True)
     code.make(0, (b"a",))
@@ -142,7 +142,7 @@ def test_code_that_tells_no_change_is_asked_for_all(how: str, error: str) -> Non
         (e.Inherited(b"x", digest_of(b"x"), 2), "its state is of version 2; the code here reads 1"),
     ],
 )
-def test_a_change_that_came_wrong_is_not_taken_over(change: e.Inherited, error: str) -> None:
+def test_an_increment_with_a_wrong_digest_or_version_is_not_restored(change: e.Inherited, error: str) -> None:
     _, answer = restored(e.RestoreState(R, "o", 1, b"", digest_of(b""), 1, (change,)))
     assert isinstance(answer, e.StateRestored)
     assert answer.error == error
@@ -161,13 +161,15 @@ def state(index: int, since: int = -1, what: bytes = b"xy", run: RunId = R) -> m
 
 
 def stable(book: Any) -> list[int]:
-    return [each.index for each in book.sent("client") if isinstance(each, m.CheckpointStored)]
+    return [message.index for message in book.sent("client") if isinstance(message, m.CheckpointStored)]
 
 
-def test_a_change_counts_when_all_is_there_that_it_follows_on(make_book: Any, make_install: Any) -> None:
+def test_an_increment_counts_once_every_earlier_replica_of_the_chain_is_there(
+    make_book: Any, make_install: Any
+) -> None:
     book = make_book("h3")
     book << got("client", lasting(make_install(others=("h3",)), 0)) >> ANY
-    for message, told in [
+    for message, acknowledged in [
         (state(4, since=2), []),
         (state(6, since=4), []),
         (state(2), [2, 4, 6]),
@@ -176,46 +178,46 @@ def test_a_change_counts_when_all_is_there_that_it_follows_on(make_book: Any, ma
         (state(8, since=6), [8]),
     ]:
         book << got("h2", message) >> ANY
-        assert stable(book) == told, message
+        assert stable(book) == acknowledged, message
     book << got("client", m.CheckpointsObsolete(R, (Start("o", 6),))) >> ANY
-    (kept,) = book.core.hosted.failover_runs.replicas.values()
-    assert sorted(kept["o"]) == [2, 4, 6, 8]  # on what 6 follows
+    (replicas,) = book.core.hosted.failover_runs.replicas.values()
+    assert sorted(replicas["o"]) == [2, 4, 6, 8]  # on what 6 follows
     book << got("h2", state(10)) >> ANY
     book << got("client", m.CheckpointsObsolete(R, (Start("o", 10),))) >> ANY
-    assert sorted(kept["o"]) == [10]
+    assert sorted(replicas["o"]) == [10]
 
 
-def test_changes_that_follow_on_nothing_fill_no_memory(make_book: Any, make_install: Any) -> None:
+def test_increments_without_a_base_use_bounded_memory(make_book: Any, make_install: Any) -> None:
     book = make_book("h3")
     book << got("client", lasting(make_install(others=("h3",)), 0, increments=4)) >> ANY
     for index in range(1, 100):
         book << got("h2", state(index, since=index - 1)) >> ANY  # the last invariant is checked each time
-    (kept,) = book.core.hosted.failover_runs.replicas.values()
-    assert len(kept["o"]) == 2 * MOST + 4
+    (replicas,) = book.core.hosted.failover_runs.replicas.values()
+    assert len(replicas["o"]) == 2 * MOST + 4
 
 
-def test_who_starts_with_changes_gets_all_that_they_follow_on(make_book: Any, make_install: Any) -> None:
+def test_a_host_that_starts_from_an_increment_is_sent_the_whole_chain(make_book: Any, make_install: Any) -> None:
     install = make_install(others=("h3",))
-    keeper, other = make_book("h3"), make_book("h2")
+    keeper, restarted = make_book("h3"), make_book("h2")
     keeper << got("client", lasting(install, 0)) >> ANY
     for message in (state(2), state(4, since=2, what=b"z"), state(6, since=4)):
         keeper << got("h2", message) >> ANY
     anew = lasting(install, 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
-    for book in (keeper, other):
+    for book in (keeper, restarted):
         book << got("client", anew) >> ANY
     keeper << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
-    sent = [each for each in keeper.sent("h2") if isinstance(each, m.Checkpoint)]
+    sent = [message for message in keeper.sent("h2") if isinstance(message, m.Checkpoint)]
     assert sent == [state(2, run=run_of("r~1")), state(4, since=2, what=b"z", run=run_of("r~1"))]
-    other << got("h3", sent[1]) >> []
+    restarted << got("h3", sent[1]) >> []
     restore = e.RestoreState(run_of("r~1"), "o", 1, b"xy", "", 1, (e.Inherited(b"z", "", 1),))
-    other << got("h3", sent[0]) >> [restore]
-    other << got("h3", sent[0]) >> []
+    restarted << got("h3", sent[0]) >> [restore]
+    restarted << got("h3", sent[0]) >> []
 
 
-def test_a_change_that_follows_on_nothing_gives_way_to_another_replica_of_the_same_partition(
+def test_a_replica_of_the_same_partition_replaces_an_increment_without_a_base(
     make_book: Any, make_install: Any
 ) -> None:
-    """An operator that begins anew, where changes of its life before are left, is given all that it starts with."""
+    """Increments of the operator's earlier life are left on the host. A restarted operator is sent a whole replica."""
     install, book = make_install({"o": "h4"}, others=("h2", "h3")), make_book("h4")
     book << got("client", lasting(install, 0)) >> ANY
     for message in (state(4, since=2), state(5, since=4, what=b"z")):
@@ -230,7 +232,7 @@ def test_a_change_that_follows_on_nothing_gives_way_to_another_replica_of_the_sa
 
 @pytest.fixture
 def asked(make_book: Any, make_install: Any) -> Iterator[Any]:
-    """The host of an operator of which a replica is due after each partition; what it is asked for, and answers."""
+    """The host of an operator with a replica due after each partition. A step checks one request and answers."""
     book = make_book("h2")
     book << got("client", lasting(make_install(others=("h3", "h4")), 0, every=1, increments=3)) >> ANY
     index = 0
@@ -243,27 +245,32 @@ def asked(make_book: Any, make_install: Any) -> Iterator[Any]:
         index += 1
         (take,) = book.only(e.TakeState)
         assert (take.replica, take.delta) == (True, delta)
-        told = {"error": answer} if isinstance(answer, str) else {"state": answer, "digest": ""}
-        book << e.StateTaken(R, "o", 1, **told, **({"delta": True} if delta else {})) >> ANY
-        return [each.message for each in book.only(e.Send) if isinstance(each.message, m.Checkpoint)]
+        fields = {"error": answer} if isinstance(answer, str) else {"state": answer, "digest": ""}
+        book << e.StateTaken(R, "o", 1, **fields, **({"delta": True} if delta else {})) >> ANY
+        return [send.message for send in book.only(e.Send) if isinstance(send.message, m.Checkpoint)]
 
     return step, book
 
 
-def test_the_next_is_whole_again_after_so_many_or_so_large_changes(asked: Any) -> None:
+def test_a_whole_replica_follows_many_or_large_increments(asked: Any) -> None:
     step, book = asked
-    assert [each.since for each in step(b"123456", delta=False)] == [-1]
+    assert [replica.since for replica in step(b"123456", delta=False)] == [-1]
     for index in (1, 2, 3):
-        assert [each.since for each in step(b"x", delta=True)] == [index]
-    assert [each.since for each in step(b"123456", delta=False)] == [-1]  # after three
-    assert [each.since for each in step(b"1234", delta=True)] == [5]
-    assert [each.since for each in step(b"56", delta=True)] == [6]
+        assert [replica.since for replica in step(b"x", delta=True)] == [index]
+    assert [replica.since for replica in step(b"123456", delta=False)] == [-1]  # after three
+    assert [replica.since for replica in step(b"1234", delta=True)] == [5]
+    assert [replica.since for replica in step(b"56", delta=True)] == [6]
     book << got("client", m.CheckpointsObsolete(R, (Start("o", 7),))) >> ANY
     step(b"123456", delta=False)  # six bytes of changes on a state of six
 
 
-def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book: Any, make_install: Any) -> None:
-    """Until it is a twentieth of them, at multiples of ``every``, or for ``every_s``; not once it is a change again."""
+def test_a_large_whole_replica_instead_of_an_increment_delays_the_next_replica(
+    make_book: Any, make_install: Any
+) -> None:
+    """The next replica waits until the inputs are 20 times the state, or for ``every_s``.
+
+    A replica is due at multiples of ``every``. Increments end the wait.
+    """
     book, index, at = make_book("h2"), 0, 0.0
     book << got("client", lasting(make_install(others=("h3", "h4")), 0, every=2)) >> ANY
     large, took, asked = b"x" * (SMALL_BYTES + 1), list[int](), list[bool]()
@@ -280,7 +287,7 @@ def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book:
                 took.append(index)
                 asked.append(takes[0].delta)
                 book << e.StateTaken(R, "o", 1, answer, "", 1, **more) >> ANY
-                for send in [each for each in book.only(e.Send) if isinstance(each.message, m.Checkpoint)]:
+                for send in [send for send in book.only(e.Send) if isinstance(send.message, m.Checkpoint)]:
                     book << e.TransferMeasured(send.to, send.message, len(answer), 1.0) >> ANY
                 book << got("client", m.CheckpointsObsolete(R, (Start("o", index),))) >> ANY
         return [*took]
@@ -296,10 +303,10 @@ def test_what_goes_whole_though_little_was_asked_for_waits_for_inputs(make_book:
 
 
 @pytest.mark.parametrize("what", ["lost", "failed", "error", "let go"])
-def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what: str) -> None:
+def test_a_whole_replica_follows_if_the_last_replica_is_lost_or_obsolete(asked: Any, what: str) -> None:
     step, book = asked
     (sent,) = step(b"x" * (1 + m.INLINE_STATE_BYTES), delta=False)
-    holder = next(each.to for each in book.only(e.Send) if each.message == sent)
+    holder = next(send.to for send in book.only(e.Send) if send.message == sent)
     if what == "lost":
         book << got("client", m.Lost(R, holder, ())) >> ANY
     elif what == "failed":
@@ -312,30 +319,30 @@ def test_the_next_is_whole_again_where_one_has_not_got_the_last(asked: Any, what
 
 
 @pytest.mark.parametrize(("use", "state_bytes"), [("Told", 40_000), ("Ballast", 400_000)])
-def test_a_killed_operator_goes_on_with_all_that_had_changed(use: str, state_bytes: int) -> None:
-    """Whether its code tells what that was or not."""
+def test_a_killed_operator_resumes_with_the_complete_state(use: str, state_bytes: int) -> None:
+    """The code gives increments (``Told``) or only whole states (``Ballast``)."""
     flow = Dataflow()
     seen = [flow.source(Code(f"{WORKLOAD}:FixedSource", {"site": n, "size_bytes": 64}), at=f"h{n + 1}") for n in (0, 1)]
     flow.sink("t", flow.operator(Code(f"{WORKLOAD}:{use}", {"state_bytes": state_bytes}), *seen, name="o"))
-    expected, said = reference_run(flow, 60, (*DEFAULT_ALLOW, *ALLOW)), set[int]()
+    expected, known = reference_run(flow, 60, (*DEFAULT_ALLOW, *ALLOW)), set[int]()
     with LocalCluster(4, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
         run = client.run(flow, {"o": "h3"}, partitions=60, failover=Failover(every=2))
         for partition in run:
             assert digest(partition.value) == digest(next(expected))
             if partition.index == 41:
                 replicas = client.shell.core.runs[RunId(run.id)].parts.get(Recovery).known["o"]
-                said = {*replicas}
+                known = {*replicas}
                 cluster.kill("h3")
-    assert said, "no replica was told of"
+    assert known, "no replica was told of"
 
 
-def test_the_state_of_the_benchmark_is_told_exactly() -> None:
-    one, other = Told(9), Told(9)
+def test_the_increments_of_the_benchmark_operator_reproduce_the_state() -> None:
+    original, copy = Told(9), Told(9)
     arrays = [np.zeros(9, np.uint8), np.ones(9, np.uint8)]
-    other.restore(one.snapshot())
+    copy.restore(original.snapshot())
     for index in range(40):
-        one.combine(arrays, index)
+        original.combine(arrays, index)
         if index % 7 == 0:
-            other.apply(one.delta())
-    other.apply(one.delta())
-    assert one.snapshot() == other.snapshot()
+            copy.apply(original.delta())
+    copy.apply(original.delta())
+    assert original.snapshot() == copy.snapshot()

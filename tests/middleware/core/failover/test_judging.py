@@ -1,4 +1,4 @@
-"""What hosts of a run that outlives them say of each other, and of replicas: no host has it begin anew for ever."""
+"""Reports of hosts about lost hosts and replicas. No host can restart a run with failover without end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Client:
             self._answer()
 
     def pass_time(self, until_s: float) -> None:
-        """All hosts answer the client every second meanwhile."""
+        """Let time pass, while all hosts answer the client every second."""
         while self.book.now < until_s:
             self.book.at(min(until_s, self.book.now + 1.0))
             for host in sorted(self.book.core.runs[self.run].directory.hosts - {"client"}):
@@ -77,7 +77,7 @@ def client(make_book: Any, make_install: Any) -> Client:
 
 
 def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
-    """Lose host ``h2``, so that the run begins anew with a replica of ``o`` that ``keeper`` has."""
+    """Lose host ``h2``, so that the run restarts with the replica of ``o`` that ``keeper`` has."""
     run = client.book.core.runs[client.run]
     run.parts.get(Recovery).bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
     client.hear(keeper, m.CheckpointStored, "o", version, (keeper, "h2"))
@@ -86,7 +86,7 @@ def start_from_a_replica(client: Client, keeper: str, version: int) -> None:
 
 
 def lies(client: Client, liar: str) -> None:
-    """All that may have a run begin anew and is not so."""
+    """Send every false report that may restart the run."""
     for lost in ("h9", "h4", "h2", "h1", "client", liar):
         client.hear(liar, m.Failed, "o", "it says", lost=lost)
     for index in (0, 1, 4):
@@ -95,7 +95,7 @@ def lies(client: Client, liar: str) -> None:
     client.hear(liar, m.Located, (m.Location("o", "h4", 1000),))
 
 
-def test_a_host_that_says_that_others_are_lost_has_the_run_begin_anew_a_few_times_at_most(client: Client) -> None:
+def test_false_loss_reports_of_a_host_restart_the_run_a_few_times_at_most(client: Client) -> None:
     client.lose("h4")
     for second in range(3):  # as long as a host waits for another at least
         client.pass_time(float(second))
@@ -108,7 +108,7 @@ def test_a_host_that_says_that_others_are_lost_has_the_run_begin_anew_a_few_time
     assert (client.generation, client.recovery.rejoin_policy.barred) == (3, {"h2", "h3"})
 
 
-def test_who_says_of_a_second_host_that_it_does_not_answer_is_it_itself(client: Client) -> None:
+def test_a_host_that_reports_a_second_silent_host_is_itself_excluded(client: Client) -> None:
     client.pass_time(60.0)
     client.hear("h3", m.Failed, "o", "no answer", lost="h4")
     assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h4"})
@@ -120,15 +120,15 @@ def test_who_says_of_a_second_host_that_it_does_not_answer_is_it_itself(client: 
     assert client.book.core.runs[client.run].directory.hosts == {"client", "h1", "h2"}
 
 
-def test_who_does_not_reach_the_client_goes(client: Client) -> None:
+def test_a_host_that_cannot_reach_the_client_is_excluded(client: Client) -> None:
     client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="client")
     assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h2"})
-    (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
+    (entry,) = (location for location in client.recovery._context.install.locations if location.node == "o")
     assert entry.host != "h2"
 
 
-def test_what_a_lost_host_had_may_be_missed_once(client: Client) -> None:
+def test_a_missed_output_of_a_lost_host_restarts_the_run_once_per_loss(client: Client) -> None:
     client.lose("h4")
     assert client.generation == 0
     client.hear("h2", m.Failed, "o", "its partition 4 was on host 'h4', which went away", lost="h4")
@@ -142,7 +142,7 @@ def test_what_a_lost_host_had_may_be_missed_once(client: Client) -> None:
     assert (client.generation, client.recovery.rejoin_policy.barred) == (2, set())
 
 
-def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
+def test_a_returned_host_stays_in_the_run_though_an_earlier_output_is_missed(client: Client) -> None:
     client.lose("h4")
     client.book << e.PeerJoined(client.run, m.Peer("h4", "tcp://h4:1", "tcp://h4:2")) >> ANY
     for host in ("client", "h1", "h2", "h3"):
@@ -154,8 +154,8 @@ def test_who_is_back_is_not_given_up_for_what_it_had(client: Client) -> None:
 
 
 @pytest.mark.parametrize("liar", ["h2", "h3"])
-def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(client: Client, liar: str) -> None:
-    """``h2`` has ``o``, and says that it cannot be restored; ``h3`` has not what it said that it has."""
+def test_false_reports_of_missing_replicas_restart_the_run_a_few_times_at_most(client: Client, liar: str) -> None:
+    """``h2`` has ``o`` and reports failed restores. ``h3`` reports replicas that it does not have."""
     run = client.book.core.runs[client.run]
     run.parts.get(Recovery).bases, run.flow.nodes["t"].index = (
         dict.fromkeys("sot", 0),
@@ -174,8 +174,8 @@ def test_who_refuses_replicas_has_the_run_begin_anew_as_often_as_there_are_some(
     assert client.generation < 8
 
 
-def test_two_that_say_the_same_have_no_part_in_the_run_after_a_while(client: Client) -> None:
-    """``h2`` has ``o``, and says that it has left replicas; ``h3`` says that it has them, and then has not."""
+def test_two_hosts_with_matching_false_reports_restart_the_run_a_few_times_at_most(client: Client) -> None:
+    """``h2`` has ``o`` and claims to have sent replicas. ``h3`` claims to have them, and then reports them missing."""
     run = client.book.core.runs[client.run]
     run.parts.get(Recovery).bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 10
     for index in range(1, 100):
@@ -184,12 +184,12 @@ def test_two_that_say_the_same_have_no_part_in_the_run_after_a_while(client: Cli
             client.hear(sender, m.CheckpointStored, "o", index % 10, ("h3", "h2"))
         client.hear("h2", m.Located, (m.Location("o", "h3", index),))
         client.lose("h4") if index == 1 else None
-        for sender, other in (("h3", 0), ("h2", index % 10), ("h3", index % 10)):
-            client.hear(sender, m.StateMissing, "o", other, "it says")
+        for sender, partition in (("h3", 0), ("h2", index % 10), ("h3", index % 10)):
+            client.hear(sender, m.StateMissing, "o", partition, "it says")
     assert client.generation <= 2 * (MOST_LACKING + 2)
 
 
-def test_who_says_that_it_cannot_go_on_is_lost_and_of_nodes_of_others_it_has_nothing_to_say(client: Client) -> None:
+def test_a_host_that_reports_a_defect_is_lost_and_cannot_fail_nodes_of_other_hosts(client: Client) -> None:
     client.hear("h3", m.Failed, "o", "it says")
     assert client.book.recorded() == ["unexpected"]
     client.hear("h3", m.Failed, "s", "it says")
@@ -201,7 +201,7 @@ def test_who_says_that_it_cannot_go_on_is_lost_and_of_nodes_of_others_it_has_not
     assert [failed.reason for failed in client.book.only(e.Fail)] == ["node 'o' on host 'h2': ZeroDivisionError"]
 
 
-def test_that_another_process_leads_the_run_two_hosts_say_or_who_has_a_source(client: Client) -> None:
+def test_the_client_believes_two_hosts_that_report_a_foreign_leader_of_the_run(client: Client) -> None:
     client.hear("h2", m.Failed, "", "another leads it", led=64)
     assert (client.generation, client.book.only(e.Fail)) == (1, [])
     assert "h2" not in client.book.core.runs[client.run].directory.hosts
@@ -211,56 +211,56 @@ def test_that_another_process_leads_the_run_two_hosts_say_or_who_has_a_source(cl
     assert [failed.reason for failed in client.book.only(e.Fail)] == ["host 'h4': another leads it"]
 
 
-def test_who_has_the_only_source_is_believed_that_another_process_leads_the_run(client: Client) -> None:
+def test_the_host_of_the_only_source_is_believed_about_a_foreign_leader_of_the_run(client: Client) -> None:
     client.hear("h1", m.Failed, "", "another leads it", led=64)
     assert [failed.reason for failed in client.book.only(e.Fail)] == ["host 'h1': another leads it"]
 
 
-def test_a_host_names_the_process_that_leads_a_run_to_another_that_asks_after_it(
-    make_book: Any, make_install: Any
-) -> None:
-    """Of a generation that the same process has left, it says that it does not know it."""
+def test_a_host_names_the_leading_process_to_a_second_process_of_the_client(make_book: Any, make_install: Any) -> None:
+    """About an earlier generation of the same process, the host answers that it does not know the run."""
     host, first = make_book("h2"), replace(make_install(), failover=m.Failover())
     named = {"client": "ab process 7 on there"}
     peers = tuple([replace(peer, instance=named.get(peer.name, "")) for peer in first.peers])
-    mine, other = R.taken_over(5), R.taken_over(6)
+    mine, later = R.taken_over(5), R.taken_over(6)
     host << got("client", replace(first, run=mine)) >> ANY
-    host << got("client", replace(first, run=other, peers=peers)) >> ANY
+    host << got("client", replace(first, run=later, peers=peers)) >> ANY
     why = "client 'client' leads the run from another process, process 7 on there; take its partitions there"
     for asks in (m.Ping(mine), m.Ping(mine, ()), replace(first, run=mine.next_generation)):
         host << got("client", asks) >> ANY
-        (failed,) = [each for each in host.sent("client") if isinstance(each, m.Failed)]
-        assert failed == m.Failed(asks.run, "", why, led=other.generation)
-    host << got("client", replace(first, run=other.next_generation, peers=peers)) >> ANY
-    host << got("client", m.Ping(other)) >> ANY
-    assert [each for each in host.sent("client") if isinstance(each, m.Pong)] == [m.Pong(other, False)]
+        (failed,) = [message for message in host.sent("client") if isinstance(message, m.Failed)]
+        assert failed == m.Failed(asks.run, "", why, led=later.generation)
+    host << got("client", replace(first, run=later.next_generation, peers=peers)) >> ANY
+    host << got("client", m.Ping(later)) >> ANY
+    assert [message for message in host.sent("client") if isinstance(message, m.Pong)] == [m.Pong(later, False)]
     host << got("h1", m.Ping(mine)) >> ANY
-    assert [each for each in host.sent("h1") if isinstance(each, m.Pong)] == [m.Pong(mine, False)]
+    assert [message for message in host.sent("h1") if isinstance(message, m.Pong)] == [m.Pong(mine, False)]
 
 
-def test_a_refused_hand_over_of_the_client_does_not_have_the_run_begin_anew(client: Client) -> None:
+def test_a_refused_hand_over_of_the_client_does_not_restart_the_run(client: Client) -> None:
     start_from_a_replica(client, "h3", 1)
     assert client.generation == 1
     client.hear("h3", m.Refuse, "o", 1, "no room")  # the version of its first hand-over
     assert client.generation == 1
 
 
-def test_nothing_is_put_on_a_host_that_is_drained(client: Client) -> None:
+def test_recovery_places_nothing_on_a_draining_host(client: Client) -> None:
     run = client.book.core.runs[client.run]
     run.parts.get(Recovery).bases, run.flow.nodes["t"].index = dict.fromkeys("sot", 0), 4
     client.hear("h3", m.CheckpointStored, "o", 1, ("h3", "h2"))
     client.hear("h3", m.Leave, False)
     client.lose("h2")
     assert Start("o", 1, "h3") in client.recovery._context.install.starts
-    (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
+    (entry,) = (location for location in client.recovery._context.install.locations if location.node == "o")
     assert entry.host not in ("h2", "h3")
 
 
 def test_a_lost_host_is_named_once(client: Client) -> None:
-    """Not again when another is lost while it stays away."""
+    """The host is not named again when a second host is lost while the first stays away."""
     named: list[list[str]] = []
     for _ in range(2):
-        client.lose(next(each.host for each in client.recovery._context.install.locations if each.node == "o"))
+        client.lose(
+            next(location.host for location in client.recovery._context.install.locations if location.node == "o")
+        )
         assert client.recovery._begun is not None
         named.append([*client.recovery._begun["hosts"]])
     assert (named[0], len(named[1])) == (["h2"], 1)
@@ -268,7 +268,7 @@ def test_a_lost_host_is_named_once(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("speaks", "joins"), [((8, 8), False), ((9, 10), True), ((10, 11), False), ((7, 9), True)])
-def test_a_host_that_comes_back_speaks_the_version_of_the_run(
+def test_a_returning_host_joins_only_with_the_protocol_version_of_the_run(
     make_book: Any, make_install: Any, speaks: m.Speaks, joins: bool
 ) -> None:
     book = make_book("client")
@@ -277,17 +277,17 @@ def test_a_host_that_comes_back_speaks_the_version_of_the_run(
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed(R, host)) >> ANY
     book << e.PeerLost(R, "h3", "is gone") >> ANY
-    told: list[str] = []
+    kinds: list[str] = []
     asked: list[Any] = []
     for _ in range(3):
         book << got("h3", m.Welcome("h3", "tcp://h3:1", "tcp://h3:2", instance="2", speaks=speaks)) >> ANY
-        told += book.recorded()
+        kinds += book.recorded()
         asked += book.sent("h3")
-    assert [type(each) for each in asked] == ([m.Install] if joins else [])
-    assert told == ([] if joins else ["fault"])
+    assert [type(message) for message in asked] == ([m.Install] if joins else [])
+    assert kinds == ([] if joins else ["fault"])
 
 
-def test_who_has_a_replica_says_so_itself(client: Client) -> None:
+def test_only_the_keeper_of_a_replica_can_report_the_replica(client: Client) -> None:
     for sender, hosts in (("h3", ("h1",)), ("h3", ()), ("h1", ("h2", "h3"))):
         client.hear(sender, m.CheckpointStored, "o", 4, hosts)
         assert (client.recovery.known, client.recovery.stateless) == ({}, [])
@@ -299,15 +299,15 @@ def test_who_has_a_replica_says_so_itself(client: Client) -> None:
     assert len(client.recovery.stateless) == 1
 
 
-def test_a_host_that_is_lost_has_no_replicas_whatever_it_says(client: Client) -> None:
-    """It may still be there, and its messages come."""
+def test_replica_reports_of_a_lost_host_are_ignored(client: Client) -> None:
+    """The host may still be there and send messages."""
     client.lose("h4")
     client.hear("h4", m.CheckpointStored, "o", 4, ("h4", "h2"))
     assert client.book.recorded() == ["unexpected"]
     assert client.recovery.known == {}
 
 
-def test_a_replica_is_lacking_by_the_word_of_who_keeps_it_or_starts_with_it_alone(client: Client) -> None:
+def test_a_missing_replica_counts_only_if_the_keeper_reports_the_loss(client: Client) -> None:
     start_from_a_replica(client, "h4", 4)
     for sender in ("h1", "h3"):
         client.hear(sender, m.StateMissing, "o", 4, "it says")
@@ -316,7 +316,7 @@ def test_a_replica_is_lacking_by_the_word_of_who_keeps_it_or_starts_with_it_alon
     assert client.generation == 2
 
 
-def test_replicas_of_what_has_not_been_made_keep_no_account_from_those_of_what_has(client: Client) -> None:
+def test_reports_of_impossible_replicas_do_not_displace_real_replicas(client: Client) -> None:
     for index in range(1000):
         client.hear("h3", m.CheckpointStored, "o", 10**6 + index, ("h3",))
     client.hear("h4", m.CheckpointStored, "o", 4, ("h4", "h2"))
@@ -325,8 +325,8 @@ def test_replicas_of_what_has_not_been_made_keep_no_account_from_those_of_what_h
 
 
 @pytest.mark.parametrize("holds", ["o", "s"])
-def test_a_process_that_ends_again_and_again_has_the_run_begin_anew_a_few_times_at_most(holds: str) -> None:
-    """One with a source ends the run, in a line that says so; without what another had the run goes on."""
+def test_a_process_that_keeps_crashing_restarts_the_run_a_few_times_at_most(holds: str) -> None:
+    """A process with a source ends the run, with an error that says so. A process with an operator does not."""
     trial = draw_trial(1)
     sources = {node.pinned for node in trial.dataflow.nodes if node.kind == "source"}
     host = next(name for name in trial.hosts[:-1] if (name in sources) == (holds == "s"))
@@ -350,8 +350,8 @@ def test_a_process_that_ends_again_and_again_has_the_run_begin_anew_a_few_times_
     assert max(world.left.values()) < 3 * MOST_IN_VAIN
 
 
-def test_a_host_that_the_client_does_not_hear_itself_is_judged_by_its_silence(client: Client) -> None:
-    """It is late, or was stopped: who waits for it cannot know, and it is asked to take part again."""
+def test_a_host_that_is_reported_silent_is_lost_only_if_silent_towards_the_client(client: Client) -> None:
+    """The host was slow or stopped. Other hosts cannot tell, so the silent host is asked to take part again."""
     client.pass_time(60.0)
     client.book.at(63.0)
     for host in ("h1", "h2", "h4"):
@@ -365,17 +365,17 @@ def test_a_host_that_the_client_does_not_hear_itself_is_judged_by_its_silence(cl
     assert client.recovery.rejoin_policy.barred == {"h3"}
 
 
-def test_who_waits_for_a_source_that_no_other_host_has_goes_and_not_the_source(client: Client) -> None:
+def test_a_host_that_cannot_reach_an_irreplaceable_source_is_excluded(client: Client) -> None:
     client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="h1")
     assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h2"})
-    (entry,) = (each for each in client.recovery._context.install.locations if each.node == "o")
+    (entry,) = (location for location in client.recovery._context.install.locations if location.node == "o")
     assert entry.host != "h2"
 
 
 def _with_a_stand_in_at_the_client(make_book: Any, make_install: Any) -> Client:
     plain = make_install(others=("h3", "h4"))
-    nodes = [replace(each, stand_ins=("client",) if each.kind == "source" else ()) for each in plain.dataflow.nodes]
+    nodes = [replace(node, stand_ins=("client",) if node.kind == "source" else ()) for node in plain.dataflow.nodes]
     return Client(make_book("client"), replace(plain, dataflow=Dataflow(tuple(nodes))))
 
 
@@ -384,11 +384,11 @@ def test_a_host_that_waits_for_a_source_with_a_stand_in_at_the_client_stays(make
     client.pass_time(60.0)
     client.hear("h2", m.Failed, "o", "no answer", lost="h1")
     assert (client.generation, client.recovery.rejoin_policy.barred) == (1, {"h1"})
-    where = {each.node: each.host for each in client.recovery._context.install.locations}
+    where = {location.node: location.host for location in client.recovery._context.install.locations}
     assert (where["s"], where["o"]) == ("client", "h2")
 
 
-def test_a_source_s_host_that_alone_says_who_leads_is_lost_if_the_client_has_a_stand_in(
+def test_a_source_host_that_alone_reports_a_foreign_leader_is_lost_beside_a_stand_in(
     make_book: Any, make_install: Any
 ) -> None:
     client = _with_a_stand_in_at_the_client(make_book, make_install)
@@ -396,8 +396,8 @@ def test_a_source_s_host_that_alone_says_who_leads_is_lost_if_the_client_has_a_s
     assert (client.generation, client.book.only(e.Fail)) == (1, [])
 
 
-def test_a_run_begins_anew_as_its_client_misses_an_output_of_a_host_that_it_has_lost_as_silent(client: Client) -> None:
-    """It waited for an answer until the host was lost. The run goes on without that host, until it needs the output."""
+def test_a_run_restarts_when_the_client_misses_an_output_of_a_silent_lost_host(client: Client) -> None:
+    """The client waited until the host was lost. The run continues until the client needs the lost output."""
     before = client.book.now
     while "h4" in client.book.core.runs[client.run].directory.hosts:
         client.book.at(client.book.now + client.book.core.config.ping_s)

@@ -1,4 +1,4 @@
-"""Runs that outlive their hosts: where nodes start again, and what the application gets."""
+"""Runs with failover: where nodes restart, and what the application gets."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def chain() -> Dataflow:
         ),
     ],
 )
-def test_every_node_starts_where_all_that_it_feeds_can_go_on(
+def test_every_node_restarts_where_all_consumers_can_continue(
     known: dict[str, dict[int, set[str]]], there: str, starts: dict[str, tuple[int, str]]
 ) -> None:
     flow = chain()
-    found = restart(flow, {"t": 10, "u": LAST}, {}, known, [Code("plain")], there.split())
-    assert found == {
+    result = restart(flow, {"t": 10, "u": LAST}, {}, known, [Code("plain")], there.split())
+    assert result == {
         "t": Start("t", 10),
         "u": Start("u", LAST),
         **{name: Start(name, *start) for name, start in starts.items()},
@@ -88,7 +88,7 @@ def test_every_node_starts_where_all_that_it_feeds_can_go_on(
         (2010697, True),
     ],
 )
-def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool) -> None:
+def test_fault_plans_that_once_found_a_defect_deliver_now(seed: int, graph: bool) -> None:
     plan = drawn_plan(seed, graph=graph)
     result, _ = run_trial(plan)
     outcome = "ended" if seed == 570 else "delivered"  # the client's messages do not get to a source for 75 s
@@ -96,22 +96,22 @@ def test_what_fault_plans_have_found_does_not_come_again(seed: int, graph: bool)
 
 
 @pytest.mark.parametrize("seed", [47, 92, *(pytest.param(seed, marks=pytest.mark.long) for seed in (133, 2116))])
-def test_subscriptions_of_fault_plans_go_on_through_generations(seed: int) -> None:
-    """One began as the run began anew, one left after that, one was lost, and one was the last to want a node."""
+def test_subscriptions_of_fault_plans_continue_across_generations(seed: int) -> None:
+    """One subscription began during a restart, one left after it, one was lost, and one was a node's last consumer."""
     result, _ = run_trial(drawn_plan(seed, graph=True, lasting=True))
     assert (result.outcome, result.queries["subscribed"] > 0, result.recoveries > 0) == ("delivered", True, True), (
         result
     )
 
 
-def test_a_source_made_anew_lets_a_consumer_go_that_has_ended_though_there_is_one_sink() -> None:
+def test_a_restarted_source_releases_an_ended_consumer_even_with_a_single_sink() -> None:
     result, _ = run_trial(drawn_plan(70002735, graph=True, lasting=True))
     assert result.outcome == "delivered", result
 
 
 @pytest.mark.parametrize("seed", [1, 3, 8, 15, 27])
 @pytest.mark.parametrize("back_s", [None, 1.0])
-def test_a_run_goes_on_without_a_host_each_partition_once(seed: int, back_s: float | None) -> None:
+def test_a_run_continues_without_a_lost_host_and_delivers_every_partition_once(seed: int, back_s: float | None) -> None:
     trial = draw_trial(seed)
     sources = {node.pinned for node in trial.dataflow.nodes if node.kind == "source"}
     hosts = [host for host in trial.hosts if host != "client" and (back_s or host not in sources)]
@@ -120,17 +120,17 @@ def test_a_run_goes_on_without_a_host_each_partition_once(seed: int, back_s: flo
     assert (result.outcome, result.duplicate, result.out_of_order) == ("delivered", 0, 0), result
 
 
-def test_the_stand_in_of_a_source_takes_its_place_and_gives_it_back() -> None:
+def test_a_source_moves_to_the_stand_in_and_back_to_the_returned_host() -> None:
     trial = draw_trial(1)
     (lost,) = {node.pinned for node in trial.dataflow.nodes if node.kind == "source"} - {"client"}
-    (other,) = set(trial.hosts) - {"client", lost}
-    nodes = [replace(node, stand_ins=(other,)) if node.pinned == lost else node for node in trial.dataflow.nodes]
+    (stand_in,) = set(trial.hosts) - {"client", lost}
+    nodes = [replace(node, stand_ins=(stand_in,)) if node.pinned == lost else node for node in trial.dataflow.nodes]
     got: list[int] = []
     world = FaultyWorld(
         trial.hosts,
         trial.links,
         partial(code_of, trial),
-        FaultPlan(1, (Crash(lost, 3.0, 2.0), Crash(other, 7.0))),
+        FaultPlan(1, (Crash(lost, 3.0, 2.0), Crash(stand_in, 7.0))),
         WorldConfig(interface=trial.interface, core=LIMITS, validate=True),
     )
     world.failover, world.on_delivered = Failover(every=4), lambda partition, now: got.append(partition.index)
@@ -140,7 +140,7 @@ def test_the_stand_in_of_a_source_takes_its_place_and_gives_it_back() -> None:
 
 
 @pytest.mark.parametrize("at", [("h1", "h9"), ("h1", "h1"), ()])
-def test_a_stand_in_is_another_host_that_is_there(at: tuple[str, ...]) -> None:
+def test_a_stand_in_must_be_a_different_existing_host(at: tuple[str, ...]) -> None:
     flow = Dataflow()
     flow.sink("t", flow.source(Code("scenes"), at=at, name="s"))
     with pytest.raises(DataflowError, match=r"source 's' (is pinned to unknown host|has stand-ins|is not pinned)"):
@@ -148,7 +148,7 @@ def test_a_stand_in_is_another_host_that_is_there(at: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("replay", [0, 32])
-def test_what_is_pushed_is_taken_again_as_far_as_it_is_kept(replay: int) -> None:
+def test_pushed_values_survive_a_lost_host_only_with_a_replay_log(replay: int) -> None:
     with LocalCluster(3) as cluster, Client(cluster) as client:
         values = (np.full((4, 4, 3), index, np.uint8) for index in range(40))
         flow = Dataflow()
@@ -186,15 +186,13 @@ def test_a_killed_process_costs_the_application_nothing(use: str) -> None:
 
 
 def lasting(install: Any, number: int, *starts: Start) -> m.Install:
-    """A run as its ``number``-th generation."""
+    """Return the run's install message for generation ``number``."""
     named = replace(install, run=RunId(install.run.stream, generation=number))
     return replace(replace(named, failover=Failover()), starts=starts)
 
 
 @pytest.mark.parametrize("drains", [True, False])
-def test_a_host_that_is_full_or_leaves_takes_part_in_the_next_generation(
-    make_book: Any, make_install: Any, drains: bool
-) -> None:
+def test_a_full_or_draining_host_joins_the_next_generation(make_book: Any, make_install: Any, drains: bool) -> None:
     book, starts = make_book("h1", CoreConfig(max_runs=1)), [Start(name, 0) for name in "sot"]
     book << got("client", lasting(make_install(), 0)) >> ANY
     if drains:
@@ -205,7 +203,7 @@ def test_a_host_that_is_full_or_leaves_takes_part_in_the_next_generation(
     assert book.sent("client")[0].error
 
 
-def test_a_query_that_has_left_claims_and_restores_nothing(make_book: Any) -> None:
+def test_a_detached_query_requests_and_restores_no_state(make_book: Any) -> None:
     flow = chain()
     where = dict.fromkeys(flow.by_name, "h1") | {"t": "client", "u": "client", "above": "h2", "plain": "h2"}
     peers = tuple([m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2") for host in ("client", "h1", "h2")])
@@ -220,7 +218,7 @@ def test_a_query_that_has_left_claims_and_restores_nothing(make_book: Any) -> No
 
 
 @pytest.mark.parametrize("trace", ["", "File 'mine.py', line 1"])
-def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make_install: Any, trace: str) -> None:
+def test_a_damaged_replica_is_not_requested_again(make_book: Any, make_install: Any, trace: str) -> None:
     install = lasting(make_install(others=("h3",)), 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))
     host, client = make_book("h2"), make_book("client")
     host << got("client", install) >> ANY
@@ -228,17 +226,17 @@ def test_a_replica_that_came_damaged_is_not_asked_for_again(make_book: Any, make
     host << got("h3", replace(state, inline=b"longer than that")) >> []
     host << got("h3", replace(state, inline=b"xy")) >> [e.RestoreState(run_of("r~1"), "o", 1, b"xy", "", 1)]
     host << e.StateRestored(run_of("r~1"), "o", 1, "not its digest", m.Cause(None, "Odd", trace)) >> ANY
-    (said,) = host.sent("client")
-    assert type(said) is (m.Failed if trace else m.StateMissing)
+    (answer,) = host.sent("client")
+    assert type(answer) is (m.Failed if trace else m.StateMissing)
     client << e.RunRequested(install, None) >> ANY
     recovery = client.core.runs[run_of("r~1")].parts.get(Recovery)
     recovery.known, recovery.bases = {"o": {4: {"h3"}}}, dict.fromkeys("sot", 0)
-    client << got("h2", said) >> ANY
-    began = [each.starts[1] for each in client.sent("h2") if isinstance(each, m.Install)]
+    client << got("h2", answer) >> ANY
+    began = [message.starts[1] for message in client.sent("h2") if isinstance(message, m.Install)]
     assert began == ([] if trace else [Start("o", 0)])
 
 
-def test_the_client_keeps_account_of_no_more_replicas_than_there_may_be(make_book: Any, make_install: Any) -> None:
+def test_the_client_tracks_a_bounded_number_of_replicas(make_book: Any, make_install: Any) -> None:
     client = make_book("client")
     client << e.RunRequested(lasting(make_install(), 0), None) >> ANY
     for index in range(1000):
@@ -247,7 +245,7 @@ def test_the_client_keeps_account_of_no_more_replicas_than_there_may_be(make_boo
 
 
 @pytest.mark.parametrize("where", ["begin", "follow", "plan"])
-def test_a_run_that_breaks_as_it_begins_anew_ends(
+def test_a_run_with_a_defect_during_recovery_ends(
     make_book: Any, make_install: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     client, event = make_book("client"), e.PeerLost(R, "h2", "is gone")
@@ -267,10 +265,13 @@ def test_a_run_that_breaks_as_it_begins_anew_ends(
 
 
 @pytest.mark.parametrize(("done", "least"), [(None, 8), (5, 8), (10, 8), (11, 12), (17, 16), (30, 16)])
-def test_replicas_are_kept_from_what_the_application_is_done_with_on(
+def test_replicas_are_kept_from_the_last_committed_partition_on(
     make_book: Any, make_install: Any, done: int | None, least: int
 ) -> None:
-    """Not from what it has: a client that comes after begins with the former. Of later ones three are kept."""
+    """Delivered partitions do not count: a later client begins after the committed partitions.
+
+    Of later replicas three are kept.
+    """
     client = make_book("client")
     client << e.RunRequested(replace(make_install(), failover=Failover(every=4)), None, journaled=True) >> ANY
     for host in ("h1", "h2"):
@@ -286,32 +287,37 @@ def test_replicas_are_kept_from_what_the_application_is_done_with_on(
                 told,
                 *(
                     line.index
-                    for each in client.sent("h1")
-                    if isinstance(each, m.CheckpointsObsolete)
-                    for line in each.lines
+                    for message in client.sent("h1")
+                    if isinstance(message, m.CheckpointsObsolete)
+                    for line in message.lines
                 ),
             ]
         )
     assert told == least
 
 
-def test_the_loss_of_an_operator_with_its_last_replica_takes_it_back_by_one(make_book: Any, make_install: Any) -> None:
-    """The one before is kept as long as it is on another host, and no longer."""
+def test_an_operator_lost_with_the_latest_replica_restarts_from_the_replica_before(
+    make_book: Any, make_install: Any
+) -> None:
+    """The earlier replica is kept as long as it is on another host, and no longer."""
     client = make_book("client")
     client << e.RunRequested(replace(make_install(others=("h3", "h4")), failover=Failover(every=4)), None) >> ANY
     for host in ("h1", "h2", "h3", "h4"):
         client << got(host, m.Installed(R, host)) >> ANY
     client.core.runs[R].flow.nodes["t"].index = 18  # as if 17 had been given to it
-    told = []
+    lines = []
     for index, holder in ((4, "h3"), (8, "h4"), (12, "h3"), (16, "h3")):
         client << got(holder, m.CheckpointStored(R, "o", index, (holder, "h2"))) >> ANY
-        told += [
-            line.index for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete) for line in each.lines
+        lines += [
+            line.index
+            for message in client.sent("h2")
+            if isinstance(message, m.CheckpointsObsolete)
+            for line in message.lines
         ]
-    assert told == [4, 8, 16]
+    assert lines == [4, 8, 16]
     client << got("h4", m.CheckpointStored(R, "o", 17, ("h4", "h2"))) >> ANY
-    assert not [each for each in client.sent("h2") if isinstance(each, m.CheckpointsObsolete)]
+    assert not [message for message in client.sent("h2") if isinstance(message, m.CheckpointsObsolete)]
     for host in ("h4", "h2"):
         client << e.PeerLost(R, host, "is gone") >> ANY
-    (install,) = [each for each in client.sent("h3") if isinstance(each, m.Install)]
+    (install,) = [message for message in client.sent("h3") if isinstance(message, m.Install)]
     assert [start for start in install.starts if start.node == "o"] == [Start("o", 16, "h3")]

@@ -1,4 +1,4 @@
-"""Where the operators of lost hosts go: where the run's planner says, and by a rule where it does not."""
+"""New hosts for the operators of lost hosts: chosen by the run's planner, or by a rule if the planner fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HINTS = Hints({"s1": 2e4, "s2": 2e4, "low": 2e4, "high": 2e4}, {"low": 0.01, "hi
 
 
 class Says(Planner):
-    """Everything that is not pinned on one host, or what else it was made to say."""
+    """Planner that puts all free nodes on one host, or misbehaves as ``what`` says."""
 
     def __init__(self, what: str) -> None:
         self.what, self.asked = what, list[Task]()
@@ -61,7 +61,7 @@ def search(planner: Any) -> Replanner:
 
 
 def world_of(planner: Any) -> FaultyWorld:
-    """``low`` was on h3, which is lost; ``high`` stays on h4."""
+    """Run a world in which ``low`` was on h3, which is lost, and ``high`` stays on h4."""
     links = {
         Link(a, b): BandwidthTrace.constant("", 8e7 if {a, b} <= {"h5", "h1", "h2", "h4"} else 8e6)
         for a in HOSTS
@@ -80,7 +80,7 @@ def world_of(planner: Any) -> FaultyWorld:
     return world
 
 
-def test_a_planner_says_where_lost_operators_go_and_moves_no_other() -> None:
+def test_the_planner_places_lost_operators_and_moves_no_surviving_operator() -> None:
     planner = Says("h5")
     world = world_of(planner)
     assert (world.placement["low"], world.placement["high"]) == ("h5", "h4")
@@ -92,27 +92,27 @@ def test_a_planner_says_where_lost_operators_go_and_moves_no_other() -> None:
 
 
 @pytest.mark.parametrize("what", ["raises", "lost", "unknown"])
-def test_where_the_planner_fails_the_rule_holds(what: str) -> None:
+def test_a_failing_planner_leaves_the_placement_to_the_rule(what: str) -> None:
     world = world_of(Says(what))
     assert world.placement["low"] in ("h1", "h2", "h4")  # beside what it is connected with, or its replica
 
 
 @pytest.mark.parametrize("name", sorted({*PLANNERS} - {"fixed"}))
-def test_every_planner_can_be_asked(name: str) -> None:
+def test_every_planner_can_place_a_lost_operator(name: str) -> None:
     where = {"s1": "h1", "s2": "h2", "low": "h1", "high": "h4", "t": "client"}
     pinned = [replace(n, pinned=where[n.name]) if n.name == "high" else n for n in flow().nodes]
-    there = tuple(host for host in HOSTS if host != "h3")
-    known = {Link(a, b): Latency(0.01, 3) for a in there for b in there if a != b}
-    command = e.RequestRecoveryPlan(R, where, {}, dataflow=Dataflow(tuple(pinned)), latencies=known, there=there)
+    present = tuple(host for host in HOSTS if host != "h3")
+    known = {Link(a, b): Latency(0.01, 3) for a in present for b in present if a != b}
+    command = e.RequestRecoveryPlan(R, where, {}, dataflow=Dataflow(tuple(pinned)), latencies=known, there=present)
     answer = search(get_strategy(name).again if name != "cost-space" else get_strategy(name).initial).answer(command)
     assert isinstance(answer, e.RecoveryPlanReady)
     assert answer.failed == ""
     assert answer.placement is not None
     assert answer.placement["high"] == "h4"
-    assert answer.placement["low"] in there
+    assert answer.placement["low"] in present
 
 
-def test_a_planner_that_does_not_answer_is_not_waited_for(make_book: Any, make_install: Any) -> None:
+def test_a_silent_planner_is_awaited_until_the_time_limit_only(make_book: Any, make_install: Any) -> None:
     client = make_book("client")
     install = replace(make_install(others=("h3",)), failover=Failover())
     client << e.RunRequested(install, GlobalMoves()) >> ANY
@@ -124,6 +124,6 @@ def test_a_planner_that_does_not_answer_is_not_waited_for(make_book: Any, make_i
     client << e.PeerLost(R, "h3", "is gone, too") >> ANY
     assert list(client.core.runs) == [R]
     client.at(2.5) << fired("place r") >> ANY
-    (began,) = [each for each in client.sent("h1") if isinstance(each, m.Install)]
+    (began,) = [message for message in client.sent("h1") if isinstance(message, m.Install)]
     assert {entry.node: entry.host for entry in began.locations}["o"] not in ("h2", "h3")
     client << e.RecoveryPlanReady(R, {"o": "h1"}) >> []

@@ -1,4 +1,4 @@
-"""Which hosts keep replicas: apart from each other, over the widest ways."""
+"""Choice of the hosts that keep replicas: in other domains, over the fastest links."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ RATES = {"h2": 9.0, "h3": 2.0, "h4": 3.0, "h5": 1.0, "client": 8.0}
     ("count", "found"),
     [(1, ["h4"]), (2, ["h4", "h5"]), (3, ["h4", "h5", "client"]), (5, ["h4", "h5", "client", "h2", "h3"])],
 )
-def test_replicas_fail_apart_and_go_where_the_way_is_wide(count: int, found: list[str]) -> None:
+def test_replicas_go_to_other_domains_over_the_fastest_links(count: int, found: list[str]) -> None:
     assert replica_hosts("h1", DOMAINS, count, "client", DOMAINS, RATES) == found
 
 
 @pytest.mark.parametrize(
     ("before", "found"), [((), "h4"), (("h4",), "h5"), (("h5",), "h4"), (("h3", "h4", "h5"), "h4"), (("client",), "h4")]
 )
-def test_one_replica_goes_by_turns_to_hosts_that_fail_apart(before: tuple[str, ...], found: str) -> None:
-    """Rather to the same one again than to where it would be lost with the operator, or than to the client."""
+def test_a_single_replica_alternates_between_hosts_of_other_domains(before: tuple[str, ...], found: str) -> None:
+    """The same host is chosen again before a host in the operator's domain, and before the client."""
     rates = {**RATES, "h5": 2.5}
     assert replica_hosts("h1", DOMAINS, 1, "client", DOMAINS, rates, before) == [found]
     assert replica_hosts("h1", DOMAINS, 2, "client", DOMAINS, rates, before) == ["h4", "h5"]
 
 
-def test_where_nothing_is_said_a_machine_is_what_fails_together() -> None:
+def test_hosts_on_the_same_machine_share_a_domain_by_default() -> None:
     assert domain_of("h1", "tcp://10.0.0.1:7800", {}) == domain_of("h2", "tcp://10.0.0.1:7801", {})
     assert domain_of("h1", "tcp://10.0.0.1:7800", {}) != domain_of("h2", "tcp://10.0.0.2:7800", {})
     assert domain_of("h1", "tcp://10.0.0.1:7800", {"h1": "r"}) == domain_of("h2", "tcp://10.0.0.2:7800", {"h2": "r"})
@@ -52,18 +52,20 @@ def test_where_nothing_is_said_a_machine_is_what_fails_together() -> None:
     st.integers(1, 8),
     st.randoms(use_true_random=False),
 )
-def test_no_two_share_a_domain_while_there_is_another(domains: dict[str, int], count: int, random: object) -> None:
+def test_replicas_share_no_domain_while_an_unused_domain_is_left(
+    domains: dict[str, int], count: int, random: object
+) -> None:
     here, rates = min(domains), {host: random.random() for host in domains}  # type: ignore[attr-defined]
-    found = replica_hosts(here, domains, count, max(domains), domains, rates)
-    assert len(found) == len({*found}) == min(count, len(domains) - 1)
-    assert here not in found
-    others = len({*domains.values()} - {domains[here]})
-    first = [domains[host] for host in found[:others]]
+    chosen = replica_hosts(here, domains, count, max(domains), domains, rates)
+    assert len(chosen) == len({*chosen}) == min(count, len(domains) - 1)
+    assert here not in chosen
+    domain_count = len({*domains.values()} - {domains[here]})
+    first = [domains[host] for host in chosen[:domain_count]]
     assert len({*first, domains[here]}) == len(first) + 1
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_run_keeps_its_replicas_where_they_fail_apart(apart: bool) -> None:
+def test_a_run_keeps_replicas_outside_the_domain_of_the_operators(apart: bool) -> None:
     trial = draw_trial(1)
     flow = replace(
         trial.dataflow,
@@ -77,23 +79,23 @@ def test_a_run_keeps_its_replicas_where_they_fail_apart(apart: bool) -> None:
         WorldConfig(interface=trial.interface, core=LIMITS),
     )
     where = {trial.placement[name] for name in flow.operators}
-    others = [host for host in trial.hosts if host not in where]
-    domains = dict.fromkeys({*where, *(others[:-1] if apart else ())}, "there")
-    kept: set[str] = set()
+    free_hosts = [host for host in trial.hosts if host not in where]
+    domains = dict.fromkeys({*where, *(free_hosts[:-1] if apart else ())}, "there")
+    keepers: set[str] = set()
 
     def look(*_: object) -> None:
         for name, host in world.hosts.items():
-            kept.update(
+            keepers.update(
                 name for replicas in host.core.hosted.failover_runs.replicas.values() if name not in where and replicas
             )
 
     world.failover, world.on_delivered = Failover(every=1, domains=domains), look
     world.run(flow, trial.placement, trial.partitions)
     assert world.failed is None
-    assert (kept == {others[-1]}) if apart else (kept and kept != {others[-1]})
+    assert (keepers == {free_hosts[-1]}) if apart else (keepers and keepers != {free_hosts[-1]})
 
 
-def test_a_domain_names_hosts_that_there_are() -> None:
+def test_a_domain_of_an_unknown_host_is_refused() -> None:
     from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
     from thalweg.middleware.dataflow import complete_binary_tree

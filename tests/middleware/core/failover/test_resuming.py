@@ -1,8 +1,8 @@
-"""Fault plans in which the client crashes too, and another of its name goes on with the run from its journal.
+"""Fault plans in which the client crashes too, and a later client of its name resumes the run from its journal.
 
-``THALWEG_RESUMES=1000 pytest -s tests/middleware/core/failover/test_resuming.py -k everything`` runs so many plans of
-trees, and of graphs. The application is done with a partition when it has it, or some partitions later; it is given
-again what it was not done with. The client that comes after knows all hosts that are there, or has yet to find some.
+``THALWEG_RESUMES=1000 pytest -s tests/middleware/core/failover/test_resuming.py -k partitions`` runs 1,000 plans of
+trees, and 1,000 of graphs. The application commits a partition at once, or some partitions later. A later client gives
+it the uncommitted partitions again. This client knows all hosts that are there, or has yet to find some of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ AGAIN_S = (0.05, 0.5, 0.5, 3.0, 12.0, 90.0)  # after the last of these hosts hav
 
 
 class Resuming(FaultyWorld):
-    """``resumes``: how often a client has gone on with the run. ``lag``: partitions that the application is not done
-    with; where it is some, also not with the end."""
+    """World in which clients crash and resume the run.
+
+    ``resumes`` counts the clients that have resumed the run. The application commits ``lag`` partitions late, and with
+    a lag it does not commit the end.
+    """
 
     resumes = 0
 
@@ -96,14 +99,14 @@ class Resuming(FaultyWorld):
             return
         self.resumes += 1
         self.progress_s = max(self.progress_s, self.now)
-        there = {name: self.hosts[name].core.me for name in self.names if name not in self.down}
-        unheard = [name for name in there if name != CLIENT and self.chance.random() < 0.1]
-        known = {name: peer for name, peer in there.items() if name not in unheard}
+        present = {name: self.hosts[name].core.me for name in self.names if name not in self.down}
+        unheard = [name for name in present if name != CLIENT and self.chance.random() < 0.1]
+        known = {name: peer for name, peer in present.items() if name not in unheard}
         install = resumed(self.kept, starts, known, CLIENT)
         self.trees = {None: (install.dataflow, {entry.node: entry.host for entry in install.locations})}
         self.on_tree(install.dataflow)
-        kept, free = replace(self.kept, queries={0: flow.sinks}), self._reorderable
-        asks = e.RunRequested(install, self.moves, free.codes, (), free.merging, journaled=True, kept=kept)
+        resumable, free = replace(self.kept, queries={0: flow.sinks}), self._reorderable
+        asks = e.RunRequested(install, self.moves, free.codes, (), free.merging, journaled=True, kept=resumable)
         self._handle(self.hosts[CLIENT], asks)
         for name in sorted({*self.names} - {*known, CLIENT}):
             self._handle(self.hosts[CLIENT], e.PeerLost(self.run_id, name, "cannot be reached"))
@@ -130,26 +133,28 @@ class Resuming(FaultyWorld):
 
 @pytest.fixture
 def worlds(monkeypatch: pytest.MonkeyPatch) -> list[Resuming]:
-    """Those that trials have made; clients go on in them."""
-    made: list[Resuming] = []
+    """The worlds of the trials, in which clients resume the run."""
+    created: list[Resuming] = []
 
     def world(*about: Any, **more: Any) -> Resuming:
-        made.append(Resuming(*about, **more))
-        return made[-1]
+        created.append(Resuming(*about, **more))
+        return created[-1]
 
     monkeypatch.setattr(trials, "FaultyWorld", world)
-    return made
+    return created
 
 
 def plan_of(seed: int, *, graph: bool) -> FaultPlan:
-    """Of a seed, without what it draws of the client."""
+    """Return the plan of a seed, without its faults of the client."""
     plan = drawn_plan(seed, graph=graph, lasting=True)
-    return replace(plan, faults=tuple([each for each in plan.faults if getattr(each, "host", "") != CLIENT]))
+    return replace(plan, faults=tuple([fault for fault in plan.faults if getattr(fault, "host", "") != CLIENT]))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("graph", [False, True])
-def test_everything_comes_once_and_in_order_whatever_client_takes_it(worlds: list[Resuming], graph: bool) -> None:
+def test_partitions_come_once_and_in_order_under_every_succession_of_clients(
+    worlds: list[Resuming], graph: bool
+) -> None:
     outcomes, seed = Counter[str](), FIRST_SEED
     while outcomes.total() < PLANS:
         if not (graph and seed % 5 in QUERIED):

@@ -1,4 +1,4 @@
-"""A node of several consumers: what each of them is sent, and when."""
+"""A node with several consumers: the outputs that each consumer is sent, and when."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def both(index: int, value: object) -> list[Action]:
     return [Dispatch(out(index, value), consumer="x"), Dispatch(out(index, value), consumer="y")]
 
 
-def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
+def test_an_output_is_sent_to_all_consumers_after_the_demand_of_the_last_consumer() -> None:
     book = shared()
     book << Demanded(0, by="x") >> [RunCode(0, ())]
     book << Finished(0, "s0") >> []  # y is not there yet
@@ -48,7 +48,7 @@ def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
     assert book.node.window.last == out(1, "s1")
 
 
-def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consumer() -> None:
+def test_a_node_runs_ahead_of_the_slowest_consumer_by_the_number_of_kept_outputs() -> None:
     book = ahead(3)
     book << Arrived("a", 3) >> [RunCode(3, (None,))]
     book << Finished(3, "o3") >> []  # a fourth is not kept
@@ -60,7 +60,7 @@ def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consu
     assert book.node.window.unacked == [out(2, "o2"), out(3, "o3")]
 
 
-def test_what_was_held_for_all_goes_to_who_wants_it_once_the_node_stays() -> None:
+def test_a_held_output_goes_to_the_demanding_consumer_once_the_node_stays() -> None:
     book = ahead(2)
     for index in range(2):
         book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y")]
@@ -70,7 +70,7 @@ def test_what_was_held_for_all_goes_to_who_wants_it_once_the_node_stays() -> Non
     book << Stayed() >> [Dispatch(out(2, "o2"), consumer="x"), Ask(3)]
 
 
-def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> None:
+def test_a_node_tracks_transfers_separately_for_every_consumer() -> None:
     book = shared()
     book << Demanded(0, by="x") >> [RunCode(0, ())]
     book << Demanded(0, by="y") >> []
@@ -83,7 +83,7 @@ def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> Non
     book << Demanded(0, again=True, by="x") >> [Dispatch(out(0, "s0"), True, "x")]
 
 
-def test_nothing_is_left_behind_that_no_consumer_wants() -> None:
+def test_an_output_without_a_consumer_is_not_left_behind() -> None:
     book = shared(Node("o", "operator", ("a",), CODE))
     book.node.window.consumers["y"] = ConsumerState.of(5)  # its query begins later
     book << Demanded(0, by="x") >> [Ask(0)]
@@ -93,7 +93,7 @@ def test_nothing_is_left_behind_that_no_consumer_wants() -> None:
     assert book.node.window.split() is None
 
 
-def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
+def test_a_consumer_that_skips_to_the_end_delays_no_other_consumer() -> None:
     book = shared(Node("o", "operator", ("a",), CODE))
     book << Demanded(0, by="x") >> [Ask(0)]
     book << Arrived("a", 0) >> [RunCode(0, (None,))]
@@ -107,11 +107,11 @@ def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
     assert book.node.state is NodeState.ENDED
 
 
-def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there() -> None:
+def test_a_moving_operator_takes_the_states_of_the_consumers_along() -> None:
     book = shared(Node("o", "operator", ("a",), CODE))
     book << Demanded(0, by="x") >> [Ask(0)]
     book << ToLeave(recall=True) >> [Lighten(0)]
     book << Skipped(LAST, by="x") >> []  # where it goes says so
     book << Skipped(LAST, by="y") >> []
-    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": ConsumerState(LAST), "y": ConsumerState(LAST)}))
-    there << Stayed() >> [Renounce(("a",))]
+    arrived = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": ConsumerState(LAST), "y": ConsumerState(LAST)}))
+    arrived << Stayed() >> [Renounce(("a",))]

@@ -1,4 +1,4 @@
-"""A node of which several partitions may be under way (R12 of ``node``)."""
+"""A node with several partitions under way (R12 of ``node``)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from thalweg.middleware.core.flow.node_states import NodeState
 
 
 def sent(book: NodePlaybook, index: int, host: str = "h2", *, arrived: bool | None = None) -> None:
-    """The host core began a transfer of that, which is perhaps over."""
+    """Begin a transfer of partition ``index``, and end it if ``arrived`` is not None."""
     book.node.window.consumers[""].was_sent(index, host, under_way=True)
     if arrived is not None:
         book << TransferOver(index, arrived=arrived)
 
 
-def test_a_demand_is_credit_for_several_partitions_and_acknowledges_those_before() -> None:
+def test_a_demand_gives_credit_for_several_partitions_and_acknowledges_earlier_partitions() -> None:
     book = deep(source())
     book << Demanded(0) >> [RunCode(0, ())]
     for index in range(3):
@@ -46,7 +46,7 @@ def test_a_demand_is_credit_for_several_partitions_and_acknowledges_those_before
     book << Demanded(5) >> "ahead"
 
 
-def test_what_comes_before_its_turn_waits_for_it() -> None:
+def test_an_input_that_arrives_early_waits_for_earlier_partitions() -> None:
     book = deep(operator())
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 1, "a1") >> []
@@ -64,7 +64,7 @@ def test_what_comes_before_its_turn_waits_for_it() -> None:
     assert book.node.received.asked == {"a"}
 
 
-def test_of_several_that_one_is_sent_again_which_is_demanded_once_more() -> None:
+def test_only_the_repeatedly_demanded_partition_is_sent_again() -> None:
     book = deep(source())
     book << Demanded(0)
     for index in range(3):
@@ -84,7 +84,7 @@ def test_of_several_that_one_is_sent_again_which_is_demanded_once_more() -> None
     book << Demanded(1, again=True) >> [Dispatch(out(2, "p2"), again=True)]  # it has not got the later one either
 
 
-def test_an_operator_leaves_with_all_but_its_last_output_acknowledged() -> None:
+def test_an_operator_leaves_when_all_but_the_last_output_are_acknowledged() -> None:
     book = deep(operator())
     book << Demanded(0) >> [Ask(0)]
     for index in range(2):
@@ -104,7 +104,7 @@ def test_an_operator_leaves_with_all_but_its_last_output_acknowledged() -> None:
     assert book.node.received.asked == {"b"}
 
 
-def test_an_operator_that_is_to_leave_holds_its_last_output_until_it_is_the_next() -> None:
+def test_a_leaving_operator_holds_the_last_output_until_the_output_before_is_acknowledged() -> None:
     book = deep(operator())
     book << Demanded(0) >> [Ask(0)]
     for index in range(2):
@@ -117,7 +117,7 @@ def test_an_operator_that_is_to_leave_holds_its_last_output_until_it_is_the_next
 
 
 def to_turn() -> NodePlaybook:
-    """A source that has sent three partitions, which nobody has acknowledged, and then has another consumer."""
+    """A source that has sent three unacknowledged partitions, and then gets another consumer."""
     book = deep(source())
     book << Demanded(0) >> [RunCode(0, ())]
     for index in range(3):
@@ -127,7 +127,7 @@ def to_turn() -> NodePlaybook:
     return book
 
 
-def test_a_source_turns_when_the_old_consumer_lacks_its_last_one_only() -> None:
+def test_a_source_turns_when_the_old_consumer_lacks_only_the_last_output() -> None:
     book = to_turn()
     book << Finished(3, "p3") >> []
     book << Demanded(3, by="new") >> []
@@ -141,7 +141,7 @@ def test_a_source_turns_when_the_old_consumer_lacks_its_last_one_only() -> None:
     book << Finished(4, "p4") >> [Dispatch(out(4, "p4"), consumer="new"), RunCode(5, ())]
 
 
-def test_a_new_consumer_has_no_credit_before_it_demands() -> None:
+def test_a_new_consumer_has_no_credit_before_the_first_demand() -> None:
     book = deep(source())
     book << Demanded(0) >> [RunCode(0, ())]
     book << ToTurn(0) >> []
@@ -151,7 +151,7 @@ def test_a_new_consumer_has_no_credit_before_it_demands() -> None:
     book << Demanded(1, by="new") >> [Dispatch(out(1, "p1"), consumer="new"), RunCode(2, ())]
 
 
-def test_the_old_tree_is_gone_though_its_consumer_was_never_heard() -> None:
+def test_the_old_tree_is_retired_without_an_acknowledgement_of_the_old_consumer() -> None:
     book = to_turn()
     book << Demanded(3, by="new") >> []
     book << Finished(3, "p3") >> []

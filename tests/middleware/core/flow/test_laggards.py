@@ -1,4 +1,4 @@
-"""Guests that hold up the others are reported, and no others are."""
+"""Only guests that delay other consumers are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPORT = m.Failed(R, "s", WHY, lost="g")
 
 @pytest.fixture
 def source(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
-    """h1 with a source that an operator on h2 takes, and ``w``, a sink of the guest ``g``; both want partition 0."""
+    """h1 with a source. An operator on h2 and ``w``, a sink of the guest ``g``, consume it. Both demand partition 0."""
     nodes = Node("s", "source", (), CODE, "h1"), Node("o", "operator", ("s",), CODE), Node("t", "sink", ("o",), None)
     flow = Dataflow((*nodes, Node("w", "sink", ("s",), None)))
     book = make_book("h1", CoreConfig(guest_s=4.0))
@@ -34,18 +34,18 @@ def source(make_book: Callable[..., Playbook], make_install: Callable[..., m.Ins
 
 def make(book: Playbook, index: int) -> None:
     """Have the source make a partition, and the next one."""
-    for made in (index, index + 1):
-        book << e.OperatorFinished(R, "s", made, b"x", 1) >> ANY
+    for partition in (index, index + 1):
+        book << e.OperatorFinished(R, "s", partition, b"x", 1) >> ANY
 
 
 def look(book: Playbook, at_s: float) -> list[m.Message]:
-    """Return the reports to the client of one look."""
+    """Return the reports to the client at one check."""
     book.at(at_s) << fired("guests r") >> ANY
     assert alarm("guests r", at_s + 0.5) in book.commands
     return [message for message in book.sent("client") if isinstance(message, m.Failed)]
 
 
-def test_a_guest_that_does_not_take_what_others_wait_for_is_reported(source: Playbook) -> None:
+def test_a_guest_that_delays_other_consumers_is_reported(source: Playbook) -> None:
     assert look(source, 0.5) == []  # nobody waits: the operator has not demanded the next one
     source << got("h2", m.Demand(R, "s", "o", 1)) >> ANY
     assert [look(source, 0.5 * number) for number in range(2, 9)] == [[]] * 7
@@ -54,7 +54,7 @@ def test_a_guest_that_does_not_take_what_others_wait_for_is_reported(source: Pla
     source.at(5.5) << fired("guests r") >> []
 
 
-def test_a_guest_that_takes_at_half_the_pace_sets_it(source: Playbook) -> None:
+def test_a_guest_at_half_the_pace_is_not_reported(source: Playbook) -> None:
     for number in range(1, 40):
         if number % 2:
             source << got("h2", m.Demand(R, "s", "o", (number + 1) // 2)) >> ANY
@@ -64,7 +64,7 @@ def test_a_guest_that_takes_at_half_the_pace_sets_it(source: Playbook) -> None:
         assert look(source, 0.5 * number) == []
 
 
-def test_a_guest_that_waits_for_another_consumer_is_not_reported(source: Playbook) -> None:
+def test_a_guest_that_waits_for_a_slower_consumer_is_not_reported(source: Playbook) -> None:
     source << got("g", m.Demand(R, "s", "w", 1)) >> ANY
     assert [look(source, 0.5 * number) for number in range(1, 20)] == [[]] * 19
 

@@ -1,4 +1,4 @@
-"""Consumers that others wait for, as hosts log them."""
+"""Consumers that delay other consumers, as hosts log them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def demand(consumer: str, index: int) -> m.Demand:
     return m.Demand(R, "s", consumer, index)
 
 
-def test_a_consumer_that_is_behind_another_is_lagging_until_it_has_caught_up(
+def test_a_consumer_is_lagging_while_behind_a_faster_consumer(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
     book = make_book("h1")
@@ -41,7 +41,7 @@ def test_a_consumer_that_is_behind_another_is_lagging_until_it_has_caught_up(
     assert list(book.core.lagging()) == [("r", "s", "o", "h2", 1)]
 
 
-def test_an_application_that_has_not_taken_what_was_delivered_is_lagging(
+def test_an_application_with_an_unconsumed_delivery_is_lagging(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
     book = make_book("client")

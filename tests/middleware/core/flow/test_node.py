@@ -268,7 +268,7 @@ WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
 
 
 @pytest.mark.parametrize("entry", TRANSITIONS, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_entry_of_the_table_is_used_by_its_conversation(entry: tuple[NodeState, NodeEvent]) -> None:
+def test_every_transition_of_the_table_occurs_in_a_conversation(entry: tuple[NodeState, NodeEvent]) -> None:
     assert entry in WALKS, "a transition nobody tests; add a conversation that uses it"
     assert entry in WALKS[entry]().node.used
 
@@ -276,7 +276,7 @@ def test_every_entry_of_the_table_is_used_by_its_conversation(entry: tuple[NodeS
 @pytest.mark.parametrize(
     ("phase", "trigger"), [(p, t) for p in NodeState for t in NodeEvent if (p, t) not in TRANSITIONS]
 )
-def test_what_is_not_in_the_table_is_a_defect(phase: NodeState, trigger: NodeEvent) -> None:
+def test_a_transition_outside_the_table_is_a_defect(phase: NodeState, trigger: NodeEvent) -> None:
     node = source().node
     node.state = phase
     with pytest.raises(InvalidTransition, match=re.escape(f"<node s {phase} at 0, demanded -1>: {trigger}")):
@@ -288,13 +288,13 @@ def test_what_is_not_in_the_table_is_a_defect(phase: NodeState, trigger: NodeEve
     ("ends", "said"),
     [((True, True), True), ((True, ("x",)), ("x",)), ((("x", "y"), False), ("x", "y", "b")), ((False, True), ("a",))],
 )
-def test_the_end_says_who_had_a_partition_more(ends: tuple[m.End, m.End], said: m.End) -> None:
+def test_the_end_of_a_stream_names_the_inputs_that_had_more_partitions(ends: tuple[m.End, m.End], said: m.End) -> None:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, end=ends[0]) >> []
     left = tuple(name for name, end in zip("ab", ends, strict=True) if not end)
-    others: list[Action] = [Renounce(left)] if left else []
-    book << Arrived("b", 0, end=ends[1]) >> [Dispatch(out(0, end=said)), *others]
+    renounced: list[Action] = [Renounce(left)] if left else []
+    book << Arrived("b", 0, end=ends[1]) >> [Dispatch(out(0, end=said)), *renounced]
 
 
 def test_the_end_at_the_sink_is_handed_once() -> None:
@@ -303,7 +303,7 @@ def test_the_end_at_the_sink_is_handed_once() -> None:
     book << Arrived("o", 5, "more") >> "ahead"
 
 
-def test_a_sink_whose_first_partition_is_the_end_hands_that_once_also_when_it_is_demanded_again() -> None:
+def test_a_sink_that_starts_at_the_end_hands_the_end_over_once_despite_repeated_demands() -> None:
     book = sink(limit=4)
     book.node.index = 4
     book.node.window.consumers[""] = ConsumerState.of(4)  # as in a generation that begins where all has ended
@@ -313,7 +313,7 @@ def test_a_sink_whose_first_partition_is_the_end_hands_that_once_also_when_it_is
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_an_operator_that_goes_on_without_a_log_is_as_any_other_when_it_has_been_heard(depth: int) -> None:
+def test_an_operator_that_continues_without_a_log_behaves_normally_after_the_first_demand(depth: int) -> None:
     node = Node("o", "operator", ("s",))
     last, older = out(1, "p1"), [out(0, "p0")] if depth == 2 else []
     window = SendWindow(unacked=[*older, last], depth=depth)
@@ -327,7 +327,7 @@ def test_an_operator_that_goes_on_without_a_log_is_as_any_other_when_it_has_been
     after.validate()
 
 
-def test_who_is_left_of_several_consumers_is_sent_all_that_it_has_credit_for() -> None:
+def test_the_remaining_consumer_is_sent_all_outputs_within_the_credit() -> None:
     outputs = [out(index, f"p{index}") for index in range(4)]
     window = SendWindow({"o": ConsumerState(0)}, outputs.copy(), depth=2)  # the other one, which was ahead, has left
     book = NodePlaybook(NodeCore(Node("s", "source", ()), None, window, 4, NodeState.ENDED))
@@ -337,7 +337,7 @@ def test_who_is_left_of_several_consumers_is_sent_all_that_it_has_credit_for() -
     assert window.unacked == outputs[3:]
 
 
-def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
+def test_an_operator_leaves_only_after_the_requested_partition() -> None:
     book = operator()
     book << ToLeave(1, recall=True) >> []
     book << Demanded(0) >> [Ask(0)]
@@ -350,7 +350,7 @@ def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
     book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Lighten(2)]
 
 
-def test_an_operator_that_is_called_back_and_stays_has_the_input_that_has_come() -> None:
+def test_a_recalled_operator_that_stays_still_has_the_received_input() -> None:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, "a0") >> []
@@ -368,7 +368,7 @@ def test_an_operator_that_has_ended_does_not_become_light() -> None:
     assert book.node.state is NodeState.ENDED
 
 
-def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
+def test_an_arrived_operator_demands_inputs_from_the_partition_where_the_old_host_stopped() -> None:
     book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, {"": ConsumerState(7)}))
     book << Stayed() >> [Ask(7)]
     book << Demanded(7) >> "duplicate"
@@ -377,7 +377,7 @@ def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
     book << Finished(7, "ab7") >> [Dispatch(out(7, "ab7")), Ask(8)]
 
 
-def test_a_suspended_source_holds_what_is_demanded_until_it_resumes() -> None:
+def test_a_suspended_source_holds_demanded_outputs_until_the_source_resumes() -> None:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
@@ -433,7 +433,7 @@ def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() ->
     book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
 
 
-def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way_by_then() -> None:
+def test_the_first_repeated_demand_after_an_arrived_transfer_is_ignored() -> None:
     book = operator_gathers_runs_and_dispatches()
     under_way(book, 0)
     book << Demanded(0, again=True) >> "duplicate"
@@ -446,14 +446,14 @@ def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
 
 
-def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has_arrived() -> None:
+def test_a_first_demand_is_answered_though_the_transfer_has_arrived() -> None:
     book = operator_gathers_runs_and_dispatches()  # its consumer has moved, and demands for the first time
     under_way(book, 0)
     book << TransferOver(0) >> []
     book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
 
 
-def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered() -> None:
+def test_every_repeated_demand_is_answered_after_a_transfer_that_may_have_failed() -> None:
     book = operator_gathers_runs_and_dispatches()
     for _ in range(2):
         under_way(book, 0)
@@ -465,7 +465,7 @@ def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
 
 
-def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
+def test_an_arrived_transfer_does_not_affect_repeated_demands_for_the_next_partition() -> None:
     book = source(limit=3)
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
@@ -476,7 +476,7 @@ def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
     book << Demanded(1, again=True) >> [Dispatch(out(1, "p1"), again=True)]
 
 
-def test_the_next_demand_lets_the_retained_output_go() -> None:
+def test_the_next_demand_releases_the_retained_output() -> None:
     book = operator_gathers_runs_and_dispatches()
     under_way(book, 0)
     book << Demanded(1) >> []
@@ -515,7 +515,7 @@ def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> N
         max_size=40,
     ),
 )
-def test_any_order_of_anything_keeps_the_invariants(
+def test_stimuli_in_random_order_keep_the_invariants(
     kind: Callable[[int | None], NodePlaybook], limit: int | None, depth: int, steps: list[Stimulus]
 ) -> None:
     book = deep(kind(limit), depth)
@@ -541,7 +541,7 @@ def test_any_order_of_anything_keeps_the_invariants(
 # --- between two trees ------------------------------------------------------------------------------
 
 
-def test_an_operator_that_is_replaced_ends_with_the_last_partition_of_its_tree() -> None:
+def test_a_replaced_operator_ends_with_the_last_partition_of_the_old_tree() -> None:
     book = operator(limit=9)
     book << Demanded(0) >> [Ask(0)]
     book << Replaced(1) >> []
@@ -553,7 +553,7 @@ def test_an_operator_that_is_replaced_ends_with_the_last_partition_of_its_tree()
     assert book.node.state is NodeState.ENDED
 
 
-def test_a_source_turns_to_its_new_consumer_whose_demand_was_there_first() -> None:
+def test_a_source_turns_to_the_new_consumer_that_demanded_before_the_change_over() -> None:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
     book << ToTurn(0) >> []
@@ -568,7 +568,7 @@ def test_a_source_turns_to_its_new_consumer_whose_demand_was_there_first() -> No
     book << Finished(1, "s1") >> [Dispatch(out(1, "s1"), consumer="new"), RunCode(2, ())]
 
 
-def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> None:
+def test_a_demand_of_the_old_consumer_for_the_new_tree_does_not_count() -> None:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), RunCode(1, ())]
@@ -582,7 +582,7 @@ def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> 
     book << Demanded(1, by="new") >> [Dispatch(out(1, "s1"), consumer="new"), RunCode(2, ())]
 
 
-def test_a_node_that_has_ended_before_it_was_to_turn_knows_no_old_consumer_once_its_tree_is_gone() -> None:
+def test_an_ended_node_has_only_the_new_consumer_once_the_old_tree_is_gone() -> None:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
     book << ToTurn(3) >> []
@@ -592,7 +592,7 @@ def test_a_node_that_has_ended_before_it_was_to_turn_knows_no_old_consumer_once_
     book << Demanded(4, by="new") >> [Dispatch(out(4, end=True), consumer="new")]
 
 
-def test_the_demand_of_a_new_consumer_says_nothing_of_what_the_old_one_has() -> None:
+def test_a_demand_of_the_new_consumer_does_not_change_the_state_of_the_old_consumer() -> None:
     book = source()
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), RunCode(1, ())]
@@ -603,7 +603,7 @@ def test_the_demand_of_a_new_consumer_says_nothing_of_what_the_old_one_has() -> 
     assert not book.node.window.consumers[""].is_due(0)
 
 
-def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
+def test_a_node_gathers_from_the_new_inputs_after_the_change_over() -> None:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Rewired(0, "c", "d") >> []
@@ -615,7 +615,7 @@ def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
     book << Arrived("c", 1, "c1") >> [RunCode(1, ("c1", "d1"))]
 
 
-def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> None:
+def test_a_node_that_waits_for_old_inputs_demands_the_new_inputs_on_rewiring() -> None:
     book = sink()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("o", 0, "o0") >> [Hand(out(0, "o0"))]
@@ -625,7 +625,7 @@ def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> Non
     book << Arrived("p", 1, "p1") >> [Hand(out(1, "p1"))]
 
 
-def test_a_node_that_appears_gathers_undemanded_unless_the_run_is_over_by_then() -> None:
+def test_a_new_node_gathers_without_demand_unless_the_run_is_over() -> None:
     node = Node("o", "operator", ("a", "b"), CODE)
     fresh = NodeCore.begun(node, None, 5, {"t": 5})
     assert fresh.begin() == [Ask(5)]

@@ -1,4 +1,4 @@
-"""When others hear of what a node of a run that outlives its hosts has made."""
+"""Schedule of the reports of a node's outputs in a run with failover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def made(index: int) -> e.OperatorFinished:
     ("index", "taken_bytes", "now", "due"),
     [(7, 99, 9.9, False), (8, 0, 0.0, True), (9, 0, 0.0, True), (0, 100, 0.0, True), (0, 0, 10.0, True)],
 )
-def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
+def test_outputs_are_reported_by_partition_by_bytes_or_by_time(
     index: int, taken_bytes: int, now: float, due: bool
 ) -> None:
     books = OutputSchedule()
@@ -28,7 +28,7 @@ def test_a_node_is_heard_of_by_partition_by_bytes_or_by_time(
     assert books.begin_anew("o") == 0
 
 
-def test_a_node_of_which_nothing_is_said_is_heard_of_each_time() -> None:
+def test_a_node_without_a_schedule_reports_every_output() -> None:
     books = OutputSchedule()
     assert books.is_due(made(0), 0.0)
     books.set_due("o", ReportDue(8, 100, 10.0))

@@ -1,4 +1,4 @@
-"""What an operator keeps of its outputs, and how a consumer that begins anew is given them again."""
+"""Outputs that an operator keeps, and sends again to a restarted consumer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_the_newest_outputs_are_kept_within_the_bound(steps: list[tuple[int, int
         log.let_go(before)
         log.validate()
         line, size_bytes = max(line, min(before, index)), size_bytes + size
-        kept = [output.index for output in log.outputs]
-        assert kept == list(range(kept[0], index + 1))
-        assert kept[0] >= line
-        assert kept[0] == line or size_bytes > most_bytes
+        indices = [output.index for output in log.outputs]
+        assert indices == list(range(indices[0], index + 1))
+        assert indices[0] >= line
+        assert indices[0] == line or size_bytes > most_bytes
 
 
 def made(count: int, most_bytes: int = 1000) -> NodeCore:
-    """An operator that has dispatched so many partitions, and gathers the next; each has as many bytes as its index."""
+    """An operator that has dispatched ``count`` partitions and gathers the next. Partition i has i bytes."""
     node = NodeCore.begun(NODE, None, 0, {"c": 0})
     node.window.log = ReplayLog(most_bytes)
     for index in range(count):
@@ -45,7 +45,7 @@ def made(count: int, most_bytes: int = 1000) -> NodeCore:
 
 
 @pytest.mark.parametrize("wanted", [3, 6, 9, 10])
-def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
+def test_a_restarted_consumer_is_sent_the_outputs_from_the_demanded_partition_on(wanted: int) -> None:
     before = made(10)
     assert before.window.log is not None
     before.window.log.let_go(3)
@@ -55,7 +55,7 @@ def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
     for index in range(wanted, 10):
         verdict, actions = node.on_demand(index, consumer="c")
         node.validate()
-        assert (verdict, [each.output.value for each in actions if isinstance(each, Dispatch)]) == (
+        assert (verdict, [action.output.value for action in actions if isinstance(action, Dispatch)]) == (
             "taken",
             [f"value {index}"],
         )
@@ -67,7 +67,7 @@ def test_a_consumer_is_given_from_where_it_goes_on(wanted: int) -> None:
     assert not node.window.unheard
 
 
-def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
+def test_a_dropped_output_is_reported_as_lacking_and_not_sent() -> None:
     before = made(10, most_bytes=20)
     node = before.going_on(NODE, {"c": None})
     assert node.on_demand(7, consumer="c") == ("lacking", [])
@@ -77,18 +77,18 @@ def test_what_is_not_kept_any_more_is_lacking_and_nothing_is_sent() -> None:
 
 
 @pytest.mark.parametrize(("free", "begins"), [(True, 12), (False, 4)])
-def test_one_that_begins_anew_begins_where_it_can_and_gives_what_is_wanted(free: bool, begins: int) -> None:
+def test_a_restarted_node_begins_at_the_demand_if_free_and_else_at_the_start(free: bool, begins: int) -> None:
     node = NodeCore.begun(NODE, None, 4, {"c": None}, free=free)
     assert node.on_demand(12, consumer="c") == ("taken", [Ask(begins)])
     for index in range(begins, 13):
         node.validate()
         assert node.on_partition("s", Output(index))[0] == "taken"
-        sent = [each.output.index for each in node.on_finished(Output(index))[1] if isinstance(each, Dispatch)]
+        sent = [action.output.index for action in node.on_finished(Output(index))[1] if isinstance(action, Dispatch)]
         assert sent == ([12] if index == 12 else [])
 
 
 @pytest.mark.parametrize("state", [RUNNING, HOLDING, LIGHT])
-def test_whatever_an_operator_is_at_it_goes_on_with(state: object) -> None:
+def test_an_operator_continues_in_the_next_generation_from_every_state(state: object) -> None:
     before = made(5)
     before.on_demand(5, consumer="c")
     if state is LIGHT:
@@ -102,11 +102,11 @@ def test_whatever_an_operator_is_at_it_goes_on_with(state: object) -> None:
     node = before.going_on(NODE, {"c": None})
     node.validate()
     assert (node.state, node.got) == ((GATHERING, 5) if state is LIGHT else (state, 6))
-    assert [each.output.index for each in node.on_demand(4, consumer="c")[1] if isinstance(each, Dispatch)] == [4]
+    assert [action.output.index for action in node.on_demand(4, consumer="c")[1] if isinstance(action, Dispatch)] == [4]
     node.validate()
 
 
-def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_before() -> None:
+def test_new_outputs_wait_until_every_consumer_has_named_a_restart_point() -> None:
     before = NodeCore.begun(NODE, None, 0, {"c": 0, "d": 0})
     before.window.log = ReplayLog(10**6)
     for index in range(3):
@@ -128,7 +128,7 @@ def test_of_several_consumers_each_says_where_it_goes_on_and_nothing_is_sent_bef
     node.validate()
 
 
-def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
+def test_a_free_node_begins_at_the_earliest_partition_that_a_consumer_needs() -> None:
     node = NodeCore.begun(NODE, None, 4, {"c": None, "d": None}, free=True)
     assert node.on_demand(9, consumer="c") == ("taken", [])
     assert node.on_skip(7, "d") == (True, [Ask(7)])  # it says so itself: who makes its inputs may wait for that
@@ -140,7 +140,7 @@ def test_a_free_node_begins_where_the_first_of_its_consumers_goes_on() -> None:
     assert gone.part({"d"}) == [Ask(9)]  # whose query has left
 
 
-def test_a_demand_for_what_no_stream_has_is_no_word_of_a_consumer() -> None:
+def test_a_demand_past_the_last_index_names_no_restart_point() -> None:
     node = NodeCore.begun(NODE, None, 4, {"x": None, "g": None}, free=True)
     node.on_demand(5, consumer="x")
     assert node.on_demand(LAST, consumer="g") == ("late", [])
@@ -148,7 +148,7 @@ def test_a_demand_for_what_no_stream_has_is_no_word_of_a_consumer() -> None:
     assert node.on_skip(LAST, "g") == (True, [Ask(5)])
 
 
-def test_one_that_is_to_leave_before_its_consumer_is_heard_leaves_when_it_is() -> None:
+def test_a_leaving_node_waits_for_the_first_demand_of_the_consumer() -> None:
     node = made(5).going_on(NODE, {"c": None})
     assert node.leave(3, recall=True) == []  # nobody knows yet what is wanted of it
     assert node.leave_heard() == []
@@ -160,7 +160,7 @@ def test_one_that_is_to_leave_before_its_consumer_is_heard_leaves_when_it_is() -
     assert node.leave_heard() == []
 
 
-def test_one_that_stays_after_all_is_not_recalled_when_its_consumer_is_heard() -> None:
+def test_a_node_that_stays_is_not_recalled_by_the_first_demand_of_the_consumer() -> None:
     node = made(5).going_on(NODE, {"c": None})
     node.leave(3, recall=True)
     node.stay()

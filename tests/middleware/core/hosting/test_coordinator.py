@@ -51,7 +51,7 @@ def asked(make_book: Book, make_install: Make) -> Playbook:
 
 @pytest.fixture
 def ready(asked: Playbook) -> Playbook:
-    """The same client when both have."""
+    """The same client after both hosts have installed the run."""
     asked << got("h1", m.Installed(R, "h1")) >> []
     asked << got("h2", m.Installed(R, "h2")) >> [e.Ready(R)]
     return asked
@@ -64,7 +64,7 @@ def test_a_run_on_the_client_alone_is_ready_at_once(make_book: Book, make_instal
     book << e.RunAbandoned(R) >> [e.CloseRun(R), e.Forgotten(R)]
 
 
-def test_install_is_repeated_to_those_that_have_not_answered(asked: Playbook, make_install: Make) -> None:
+def test_the_install_message_is_repeated_to_hosts_that_have_not_answered(asked: Playbook, make_install: Make) -> None:
     install = make_install()
     (
         asked.at(0.5)
@@ -92,7 +92,7 @@ def test_a_host_that_cannot_take_part_ends_the_run(asked: Playbook) -> None:
     asked << got("h2", refusal) >> []  # one failure is enough
 
 
-def test_a_host_that_never_installs_ends_the_run_though_it_answers(asked: Playbook) -> None:
+def test_a_host_that_answers_but_never_installs_ends_the_run(asked: Playbook) -> None:
     asked << got("h1", m.Installed(R, "h1")) >> []
     for now in (2.0, 4.0):
         asked.at(now) << fired("ping r") >> [*pings("h1"), alarm("ping r", now + 2)]
@@ -102,7 +102,7 @@ def test_a_host_that_never_installs_ends_the_run_though_it_answers(asked: Playbo
     asked.at(6.0) << fired("ping r") >> [*pings("h1"), lost("h2", reason)]
 
 
-def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
+def test_a_silent_host_ends_the_run_and_the_error_names_the_held_nodes(ready: Playbook) -> None:
     for now in (2.0, 4.0):
         (ready.at(now) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", now + 2)])
         ready << got("h2", m.Pong(R)) >> []
@@ -110,7 +110,7 @@ def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
     ready.at(8.0) << fired("ping r") >> []
 
 
-def test_patience_lengthens_what_a_host_may_be_silent(make_book: Book, make_install: Make) -> None:
+def test_patience_lengthens_the_time_that_a_host_may_be_silent(make_book: Book, make_install: Make) -> None:
     book = make_book("client", msgspec.structs.replace(CONFIG, patience=2.0))
     book << e.RunRequested(make_install()) >> ANY
     for now in (2.0, 4.0, 6.0, 8.0, 10.0):
@@ -119,13 +119,13 @@ def test_patience_lengthens_what_a_host_may_be_silent(make_book: Book, make_inst
     book.at(11.0) << fired("ping r") >> [lost("h1", reason)]
 
 
-def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
+def test_every_message_is_a_sign_of_life(ready: Playbook) -> None:
     ready.at(4.0) << got("h1", m.Demand(run_of("another"), "a", "b", 0)) >> []
     ready << got("h2", m.Pong(R)) >> []
     ready.at(8.0) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 10.0)]
 
 
-def test_a_client_that_did_not_run_gives_its_hosts_a_fresh_period_once(ready: Playbook) -> None:
+def test_a_client_that_was_suspended_grants_hosts_a_fresh_period_once(ready: Playbook) -> None:
     ready.at(22.0) << e.Woke(21.0) >> []
     ready << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 24.0)]
     ready.at(24.0) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 26.0)]
@@ -135,25 +135,25 @@ def test_a_client_that_did_not_run_gives_its_hosts_a_fresh_period_once(ready: Pl
     ready.at(28.0) << fired("ping r") >> [lost("h1", reason)]
 
 
-def test_a_ping_that_is_late_before_any_other_counts_for_nobody(ready: Playbook) -> None:
+def test_a_late_first_ping_counts_against_no_host(ready: Playbook) -> None:
     ready.at(22.0) << fired("ping r") >> [*pings("h1", "h2"), alarm("ping r", 24.0)]
 
 
-def test_a_client_that_slept_and_does_not_know_how_long_hosts_wait_names_both_reasons(ready: Playbook) -> None:
+def test_an_error_after_a_short_sleep_of_the_client_names_both_possible_reasons(ready: Playbook) -> None:
     ready.at(20.0) << e.Woke(19.0) >> []
     why = "was it restarted, or did its lease_s end, as this client did not run for 19 s?"
     reason = f"host 'h2', which holds o, no longer knows the run; {why}"
     ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
 
-def test_a_client_that_slept_for_longer_than_hosts_wait_says_so(ready: Playbook) -> None:
+def test_an_error_after_a_sleep_longer_than_the_lease_names_the_sleep(ready: Playbook) -> None:
     ready.at(70.0) << e.Woke(69.0) >> []
     slept = "this client did not run for 69 s, and a host waits for 60 s (lease_s)"
     reason = f"host 'h2', which holds o, has dropped the run, as {slept}"
     ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
 
-def test_a_host_that_lost_the_run_ends_it(ready: Playbook) -> None:
+def test_a_host_that_no_longer_knows_the_run_ends_the_run(ready: Playbook) -> None:
     ready << got("h9", m.Pong(R, False)) >> []
     reason = "host 'h2', which holds o, no longer knows the run; was it restarted?"
     ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
@@ -163,9 +163,7 @@ def welcome(host: str, instance: str) -> m.Welcome:
     return m.Welcome(host, f"tcp://{host}:1", f"tcp://{host}:2", (), instance)
 
 
-def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
-    asked: Playbook, make_install: Make
-) -> None:
+def test_a_host_restarted_before_the_installation_is_asked_again(asked: Playbook, make_install: Make) -> None:
     install = make_install()
     now = tuple(msgspec.structs.replace(p, instance="again") if p.name == "h2" else p for p in install.peers)
     renewed = msgspec.structs.replace(install, peers=now)
@@ -176,37 +174,37 @@ def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
     asked << got("h1", m.Installed(R, "h1")) >> [e.Ready(R)]
 
 
-def test_a_host_that_takes_less_once_it_was_restarted_is_told_of_to_all(asked: Playbook, make_install: Make) -> None:
-    """Also to those that had answered, the client itself, and before anything is demanded."""
+def test_a_lower_limit_of_a_restarted_host_is_announced_to_all_hosts(asked: Playbook, make_install: Make) -> None:
+    """Hosts that had answered and the client itself are notified too, before the first demand."""
     install = make_install()
     changed = {"instance": "again", "max_partition_bytes": 1000}
     now = tuple(msgspec.structs.replace(p, **changed) if p.name == "h2" else p for p in install.peers)
     renewed = msgspec.structs.replace(install, peers=now)
     asked << got("h1", m.Installed(R, "h1")) >> []
-    told = msgspec.structs.replace(welcome("h2", "again"), max_partition_bytes=1000)
+    answer = msgspec.structs.replace(welcome("h2", "again"), max_partition_bytes=1000)
     sends = [e.Send(R, host, renewed) for host in ("h1", "h2")]
-    asked << got("h2", told) >> [*sends, e.Meet(R, install.peers)]
+    asked << got("h2", answer) >> [*sends, e.Meet(R, install.peers)]
     asked << got("h2", m.Installed(R, "h2")) >> []
     asked << got("h1", m.Installed(R, "h1")) >> [e.Ready(R)]
 
 
-def test_a_host_makes_nothing_that_another_does_not_take_any_more(make_book: Book, make_install: Make) -> None:
+def test_a_partition_larger_than_the_lowered_limit_of_a_peer_fails(make_book: Book, make_install: Make) -> None:
     install, book = make_install(), make_book("h1")
     less = tuple(msgspec.structs.replace(peer, max_partition_bytes=1000) for peer in install.peers)
-    for each in (install, msgspec.structs.replace(install, peers=less), install):  # the last one comes late
-        book << got("client", each) >> ANY
+    for message in (install, msgspec.structs.replace(install, peers=less), install):  # the last one comes late
+        book << got("client", message) >> ANY
     book << got("h2", m.Demand(R, "s", "o", 0)) >> [e.RunOperator(R, "s", 0)]
     book << e.OperatorFinished(R, "s", 0, bytes(1001), 1001) >> ANY
     (failed,) = book.sent("client")
     assert "1001 bytes; host 'client' takes at most 1000 (its limit max_partition_bytes)" in failed.reason
 
 
-def test_a_host_that_was_restarted_once_it_had_its_part_is_lost(ready: Playbook) -> None:
+def test_a_host_restarted_after_the_installation_is_lost(ready: Playbook) -> None:
     ready << got("h2", welcome("h2", "")) >> []
     ready << got("h2", welcome("h2", "again")) >> [lost("h2", "host 'h2', which holds o, was restarted")]
 
 
-def test_not_knowing_the_run_is_no_failure_before_it_is_installed_or_once_it_is_removed(ready: Playbook) -> None:
+def test_an_unknown_run_is_no_failure_once_the_run_is_removed(ready: Playbook) -> None:
     ready << e.RunAbandoned(R) >> ANY
     ready << got("h2", m.Pong(R, False)) >> []
 
@@ -217,7 +215,7 @@ def test_a_lost_peer_ends_the_run_at_once(ready: Playbook) -> None:
     ready << e.PeerLost(R, "h1") >> []
 
 
-def test_failing_code_ends_the_run_with_its_node_and_host(make_book: Book, make_install: Make) -> None:
+def test_the_error_of_failing_code_names_the_node_and_the_host(make_book: Book, make_install: Make) -> None:
     client, host = make_book("client"), make_book("h2")
     client << e.RunRequested(make_install()) >> ANY
     host << got("client", make_install()) >> ANY
@@ -232,19 +230,19 @@ def test_failing_code_ends_the_run_with_its_node_and_host(make_book: Book, make_
     client << got("h2", failed) >> []
 
 
-def test_what_another_host_says_of_a_lost_one_is_that_ones_loss(ready: Playbook) -> None:
+def test_a_loss_reported_by_a_peer_is_attributed_to_the_lost_host(ready: Playbook) -> None:
     why = "node 'o' on host 'h2': host 'h1', which holds s, has not answered it for 60 s; is a way cut?"
-    said = m.Failed(R, "o", why.partition(": ")[2], lost="h1")
-    ready << got("h2", said) >> [e.Fail(R, why, "o", "h1", lost=True)]
+    report = m.Failed(R, "o", why.partition(": ")[2], lost="h1")
+    ready << got("h2", report) >> [e.Fail(R, why, "o", "h1", lost=True)]
 
 
-def test_failing_code_on_the_client_itself(make_book: Book, make_install: Make) -> None:
+def test_failing_code_on_the_client_ends_the_run(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install({"o": "client"})) >> ANY
     book << e.OperatorFailed(R, "o", "no") >> [e.Fail(R, "node 'o' on host 'client': no", "o", "client")]
 
 
-def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_install: Make) -> None:
+def test_a_long_reason_is_cut_to_the_size_of_a_message(make_book: Book, make_install: Make) -> None:
     host = make_book("h2")
     host << got("client", make_install()) >> ANY
     host << e.OperatorFailed(R, "o", "é" * 10_000) >> ANY
@@ -252,7 +250,7 @@ def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_
     assert frames.decode_control(frames.encode(failed)) == failed
 
 
-def test_remove_is_repeated_until_all_have_answered(ready: Playbook) -> None:
+def test_the_remove_message_is_repeated_until_all_hosts_have_answered(ready: Playbook) -> None:
     remove = m.Remove(R)
     (
         ready
@@ -273,7 +271,7 @@ def test_remove_is_repeated_until_all_have_answered(ready: Playbook) -> None:
     ready.at(1.0) << fired("remove r") >> []
 
 
-def test_remove_is_given_up_after_some_tries(ready: Playbook) -> None:
+def test_the_removal_is_given_up_after_the_maximum_number_of_tries(ready: Playbook) -> None:
     ready << e.RunAbandoned(R) >> ANY
     tries = 1
     while e.Forgotten(R) not in ready.commands:
@@ -282,7 +280,7 @@ def test_remove_is_given_up_after_some_tries(ready: Playbook) -> None:
     assert tries == REMOVE_TRIES
 
 
-def test_a_run_closed_while_it_is_being_installed_is_removed(asked: Playbook) -> None:
+def test_a_run_closed_during_the_installation_is_removed(asked: Playbook) -> None:
     asked << e.RunAbandoned(R) >> ANY
     assert asked.sent() == [m.Remove(R), m.Remove(R)]
     asked << got("h1", m.Installed(R, "h1")) >> []
@@ -321,7 +319,7 @@ def test_a_host_that_cannot_take_part_and_holds_nothing_is_left_out(spare: Playb
     spare.at(0.5) << fired("install r") >> []
 
 
-def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spare: Playbook) -> None:
+def test_an_operator_found_later_on_a_lost_host_ends_the_run(spare: Playbook) -> None:
     spare << e.PeerLost(R, "h3") >> ANY
     commit = m.Located(R, (m.Location("o", "h3", 2),))
     reason = "host 'h3', which holds o, went away"
@@ -329,13 +327,13 @@ def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spar
     spare << got("h2", commit) >> []
 
 
-def test_hosts_tell_what_is_on_a_lost_host(make_book: Book, make_install: Make) -> None:
+def test_a_host_reports_newer_locations_on_a_lost_host(make_book: Book, make_install: Make) -> None:
     book = make_book("h1")
     book << got("client", make_install(others=("h3",))) >> ANY
     book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> []
-    told = e.Send(R, "client", m.Located(R, (m.Location("o", "h3", 2),)))
+    report = e.Send(R, "client", m.Located(R, (m.Location("o", "h3", 2),)))
     for _ in range(2):
-        book << got("client", m.Lost(R, "h3", ())) >> [told]
+        book << got("client", m.Lost(R, "h3", ())) >> [report]
     book << got("h9", m.Lost(R, "h2", ())) >> []  # only the client's word counts
     book << got("client", m.Lost(R, "h3", (m.Location("o", "h2", 3),))) >> []
 
@@ -380,8 +378,8 @@ def striped(make_book: Book, make_install: Make) -> Playbook:
     return book
 
 
-def test_the_stripes_of_a_stream_are_asked_after_together(striped: Playbook) -> None:
-    """As many messages as of one run, whatever the number of stripes; the answer to it counts for all of them."""
+def test_the_stripes_of_a_stream_share_a_ping(striped: Playbook) -> None:
+    """The number of messages does not grow with the number of stripes. The answer counts for all stripes."""
     for now in (2.0, 4.0, 6.0, 8.0):
         striped.at(now) << fired("ping r") >> ANY
         assert striped.only(e.Send) == [e.Send(run_of("r/0"), host, TOGETHER) for host in ("h1", "h2")]
@@ -400,7 +398,7 @@ def test_a_host_that_is_silent_is_lost_to_every_stripe(striped: Playbook) -> Non
     assert (failed.run, failed.host, failed.lost) == (R, "h1", True)
 
 
-def test_a_stripe_that_a_host_does_not_know_is_that_one_alone(striped: Playbook) -> None:
+def test_a_stripe_unknown_to_a_host_fails_alone(striped: Playbook) -> None:
     striped << got("h2", m.Pong(run_of("r/1"), False)) >> ANY
     assert not striped.only(e.Fail), "the others carry what it had"
     striped.at(2.0) << fired("ping r") >> ANY
@@ -408,7 +406,9 @@ def test_a_stripe_that_a_host_does_not_know_is_that_one_alone(striped: Playbook)
     assert pings == [m.Ping(run_of("r/0"), (run_of("r/2"), run_of("r/3")))] * 2
 
 
-def test_a_host_answers_for_all_stripes_at_once_and_keeps_them(make_book: Book, make_install: Make) -> None:
+def test_a_host_answers_a_shared_ping_for_all_stripes_and_renews_the_leases(
+    make_book: Book, make_install: Make
+) -> None:
     book = make_book("h1", msgspec.structs.replace(CONFIG, lease_s=6.0))
     for run in FOUR:
         book << got("client", msgspec.structs.replace(make_install(), run=run)) >> ANY
@@ -423,7 +423,7 @@ def test_a_host_answers_for_all_stripes_at_once_and_keeps_them(make_book: Book, 
     assert not book.core.runs
 
 
-def test_who_is_lost_to_stripes_that_go_on_is_said_with_the_question(make_book: Book, make_install: Make) -> None:
+def test_a_shared_ping_names_the_hosts_lost_to_continuing_stripes(make_book: Book, make_install: Make) -> None:
     book = make_book("client", CONFIG)
     install = make_install(others=("h3",))
     requests = tuple(e.RunRequested(msgspec.structs.replace(install, run=run)) for run in FOUR)
@@ -434,10 +434,10 @@ def test_who_is_lost_to_stripes_that_go_on_is_said_with_the_question(make_book: 
         book << got("h3", m.Pong(run, False)) >> ANY
     book.at(2.0) << fired("ping r") >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h1", "h2"]
-    said = book.only(e.Send)[0].message
-    assert [(each.run, each.host) for each in said.lost] == [(run, "h3") for run in FOUR]
-    there = make_book("h1")
+    ping = book.only(e.Send)[0].message
+    assert [(loss.run, loss.host) for loss in ping.lost] == [(run, "h3") for run in FOUR]
+    peer = make_book("h1")
     for run in FOUR:
-        there << got("client", msgspec.structs.replace(install, run=run)) >> ANY
-    there << got("client", said) >> ANY
-    assert all("h3" in run.directory.lost for run in there.core.runs.values())
+        peer << got("client", msgspec.structs.replace(install, run=run)) >> ANY
+    peer << got("client", ping) >> ANY
+    assert all("h3" in run.directory.lost for run in peer.core.runs.values())

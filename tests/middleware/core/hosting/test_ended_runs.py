@@ -1,4 +1,4 @@
-"""Nothing late of a run that is over opens it again, and to know that takes bounded room."""
+"""A late message does not reopen an ended run, and the record of ended runs takes bounded memory."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def install(make_install: Make, run: RunId, client: str = "client") -> m.Install
 
 
 def answer(book: Playbook, message: m.Install) -> str | None:
-    """What a host says to an installation: the error, or nothing at all."""
+    """Return the error in the host's answer to an installation, or None if the host does not answer."""
     book << got(message.client, message) >> ANY
-    said = [send.message for send in book.only(e.Send) if isinstance(send.message, m.Installed)]
-    return said[0].error if said else None
+    answers = [send.message for send in book.only(e.Send) if isinstance(send.message, m.Installed)]
+    return answers[0].error if answers else None
 
 
 @pytest.mark.parametrize("between", [0, 1000])
-def test_a_removed_run_stays_removed_until_all_that_is_late_has_come(
+def test_a_removed_run_stays_removed_until_late_messages_have_arrived(
     between: int, make_book: Book, make_install: Make
 ) -> None:
     book = make_book("h1", msgspec.structs.replace(LIMITS, max_past_runs=5000))
@@ -48,7 +48,7 @@ def test_a_removed_run_stays_removed_until_all_that_is_late_has_come(
     assert not book.core.ended_runs.until_s
 
 
-def test_a_run_whose_lease_is_over_stays_so(make_book: Book, make_install: Make) -> None:
+def test_a_run_with_an_expired_lease_stays_closed_for_late_messages(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
     assert answer(book, install(make_install, R)) == ""
     for at_s in (5.0, 10.0, 15.0):
@@ -58,7 +58,7 @@ def test_a_run_whose_lease_is_over_stays_so(make_book: Book, make_install: Make)
     assert answer(book.at(46.0), install(make_install, R)) == ""
 
 
-def test_a_run_whose_lease_is_over_opens_for_who_lets_the_host_join_later(make_book: Book, make_install: Make) -> None:
+def test_a_run_with_an_expired_lease_opens_for_a_later_join(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
     first, later, last = (
         msgspec.structs.replace(install(make_install, run_of("r~2")), number=number) for number in (3, 4, 5)
@@ -76,7 +76,7 @@ def test_a_run_whose_lease_is_over_opens_for_who_lets_the_host_join_later(make_b
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_what_is_removed_after_its_lease_was_over_stays_so(number: int, make_book: Book, make_install: Make) -> None:
+def test_a_run_removed_after_an_expired_lease_stays_removed(number: int, make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
     assert answer(book, msgspec.structs.replace(install(make_install, R), number=number)) == ""
     for at_s in (5.0, 10.0, 15.0):
@@ -86,7 +86,7 @@ def test_what_is_removed_after_its_lease_was_over_stays_so(number: int, make_boo
     assert answer(book.at(46.0), msgspec.structs.replace(install(make_install, R), number=9)) == ""
 
 
-def test_a_run_that_was_removed_before_it_came_does_not_come(make_book: Book, make_install: Make) -> None:
+def test_a_run_removed_before_the_installation_is_not_installed(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
     book << got("stranger", m.Remove(R)) >> [e.Send(R, "stranger", m.Removed(R, "h1"))]
     assert answer(book, install(make_install, R)) == ""  # it is another's
@@ -94,14 +94,14 @@ def test_a_run_that_was_removed_before_it_came_does_not_come(make_book: Book, ma
     assert answer(book.at(19.0), install(make_install, run_of("q"))) is None
 
 
-def test_a_run_that_the_client_has_abandoned_is_over_for_it_too(make_book: Book, make_install: Make) -> None:
+def test_an_abandoned_run_is_over_for_the_client_too(make_book: Book, make_install: Make) -> None:
     book = make_book("client", LIMITS)
     book << e.RunRequested(make_install()) >> ANY
     book << e.RunAbandoned(R) >> ANY
     assert book.core.ended_runs.knows("client", R, 29.0)
 
 
-def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, make_install: Make) -> None:
+def test_only_a_client_with_too_many_past_runs_is_refused(make_book: Book, make_install: Make) -> None:
     book = make_book("h1", LIMITS)
     assert answer(book, install(make_install, run_of("mine"))) == ""
     assert answer(book, install(make_install, run_of("over"))) == ""
@@ -117,7 +117,7 @@ def test_who_has_too_many_past_runs_is_refused_and_nobody_else(make_book: Book, 
     assert answer(book.at(30.5), install(make_install, run_of("any"), "stranger")) == ""
 
 
-def test_a_refused_client_that_removes_what_was_refused_is_not_refused_for_longer() -> None:
+def test_the_removal_of_refused_runs_does_not_prolong_the_refusal() -> None:
     past = EndedRuns(LIMITS)
     for number in range(200):
         past.add("client", RunId(f"run-{number}", generation=1), 0.0)
@@ -129,7 +129,7 @@ def test_a_refused_client_that_removes_what_was_refused_is_not_refused_for_longe
     assert not past.full("client")
 
 
-def test_very_many_names_take_no_more_room_and_bring_no_run_back() -> None:
+def test_many_client_names_take_bounded_memory_and_reopen_no_run() -> None:
     past = EndedRuns(LIMITS)
     past.add("client", R, 0.0)
     for number in range(1000):
@@ -138,7 +138,7 @@ def test_very_many_names_take_no_more_room_and_bring_no_run_back() -> None:
     assert past.knows("client", R, 29.0) or past.full("client")
 
 
-def test_ten_thousand_runs_are_forgotten_one_by_one() -> None:
+def test_ten_thousand_runs_are_forgotten_individually_by_age() -> None:
     past = EndedRuns(CoreConfig())
     for number in range(10_000):
         past.add("client", RunId(f"run-{number}"), number * 0.01)

@@ -1,4 +1,4 @@
-"""Hosts of a run that outlives them, with a second of liveness: those that are late come back with what they have."""
+"""Hosts of a run with failover and a liveness of one second: late hosts come back with their nodes and replicas."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LIMITS = CoreConfig(liveness_s=1.0)  # whoever is silent for so long is lost
 
 
 def run(*faults: Fault, wait_s: float = 30.0) -> tuple[FaultyWorld, list[dict[str, Any]]]:
-    """All partitions come, once, in order, and right; how the run began anew."""
+    """Run with ``faults``. Assert that all partitions come once, in order and right. Return the recoveries."""
     recoveries = list[dict[str, Any]]()
 
     def on_record(host: str, now: float, record: e.Record) -> None:
@@ -56,38 +56,38 @@ def run(*faults: Fault, wait_s: float = 30.0) -> tuple[FaultyWorld, list[dict[st
         on_record=on_record,
     )
     known: dict[tuple[str, int], Any] = {}
-    came = list[int]()
+    indices = list[int]()
 
     def on_delivered(partition: e.Deliver, now: float) -> None:
         assert partition.value == content(FLOW, "o1", partition.index, known)
-        came.append(partition.index)
+        indices.append(partition.index)
 
     world.failover, world.on_delivered = m.Failover(every=4, wait_s=wait_s), on_delivered
     world.run(FLOW, {"s1": "h1", "s2": "h2", "s3": "h3", "o0": "h4", "o1": "h4", "t": "client"}, PARTITIONS)
-    assert (world.failed, came) == (None, list(range(PARTITIONS)))
+    assert (world.failed, indices) == (None, list(range(PARTITIONS)))
     return world, recoveries
 
 
-def test_hosts_that_have_nothing_to_say_are_asked_in_time() -> None:
+def test_idle_hosts_are_pinged_before_the_liveness_limit() -> None:
     assert run()[1] == []
 
 
 @pytest.mark.parametrize(("since_s", "for_s"), [(0.0, 1.5), (-0.3, 1.25), (0.0, 4.0), (0.3, 1.5), (0.7, 2.0)])
-def test_three_living_hosts_that_are_late_together_cost_little_beside_a_dead_one(since_s: float, for_s: float) -> None:
-    """Without them there is nothing to wait with: not for the dead one, as if something had been heard of it."""
+def test_three_late_hosts_beside_a_dead_host_cause_few_recoveries(since_s: float, for_s: float) -> None:
+    """The dead host must not count as alive because the late hosts come back."""
     _, recoveries = run(Crash("h4", 5.0), *[Stop(host, 5.0 + since_s, for_s) for host in LATE])
     assert len(recoveries) <= 3
-    assert all(again <= 8 for each in recoveries for again in each["again"].values())  # twice ``every``
+    assert all(again <= 8 for recovery in recoveries for again in recovery["again"].values())  # twice ``every``
 
 
-def test_hosts_that_are_late_again_and_again_while_another_is_waited_for_do_not_end_the_run() -> None:
+def test_repeatedly_late_hosts_do_not_end_a_run_that_waits_for_a_lost_host() -> None:
     stops = [Stop(host, 6.0 + 2.5 * number, 1.5) for number in range(20) for host in LATE[1:]]
     run(Crash("h1", 5.0, 55.0), *stops, wait_s=100.0)
 
 
-def test_a_dead_host_is_not_trusted_again_as_others_are_lost() -> None:
-    """Nothing has been heard of it since: it is lost with them, or a moment later."""
-    lost = [set(each["hosts"]) for each in run(Crash("h4", 5.0), Stop("h1", 5.0, 3.0))[1]]
+def test_a_dead_host_is_lost_by_the_second_recovery_at_the_latest() -> None:
+    """The dead host sends nothing. It is lost with the late hosts, or a moment later."""
+    lost = [set(recovery["hosts"]) for recovery in run(Crash("h4", 5.0), Stop("h1", 5.0, 3.0))[1]]
     assert {"h4"} <= set.union(*lost[:2])
 
 
@@ -97,7 +97,7 @@ def told(book: Playbook) -> dict[str, dict[int, set[str]]]:
 
 
 @pytest.mark.parametrize(("how", "kept"), [("silent", True), ("ended", False)])
-def test_replicas_of_a_host_that_is_late_count_again_when_it_is_back(
+def test_replicas_count_again_after_the_return_of_a_late_host_but_not_an_ended_host(
     make_book: Any, make_install: Any, how: str, kept: bool
 ) -> None:
     book = _begun(make_book, make_install)
@@ -108,7 +108,7 @@ def test_replicas_of_a_host_that_is_late_count_again_when_it_is_back(
     assert told(book)["o"][4] == ({"h3", "h2"} if kept else {"h2"})
 
 
-def test_a_host_that_was_started_again_while_it_was_thought_late_has_none(make_book: Any, make_install: Any) -> None:
+def test_a_host_restarted_while_considered_late_has_no_replicas(make_book: Any, make_install: Any) -> None:
     book = _begun(make_book, make_install)
     _lose(book, "silent")
     _back(book, "2")
@@ -116,7 +116,7 @@ def test_a_host_that_was_started_again_while_it_was_thought_late_has_none(make_b
 
 
 def _begun(make_book: Any, make_install: Any) -> Playbook:
-    """A run of which h3, which holds no node, has a replica."""
+    """Return the client of a run in which h3 holds no node and keeps a replica."""
     book: Playbook = make_book("client")
     install = make_install(others=("h3",))
     peers = [msgspec.structs.replace(peer, instance="1") for peer in install.peers]
@@ -150,8 +150,8 @@ def _back(book: Playbook, instance: str) -> None:
     assert "h3" in core.runs[R].directory.hosts
 
 
-def test_a_host_that_was_cut_off_for_longer_than_its_lease_joins_as_soon_as_it_is_heard() -> None:
-    """It has nothing, so that the run goes on as it is, and has dropped the run meanwhile."""
+def test_a_host_cut_off_for_longer_than_the_lease_rejoins_soon_after_the_cut() -> None:
+    """The host holds nothing, so the run continues. Meanwhile the host has dropped the run."""
     joined = list[float]()
 
     def on_record(host: str, now: float, record: e.Record) -> None:

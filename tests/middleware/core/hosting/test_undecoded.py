@@ -1,4 +1,4 @@
-"""Hosts whose messages do not decode, as the core is told of them: sixteen in a row are a failure of that host."""
+"""Hosts whose messages do not decode, as the core is notified: sixteen in a row are a failure of the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOW = "has sent 16 messages of one type in a row that do not decode; does it run
 
 @pytest.fixture
 def client(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
-    """The client of a run of which h3 has nothing, h2 an operator, and h1 the source."""
+    """The client of a run: h1 holds the source, h2 an operator, and h3 nothing."""
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     for name in ("h1", "h2", "h3"):
@@ -27,14 +27,14 @@ def client(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 
 def garble(book: Playbook, sender: str, count: int, run: RunId = R, kind: str = "Pong") -> None:
-    """``count`` messages of ``sender`` do not decode; of all but the last nothing comes."""
+    """Let ``count`` messages of ``sender`` fail to decode. All but the last have no effect."""
     for _ in range(count - 1):
         book << e.DecodingFailed(sender, run, kind) >> []
     book << e.DecodingFailed(sender, run, kind)
 
 
 @pytest.mark.parametrize("run", [R, NO_RUN], ids=str)
-def test_sixteen_in_a_row_end_a_run_that_needs_the_host_unless_they_name_another(client: Playbook, run: RunId) -> None:
+def test_sixteen_undecodable_messages_in_a_row_end_a_run_that_needs_the_sender(client: Playbook, run: RunId) -> None:
     garble(client, "h2", MOST_IN_A_ROW, run_of("another"))
     assert client.commands == []
     garble(client, "h2", MOST_IN_A_ROW, run)
@@ -49,7 +49,7 @@ def test_a_run_goes_on_without_a_host_that_holds_nothing(client: Playbook) -> No
     assert client.only(e.Record)[0].fields["detail"]["what"] == f"{HOW}; the run goes on without it"
 
 
-def test_a_message_that_decodes_ends_the_row_and_those_of_others_do_not_count(client: Playbook) -> None:
+def test_a_decodable_message_ends_the_row_and_messages_of_other_hosts_do_not_count(client: Playbook) -> None:
     for _ in range(4):
         garble(client, "h2", MOST_IN_A_ROW - 1)
         garble(client, "h1", 1)
@@ -59,16 +59,16 @@ def test_a_message_that_decodes_ends_the_row_and_those_of_others_do_not_count(cl
     assert client.core.runs[R].directory.hosts == {"client", "h1", "h2", "h3"}
 
 
-def test_messages_of_another_type_that_decode_do_not_end_the_row(client: Playbook) -> None:
+def test_decodable_messages_of_a_different_type_do_not_end_the_row(client: Playbook) -> None:
     for _ in range(MOST_IN_A_ROW):
         assert client.core.runs
         garble(client, "h2", 1, kind="Demand")
         failed = client.only(e.Fail)
         client << got("h2", m.Pong(R)) >> []
-    assert [each.host for each in failed] == ["h2"]
+    assert [failure.host for failure in failed] == ["h2"]
 
 
-def test_a_host_that_does_not_lead_tells_the_client_only_while_it_waits_for_the_other(
+def test_a_host_reports_undecodable_messages_only_while_waiting_for_the_sender(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book = make_book("h2")
@@ -82,13 +82,13 @@ def test_a_host_that_does_not_lead_tells_the_client_only_while_it_waits_for_the_
     assert book.sent() == []
 
 
-def test_names_without_end_take_no_memory(client: Playbook) -> None:
+def test_endless_sender_names_take_bounded_memory(client: Playbook) -> None:
     for number in range(2 * REMEMBERED):
         client << e.DecodingFailed(f"x{number}", R) >> []
     assert len(client.core._undecoded.rows) == REMEMBERED
 
 
-def test_a_host_whose_certificate_has_expired_has_failed_at_once(client: Playbook) -> None:
+def test_a_host_with_an_expired_certificate_fails_at_once(client: Playbook) -> None:
     client << e.CertificateExpired("h3", "has expired")
     assert client.only(e.Record)[0].fields["detail"]["what"] == "has expired; the run goes on without it"
     client << e.CertificateExpired("h2", "has expired")
@@ -96,7 +96,7 @@ def test_a_host_whose_certificate_has_expired_has_failed_at_once(client: Playboo
     assert (failed.host, failed.reason) == ("h2", "host 'h2', which holds o, has expired")
 
 
-def test_a_client_whose_certificate_has_expired_ends_the_runs_that_it_leads(
+def test_an_expired_certificate_of_the_client_ends_the_runs_that_the_client_leads(
     client: Playbook, make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     client << e.CertificateExpired("client", "has expired")

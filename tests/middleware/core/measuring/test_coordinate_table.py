@@ -1,4 +1,4 @@
-"""Coordinates that hosts find among themselves: by what they measure, told to others, and asked for by planners."""
+"""Coordinates that hosts compute from measurements, report to each other, and give to planners."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 
 def sounded(book: Playbook, to: str) -> m.Echo:
-    """Have h1 sound another host: what it says."""
+    """Have h1 sound host ``to``, and return the sent echo."""
     book.core.links.latency_prober.under_way.clear()
     for _ in range(4):
         book << fired("sound r") >> ANY
-        said = [each for each in book.sent(to) if isinstance(each, m.Echo)]
-        if said:
-            return said[0]
+        echoes = [message for message in book.sent(to) if isinstance(message, m.Echo)]
+        if echoes:
+            return echoes[0]
     raise AssertionError(f"{to} was not sounded")
 
 
-def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
+def test_only_an_answer_to_a_sounding_moves_the_coordinates_of_the_host(book: Playbook) -> None:
     places = book.core.links.coordinate_table
     before = places.own
-    said = sounded(book, "client")
-    assert said.places["h1"] == as_message(before)
-    answer = m.Echo(R, said.number, True, places={"client": told()})
+    echo = sounded(book, "client")
+    assert echo.places["h1"] == as_message(before)
+    answer = m.Echo(R, echo.number, True, places={"client": told()})
     book << got("client", m.Echo(R, 99, True, places={"client": told()})) >> ANY
     book << got("h2", m.Echo(R, 99, places={"h2": told()})) >> ANY
     assert places.own == before
@@ -71,7 +71,7 @@ def test_an_answer_moves_the_host_and_nothing_else_does(book: Playbook) -> None:
     assert (places.own.count, places.reported["client"]) == (1, AT)
 
 
-def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook) -> None:
+def test_the_20th_percentile_of_the_last_samples_of_a_link_counts(book: Playbook) -> None:
     places, place = book.core.links.coordinate_table, book.core.links.coordinate_table.own
     places.reported["h2"] = AT
     for number in range(1, 26):
@@ -94,17 +94,17 @@ def test_the_fifth_of_the_last_ten_measurements_of_a_link_counts(book: Playbook)
     ],
 )
 def test_odd_coordinates_are_dropped_and_recorded(book: Playbook, changes: dict[str, Any], says: str) -> None:
-    said = frames.decode_control(frames.encode(m.Echo(R, 1, places={"h2": told(**changes), "client": told()})))
-    book << got("h2", said) >> ANY
+    echo = frames.decode_control(frames.encode(m.Echo(R, 1, places={"h2": told(**changes), "client": told()})))
+    book << got("h2", echo) >> ANY
     assert book.core.links.coordinate_table.reported == {"client": AT}
-    (record,) = (each for each in book.only(e.Record) if each.kind == "unexpected")
+    (record,) = (record for record in book.only(e.Record) if record.kind == "unexpected")
     assert record.fields["peer"] == "h2" and says in record.fields["detail"]["what"]
     before = book.core.links.coordinate_table.own
     book << got("h2", m.ProbeResult(run_of("probe"), place=told(**changes))) >> ANY
     assert not list(book.only(e.Report)) and book.core.links.coordinate_table.own == before
 
 
-def test_what_a_host_says_of_itself_counts_more_than_what_others_say(book: Playbook) -> None:
+def test_coordinates_from_the_host_itself_count_more_than_reports_of_peers(book: Playbook) -> None:
     places, far = book.core.links.coordinate_table, {"at": (9.0, 9.0, 9.0)}
 
     def says(sender: str, of: str, **changes: Any) -> None:
@@ -130,16 +130,16 @@ def test_memory_and_messages_are_bounded(book: Playbook) -> None:
         places.handle_reports(f"x{number}", {f"x{number}": told()}, ())
         places.measured(f"x{number}", 0.1)
     assert (len(places.reported), len(places._said_s), len(places._samples)) == (MOST, MOST, LINKS)
-    said = sounded(book, "client")
-    assert len(said.places) == m.MAX_PLACES
-    assert len(frames.encode(said)) < 80 * m.MAX_PLACES + 100  # bytes
+    echo = sounded(book, "client")
+    assert len(echo.places) == m.MAX_PLACES
+    assert len(frames.encode(echo)) < 80 * m.MAX_PLACES + 100  # bytes
     names = set().union(*(places.news() for _ in range(300)))
     assert len(names) > MOST  # all in turn
     places.forget()
     assert (places.own.count, places.reported) == (0, {})
 
 
-def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(book: Playbook) -> None:
+def test_thousands_of_false_requesters_do_not_block_a_real_request(book: Playbook) -> None:
     nowhere = [m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(MOST + 1)]
     for peer in nowhere:
         book << got(peer.name, m.ProbeRequest(run_of("probe"), (peer,), peer, "coordinates")) >> ANY
@@ -148,11 +148,11 @@ def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(boo
     book << got("client", m.ProbeRequest(run_of("probe"), (h2,), client, "coordinates")) >> ANY
     assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
     book << got("client", m.ProbeRequest(run_of("probe"), (h2,), client, "coordinates")) >> ANY
-    assert [type(said) for said in book.sent("client")] == [m.ProbeResult]
+    assert [type(message) for message in book.sent("client")] == [m.ProbeResult]
     assert "h2" in finding.left
 
 
-def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_it_asks_again(book: Playbook) -> None:
+def test_a_sounding_that_is_answered_too_late_continues_only_after_a_new_request(book: Playbook) -> None:
     h2, stranger = m.Peer("h2", "tcp://h2:1", "tcp://h2:2"), m.Peer("x", "tcp://x:1", "tcp://x:2")
     patience_s = PROBE_PATIENCE_S
     book << got("x", m.ProbeRequest(run_of("probe"), (h2,), stranger, "coordinates")) >> ANY
@@ -162,32 +162,32 @@ def test_what_a_stranger_has_measured_over_links_that_are_late_goes_on_only_if_i
     book << got("x", m.ProbeRequest(run_of("probe"), (h2,), stranger, "coordinates")) >> ANY
     (asked,) = book.sent("h2")
     book << got("h2", m.Echo(run_of("probe"), asked.number, back=True)) >> ANY
-    assert [type(each) for each in book.sent("h2")] == [m.Echo]
+    assert [type(message) for message in book.sent("h2")] == [m.Echo]
 
 
-def test_nobody_draws_a_host_to_where_no_other_believes_that_it_is() -> None:
-    there, place = Place((FARTHEST_S, 0.0, 0.0), FARTHEST_S, 0.0), Place.first("h1")
+def test_a_false_peer_cannot_draw_a_host_to_implausible_coordinates() -> None:
+    far, place = Place((FARTHEST_S, 0.0, 0.0), FARTHEST_S, 0.0), Place.first("h1")
     for _ in range(100):
-        place = place.measured(there, 0.01)
+        place = place.measured(far, 0.01)
         assert not place.odd(3)
 
 
-def test_hosts_find_where_they_are_before_a_run_though_some_are_silent() -> None:
+def test_hosts_find_coordinates_before_a_run_despite_a_silent_host() -> None:
     hosts, latency_s = plane(40)
     world = World(hosts, shaped(hosts, latency_s, dead={"h3"}), no_code, WorldConfig("independent", startup_s=0.0))
-    found = world.find([Link(host, other) for host in hosts for other in neighbours(host, hosts)], 20.0)
-    assert set(found) == set(hosts) - {"h3"}
-    assert all(place.count >= ENOUGH for place in found.values())
-    known = [number for number, host in enumerate(hosts) if host in found]
-    away = together([found[hosts[number]] for number in known]).distances_s(slice(None), slice(None))
+    places = world.find([Link(host, neighbour) for host in hosts for neighbour in neighbours(host, hosts)], 20.0)
+    assert set(places) == set(hosts) - {"h3"}
+    assert all(place.count >= ENOUGH for place in places.values())
+    known = [number for number, host in enumerate(hosts) if host in places]
+    away = together([places[hosts[number]] for number in known]).distances_s(slice(None), slice(None))
     truth, pairs = latency_s[np.ix_(known, known)], np.triu_indices(len(known), 1)
     assert float(np.median(np.abs(away - truth)[pairs] / truth[pairs])) < 0.1
     begun_s, events = world.now, world.events
-    again = world.find([Link("h1", other) for other in neighbours("h1", hosts)], 60.0)
+    again = world.find([Link("h1", neighbour) for neighbour in neighbours("h1", hosts)], 60.0)
     assert again["h1"] == world.hosts["h1"].core.links.coordinate_table.own  # it knows
     assert world.now - begun_s < 1 and world.events - events < 10
 
 
-def test_coordinates_may_have_other_dimensions(make_book: Callable[..., Playbook]) -> None:
+def test_coordinates_have_the_configured_number_of_dimensions(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1", CoreConfig(monitor=MonitorConfig(dimensions=2)))
     assert len(book.core.links.coordinate_table.own.at) == 2

@@ -1,4 +1,4 @@
-"""How long empty messages take: found out by round trips, told to others, and asked for by planners."""
+"""Latencies of empty messages: measured by round trips, reported to other hosts, and requested by planners."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLOW = chain(Code("composite"), Code("composite"), client="client")
 
 
 def shaped(later_s: float = 0.0) -> dict[Link, ShapedLink]:
-    """Links with delays of their own, a quarter one way and three the other; ``later_s``: added at 300 s."""
+    """Return links with delays of their own: a quarter one way, three quarters back. ``later_s`` is added at 300 s."""
     links = {}
     for a, b in permutations(HOSTS, 2):
         whole_s = 2 * DELAYS_S.get((a, b), DELAYS_S.get((b, a), 0.0))
@@ -48,14 +48,14 @@ def shaped(later_s: float = 0.0) -> dict[Link, ShapedLink]:
 
 
 class Busy(NodeCode):
-    """Partitions of 4 MB: a third of a second on the line."""
+    """Code that gives partitions of 4 MB, a third of a second on the line."""
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         return NodeResult(index, 4_000_000, 0.2)
 
 
 class Asks(msgspec.Struct, frozen=True):
-    """A planner that puts the operator on the host with the least latency to the client, and keeps what it was told."""
+    """A planner that puts the operator on the host with the least latency to the client, and keeps its views."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"latency"})
     adaptation: ClassVar[GlobalMoves] = GlobalMoves(period_s=60.0)
@@ -77,17 +77,17 @@ def is_latency(a: str, b: str, found: Latency | None, *, most_s: float = 1e-3, l
 
 
 @pytest.mark.parametrize("interface", ["independent", "single"])
-def test_before_a_run_latencies_are_those_of_the_links(interface: str) -> None:
+def test_latencies_measured_before_a_run_match_the_links(interface: str) -> None:
     world = World(HOSTS, shaped(), lambda _: Busy(), WorldConfig(interface, startup_s=0.0, validate=True))
-    found = world.probe({Link("h1", "h2"), Link("h2", "h1"), Link("h2", "client")}, 60.0, "latency")
-    assert set(found) == {("h1", "h2"), ("h2", "client")}  # one stands for both directions
-    for link, latency in found.items():
+    latencies = world.probe({Link("h1", "h2"), Link("h2", "h1"), Link("h2", "client")}, 60.0, "latency")
+    assert set(latencies) == {("h1", "h2"), ("h2", "client")}  # one stands for both directions
+    for link, latency in latencies.items():
         is_latency(*link, latency)
         assert (latency.count, latency.measured_at_s <= world.now) == (TIMES, True)
 
 
-def test_a_planner_that_needs_latencies_is_told_of_all_while_data_flows_and_of_their_changes() -> None:
-    """Partitions take a host's only interface for a third of a second: most round trips wait, the shortest did not."""
+def test_a_planner_that_needs_latencies_gets_current_latencies_of_all_links_during_the_run() -> None:
+    """Partitions occupy a host's only interface for a third of a second, so most round trips are delayed."""
     Asks.told.clear()
     links, records = shaped(later_s=0.5), list[e.Record]()
     config = WorldConfig("single", startup_s=0.0, validate=True)
@@ -103,15 +103,15 @@ def test_a_planner_that_needs_latencies_is_told_of_all_while_data_flows_and_of_t
     waited = 0
     for view, later_s in ((looks[1], 0.0), (looks[-1], 0.5)):
         for a, b in permutations(HOSTS, 2):
-            found = view.latency(a, b)
-            is_latency(a, b, found, most_s=0.02, later_s=later_s)
-            assert found is not None and found.count >= TIMES and found.measured_at_s > 60.0
-            waited += found.spread_s > 0.02
+            latency = view.latency(a, b)
+            is_latency(a, b, latency, most_s=0.02, later_s=later_s)
+            assert latency is not None and latency.count >= TIMES and latency.measured_at_s > 60.0
+            waited += latency.spread_s > 0.02
     assert waited > 3
-    assert {"latency"} <= {each.kind for each in records}
+    assert {"latency"} <= {record.kind for record in records}
 
 
-def test_links_that_do_not_answer_are_as_far_as_can_be() -> None:
+def test_links_that_do_not_answer_have_infinite_latency() -> None:
     Asks.told.clear()
     dead = BandwidthTrace.constant("hardly", 1e-6)
     links = {link: dead if "h1" in link else RATE for link in shaped()}
@@ -121,7 +121,7 @@ def test_links_that_do_not_answer_are_as_far_as_can_be() -> None:
     assert Asks.told[0].latency_s("h1", "client") == math.inf
 
 
-def test_needs_that_nobody_measures_are_refused() -> None:
+def test_measurements_that_no_host_takes_are_refused_as_needs_of_a_planner() -> None:
     class Odd(Asks, frozen=True):
         needs: ClassVar[Any] = {"latencies"}
 
@@ -144,7 +144,7 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     return book
 
 
-def test_a_host_tells_of_its_own_links_and_nobody_else_does(book: Playbook) -> None:
+def test_a_latency_report_counts_only_from_the_host_at_the_start_of_the_link(book: Playbook) -> None:
     soundings = book.core.links.latency_prober
     book << got("h2", m.Echo(R, 1, latencies=(far("h2", "h3"), far("h3", "client"), far("h2", "h2")))) >> ANY
     assert soundings.view() == {("h2", "h3"): Latency(0.005, 3, 0.0, 0.0)}
@@ -155,9 +155,9 @@ def test_a_host_tells_of_its_own_links_and_nobody_else_does(book: Playbook) -> N
     assert len(soundings.view()) == 1
 
 
-def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> None:
+def test_an_echo_counts_once_and_only_from_the_asked_host(book: Playbook) -> None:
     book << fired("sound r") >> ANY
-    (asked,) = (each for each in book.sent("client") if isinstance(each, m.Echo))
+    (asked,) = (message for message in book.sent("client") if isinstance(message, m.Echo))
     answer = m.Echo(R, asked.number, back=True)
     for sender, odd in (
         ("h2", answer),
@@ -171,29 +171,29 @@ def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> No
 
 
 @pytest.mark.parametrize("latency", [-1, 2**40, 0.5, "soon", None])
-def test_what_is_no_latency_is_no_message(latency: Any) -> None:
+def test_a_message_with_an_invalid_latency_is_not_decoded(latency: Any) -> None:
     with pytest.raises(ProtocolError, match="Expected `int`"):
         frames.decode_control(frames.encode(m.ProbeResult(R, latency=far("h2", "h3", latency))))
 
 
-def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Playbook]) -> None:
+def test_the_number_of_concurrent_soundings_is_bounded(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1")
     peers = tuple(m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(3 * AT_ONCE))
     request = m.ProbeRequest(run_of("probe"), peers, m.Peer("client", "tcp://c:1", "tcp://c:2"), "latency")
     book << got("client", request) >> ANY
-    first = {each.to: each.message for each in book.only(e.Send)}
+    first = {send.to: send.message for send in book.only(e.Send)}
     assert len(first) == AT_ONCE
     echo = first["x0"]
     for _ in range(TIMES):
         book << got("x0", m.Echo(run_of("probe"), echo.number, back=True)) >> ANY
         echo = next(iter(book.sent("x0")), None)
-    assert [type(each) for each in book.sent("client")] == [m.ProbeResult]
-    assert len({each.to for each in book.only(e.Send)} - {"client"}) == 1  # the next one
+    assert [type(message) for message in book.sent("client")] == [m.ProbeResult]
+    assert len({send.to for send in book.only(e.Send)} - {"client"}) == 1  # the next one
     book.at(60.0) << got("client", request) >> ANY  # the others did not answer
     assert len(book.only(e.Send)) == AT_ONCE
 
 
-def test_memory_is_bounded_whatever_is_told(book: Playbook) -> None:
+def test_memory_is_bounded_for_an_endless_list_of_reported_latencies(book: Playbook) -> None:
     most = book.core.config.monitor.max_links
     for first in range(0, most + 200, 50):
         news = tuple(far("h2", f"x{number}") for number in range(first, first + 50))

@@ -1,4 +1,4 @@
-"""What a host knows of the network's bandwidth, and what it tells others."""
+"""Estimates of the network's bandwidth on a host, and the estimates that the host sends to peers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def told(source: str, target: str, rate_bps: int, *, count: int = 1, age_s: floa
 
 
 def rates(news: tuple[m.Estimate, ...]) -> dict[tuple[str, str], int]:
-    return {(each.source, each.target): each.rate_bps for each in news}
+    return {(estimate.source, estimate.target): estimate.rate_bps for estimate in news}
 
 
 # --- samples ----------------------------------------------------------------------------------------
 
 
-def test_a_transfer_teaches_value_count_spread_and_age() -> None:
+def test_a_transfer_updates_the_value_count_spread_and_age_of_an_estimate() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="mean"))
     assert monitor.measured(("a", "b"), 25_000, 1.0, 5.0, "passive") == LinkEstimate(200_000.0, 1, 0.0, 5.0)
     assert monitor.measured(("a", "b"), 50_000, 1.0, 6.0, "passive") == LinkEstimate(300_000.0, 2, 100_000.0, 6.0)
@@ -46,7 +46,7 @@ def test_a_transfer_teaches_value_count_spread_and_age() -> None:
     assert monitor.estimate(("b", "a"), 7.0) is None
 
 
-def test_a_link_through_which_a_value_of_no_bytes_has_not_come_is_known_to_be_slow() -> None:
+def test_a_link_that_stalls_on_an_empty_value_is_estimated_slow() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e6, 1.0)
     slow = monitor.stalled(("a", "b"), 0, 20.0, 21.0)  # of ``NOTHING``
@@ -67,19 +67,21 @@ def test_a_link_through_which_a_value_of_no_bytes_has_not_come_is_known_to_be_sl
         ("a", "b", 0, 1.0, "probe"),
     ],
 )
-def test_what_is_no_sample(source: str, target: str, size_bytes: int, duration_s: float, how: str) -> None:
+def test_invalid_measurements_are_no_samples(
+    source: str, target: str, size_bytes: int, duration_s: float, how: str
+) -> None:
     monitor = Monitor("a")
     assert monitor.measured((source, target), size_bytes, duration_s, 0.0, how) is None  # type: ignore[arg-type]
     assert monitor.view(0.0) == {}
 
 
-def test_the_threshold_itself_is_a_sample_and_a_probe_always_is() -> None:
+def test_a_transfer_at_the_threshold_and_every_probe_are_samples() -> None:
     monitor = Monitor("a")
     assert monitor.measured(("a", "b"), S_THRES, 1.0, 0.0, "passive") is not None
     assert monitor.measured(("a", "c"), 100, 1.0, 0.0, "probe") is not None
 
 
-def test_an_estimate_is_gone_after_t_thres() -> None:
+def test_an_estimate_expires_after_t_thres() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e5, 0.0)
     sample(monitor, "c", 1e5, 30.0)
@@ -92,7 +94,7 @@ def test_an_estimate_is_gone_after_t_thres() -> None:
 # --- what others tell -------------------------------------------------------------------------------
 
 
-def test_of_two_estimates_the_newer_wins() -> None:
+def test_the_newer_of_two_estimates_wins() -> None:
     monitor = Monitor("c")
     monitor.handle_estimates([told("a", "b", 100, age_s=5)], 10.0)
     monitor.handle_estimates([told("a", "b", 200, age_s=9)], 10.0)  # older
@@ -101,14 +103,14 @@ def test_of_two_estimates_the_newer_wins() -> None:
     assert monitor.estimate(("a", "b"), 10.0) == LinkEstimate(300.0, 1, 0.0, 9.0)
 
 
-def test_an_estimate_that_waited_on_the_way_does_not_replace_a_later_one() -> None:
+def test_a_delayed_estimate_does_not_replace_an_estimate_of_more_samples() -> None:
     monitor = Monitor("c")
     monitor.handle_estimates([told("a", "b", 200, count=7, age_s=1)], 10.0)
     monitor.handle_estimates([told("a", "b", 100, count=6, age_s=0)], 30.0)  # its age was taken when it was sent
     assert monitor.estimate(("a", "b"), 30.0) == LinkEstimate(200.0, 7, 0.0, 9.0)
 
 
-def test_an_estimate_that_goes_round_in_circles_does_not_get_younger() -> None:
+def test_an_estimate_that_circulates_among_hosts_does_not_get_younger() -> None:
     first, second = Monitor("b"), Monitor("c")
     first.handle_estimates([told("a", "x", 100)], 0.0, "a")
     for hop in range(1, 8):
@@ -120,7 +122,7 @@ def test_an_estimate_that_goes_round_in_circles_does_not_get_younger() -> None:
     assert first.estimate(("a", "x"), 20.0) == LinkEstimate(100.0, 1, 0.0, 0.0)
 
 
-def test_a_host_knows_its_own_links_best() -> None:
+def test_an_own_estimate_of_a_link_beats_a_reported_estimate() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e5, 0.0)
     monitor.handle_estimates([told("a", "b", 999, count=50)], 1.0)
@@ -129,14 +131,14 @@ def test_a_host_knows_its_own_links_best() -> None:
     assert known.rate_bps == pytest.approx(1e5)
 
 
-def test_what_travelled_with_a_partition_is_as_much_older() -> None:
+def test_an_estimate_piggybacked_on_a_partition_ages_by_the_transfer_time() -> None:
     monitor = Monitor("c")
     monitor.handle_estimates([told("p", "c", 80_000)], 0.0, "p")
     monitor.handle_estimates([told("p", "b", 100, age_s=1)], 10.0, "p", size_bytes=50_000)
     assert monitor.estimate(("p", "b"), 10.0) == LinkEstimate(100.0, 1, 0.0, 4.0)
 
 
-def test_what_is_too_old_or_no_link_is_not_taken() -> None:
+def test_expired_estimates_and_estimates_from_a_host_to_the_same_host_are_ignored() -> None:
     monitor = Monitor("c")
     monitor.handle_estimates([told("a", "b", 100, age_s=T_THRES + 1), told("a", "a", 100)], 100.0)
     assert monitor.view(100.0) == {}
@@ -145,7 +147,7 @@ def test_what_is_too_old_or_no_link_is_not_taken() -> None:
 # --- news -------------------------------------------------------------------------------------------
 
 
-def test_a_peer_hears_everything_once() -> None:
+def test_a_peer_is_notified_of_every_estimate_once() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 100_000, 0.0)
     assert rates(monitor.news_for("b", 1.0)) == {("a", "b"): 100_000}
@@ -155,7 +157,7 @@ def test_a_peer_hears_everything_once() -> None:
     assert rates(monitor.news_for("c", 2.0)) == {("a", "b"): 100_000}
 
 
-def test_a_peer_hears_of_a_link_again_when_it_changed_by_a_tenth_or_after_half_the_lifetime() -> None:
+def test_a_peer_is_notified_again_after_a_change_by_a_tenth_or_half_the_lifetime() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="last"))
     sample(monitor, "b", 100_000, 0.0)
     monitor.news_for("b", 0.0)
@@ -170,7 +172,7 @@ def test_a_peer_hears_of_a_link_again_when_it_changed_by_a_tenth_or_after_half_t
     assert rates(monitor.news_for("b", 6.0 + T_THRES / 2 + 0.2)) == {("a", "b"): 109_000}
 
 
-def test_of_a_links_passive_samples_only_some_are_taken_and_of_probes_all() -> None:
+def test_passive_samples_are_thinned_out_and_probes_are_all_used() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="last", best_of=1, sample_interval_s=0.1))
     assert monitor.measured(("a", "b"), 100_000, 1.0, 5.0, "passive") is not None
     assert monitor.measured(("a", "b"), 100_000, 1.0, 5.05, "passive") is None
@@ -179,7 +181,7 @@ def test_of_a_links_passive_samples_only_some_are_taken_and_of_probes_all() -> N
     assert monitor.measured(("a", "b"), 100_000, 1.0, 5.2, "passive") is not None
 
 
-def test_a_host_that_was_late_once_does_not_make_the_link_slow() -> None:
+def test_a_single_slow_sample_does_not_make_the_link_slow() -> None:
     monitor = Monitor("a", MonitorConfig(forecaster="last"))
     for now, rate_bps in ((0.0, 100_000), (10.0, 60_000), (20.0, 60_000)):
         sample(monitor, "b", rate_bps, now)
@@ -188,7 +190,7 @@ def test_a_host_that_was_late_once_does_not_make_the_link_slow() -> None:
         assert estimate.rate_bps == pytest.approx(100_000 if now < 20 else 60_000)  # twice is no accident
 
 
-def test_a_peer_is_not_told_what_it_said_or_measures() -> None:
+def test_a_peer_is_not_sent_estimates_that_the_peer_reported_or_measures() -> None:
     monitor = Monitor("a")
     monitor.news_for("b", 0.0)
     monitor.news_for("c", 0.0)
@@ -199,20 +201,20 @@ def test_a_peer_is_not_told_what_it_said_or_measures() -> None:
 
 
 @given(st.lists(st.tuples(st.text("hé", min_size=1, max_size=64), st.integers(1, 10**12)), max_size=120))
-def test_news_fit_and_the_freshest_go_first(links: list[tuple[str, int]]) -> None:
+def test_news_fit_into_a_message_and_the_freshest_estimates_go_first(links: list[tuple[str, int]]) -> None:
     monitor = Monitor("a")
     for i, (name, rate_bps) in enumerate(links):
         monitor.handle_estimates([told(f"{name}{i}", "z", rate_bps)], i / 10)
     now, left = 12.0, len(links)
     while news := monitor.news_for("peer", now):
         assert len(msgspec.msgpack.encode(news)) <= NEWS_BYTES
-        ages = [each.age_ms for each in news]
+        ages = [estimate.age_ms for estimate in news]
         assert ages == sorted(ages)
         left -= len(news)
     assert left == 0, "what did not fit was not told later"
 
 
-def test_what_got_old_while_it_waited_is_not_told() -> None:
+def test_an_estimate_that_expired_while_waiting_is_not_sent() -> None:
     monitor = Monitor("a")
     monitor.news_for("b", 0.0)
     sample(monitor, "b", 1e5, 0.0)
@@ -220,8 +222,8 @@ def test_what_got_old_while_it_waited_is_not_told() -> None:
 
 
 @pytest.mark.parametrize("period_s", [1.0, 4.0, 16.0])
-def test_a_steady_monitor_costs_under_a_hundredth_of_what_is_sent(period_s: float) -> None:
-    """Nine hosts; every link of a tree carries a partition of 128 KB a period, and news both ways."""
+def test_the_news_of_a_steady_monitor_cost_under_a_hundredth_of_the_traffic(period_s: float) -> None:
+    """Nine hosts. Every link of a tree carries a partition of 128 KB a period, and news both ways."""
     tree = [(f"h{i}", f"h{(i - 1) // 2}") for i in range(1, 9)]  # producer -> consumer
     monitors = {f"h{i}": Monitor(f"h{i}") for i in range(9)}
     now = 0.0
@@ -229,14 +231,14 @@ def test_a_steady_monitor_costs_under_a_hundredth_of_what_is_sent(period_s: floa
         for place, (producer, consumer) in enumerate(tree):
             now = (iteration + place / len(tree)) * period_s
             sample(monitors[producer], consumer, 1e5 * (1 + 0.02 * (iteration % 3)), now)
-            for one, other in ((producer, consumer), (consumer, producer)):
-                monitors[other].handle_estimates(monitors[one].news_for(other, now), now, one)
+            for sender, receiver in ((producer, consumer), (consumer, producer)):
+                monitors[receiver].handle_estimates(monitors[sender].news_for(receiver, now), now, sender)
     assert 0 < sum(monitor.news_bytes for monitor in monitors.values()) < 0.01 * 100 * len(tree) * 131_072
     if period_s < T_THRES / 8:  # news needs up to four hops, and goes on after half its lifetime
         assert all(monitor.view(now).keys() == set(tree) for monitor in monitors.values())
 
 
-def test_with_nothing_new_asking_for_news_costs_nothing() -> None:
+def test_a_request_for_news_without_changes_costs_nothing() -> None:
     monitor = Monitor("a")
     for i in range(1000):
         monitor.handle_estimates([told(f"x{i}", "y", 100)], 0.0)
@@ -251,7 +253,7 @@ def test_with_nothing_new_asking_for_news_costs_nothing() -> None:
 # --- bounds -----------------------------------------------------------------------------------------
 
 
-def test_memory_is_bounded_whatever_is_told() -> None:
+def test_memory_is_bounded_for_an_endless_list_of_links() -> None:
     monitor = Monitor("a", MonitorConfig(max_links=50))
     monitor.news_for("evil", 0.0)
     for i in range(200):
@@ -263,7 +265,7 @@ def test_memory_is_bounded_whatever_is_told() -> None:
     assert len(monitor._listeners["evil"].told) <= 100
 
 
-def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
+def test_the_last_known_estimate_outlives_t_thres_for_a_bounded_time() -> None:
     monitor = Monitor("a")
     assert monitor.latest(("x", "y")) is None
     monitor.handle_estimates([told("x", "y", 100)], 0.0)
@@ -281,7 +283,7 @@ def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
     assert monitor.latest(("x", "y")) is None
 
 
-def test_what_is_old_leaves_the_cache_and_silent_peers_are_forgotten() -> None:
+def test_old_estimates_leave_the_cache_and_silent_peers_are_forgotten() -> None:
     monitor = Monitor("a")
     monitor.news_for("b", 0.0)
     monitor.handle_estimates([told("x", "y", 100)], 0.0)
@@ -293,14 +295,14 @@ def test_what_is_old_leaves_the_cache_and_silent_peers_are_forgotten() -> None:
 # --- forms ------------------------------------------------------------------------------------------
 
 
-def test_an_estimate_travels_in_some_twenty_bytes() -> None:
+def test_an_estimate_is_encoded_in_at_most_22_bytes() -> None:
     message = as_message(("h1", "h2"), LinkEstimate(201_234.4, 57, 20_123.2, 90.0), 100.0)
     assert message == m.Estimate("h1", "h2", 201_234, 20_123, 57, 10_000)
     assert len(msgspec.msgpack.encode(message)) <= 22
     assert as_link_estimate(message, 100.0) == LinkEstimate(201_234.0, 57, 20_123.0, 90.0)
 
 
-def test_the_record_of_an_estimate_says_what_was_measured_and_what_was_made_of_it() -> None:
+def test_the_record_of_an_estimate_contains_the_sample_and_the_result() -> None:
     fields = estimate_fields(("a", "b"), LinkEstimate(3e5, 2, 1e5, 6.0), 50_000, 2.0, "probe")
     assert fields.pop("detail") == {
         "src": "a", "dst": "b", "rate_bps": 3e5, "sample_bps": 2e5, "count": 2, "spread_bps": 1e5, "how": "probe",
@@ -318,7 +320,7 @@ def test_the_record_of_an_estimate_says_what_was_measured_and_what_was_made_of_i
         ({"forecaster": "lasst"}, "did you mean 'last'"),
     ],
 )
-def test_a_bad_configuration_says_what_is_wrong(options: dict[str, float], says: str) -> None:
+def test_the_error_for_a_bad_configuration_names_the_option(options: dict[str, float], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         MonitorConfig(**options)  # type: ignore[arg-type]
 
@@ -334,7 +336,7 @@ def test_counts_grow_with_every_sample() -> None:
     assert all(later == earlier + 1 for earlier, later in pairwise(counts))
 
 
-def test_links_that_begin_anew_are_like_links_that_were_never_measured() -> None:
+def test_a_reset_monitor_treats_all_links_as_unmeasured() -> None:
     monitor = Monitor("a")
     sample(monitor, "b", 1e5, 10.0)
     monitor.handle_estimates([told("c", "d", 70_000)], 10.0, "c")

@@ -1,6 +1,6 @@
-"""A run that outlives its hosts, on links that vary as measured ones do: nobody is taken for lost who is there.
+"""A run with failover on links that vary like measured links: no living host is considered lost.
 
-``THALWEG_DETECTION_HOURS=24 pytest -s tests/middleware/core/measuring/test_noisy_links.py`` is a day of virtual time
+``THALWEG_DETECTION_HOURS=24 pytest -s tests/middleware/core/measuring/test_noisy_links.py`` runs a day of virtual time
 in each model of hosts' interfaces.
 """
 
@@ -32,7 +32,7 @@ EVERY = 10**9  # more partitions than there will be
 
 
 class Heard(World):
-    """Goes on for ``seconds``; ``silent_s``: for how long the client heard nothing from a host, at most."""
+    """World that runs for ``seconds``. ``silent_s`` is the longest time without a message from a host to the client."""
 
     def __init__(self, seconds: float, *about: Any) -> None:
         super().__init__(*about, on_record=self._recorded)
@@ -68,8 +68,11 @@ class Heard(World):
     ],
 )
 def test_links_that_vary_raise_no_alarm(interface: Interface, hours: float, heard_s: float) -> None:
-    """The links are the paper's, with no rate below the least of a testbed; limits are those of hosts, or of a clock
-    that runs as fast as is usual for that model of interfaces. ``heard_s``: a host may be silent for so long."""
+    """The links are those of the paper, with at least the lowest rate of a testbed.
+
+    Limits are those of hosts, or of the usual time scale for the model of interfaces. A host may be silent for
+    ``heard_s``.
+    """
     seconds, hosts = 3600.0 * (HOURS or hours), (*SERVERS, CLIENT)
     traces = assign_traces(generate_pool(TraceModel(), DEFAULT_TRACES, 1, seconds), hosts, 1)
     links = {

@@ -1,4 +1,4 @@
-"""Probes on demand: trains there and back, who is answered, and how often a link is probed."""
+"""Probes on demand: trains there and back, the hosts that get an answer, and how often a link is probed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peer_of(host: str) -> m.Peer:
 
 
 def at_rates(rates: dict[tuple[str, str], float]) -> Took:
-    """A network that follows the rules: only what stands at the head of the line waits for the way there and back."""
+    """A network that follows the rules: only the head of a train waits for the latency."""
 
     def took(source: str, target: str, probe: m.Probe, size: int) -> float:
         return size * 8 / rates[source, target] + (0.0 if probe.stage > LEAD else LATENCY_S)
@@ -44,7 +44,7 @@ def at_rates(rates: dict[tuple[str, str], float]) -> Took:
 
 
 class Wire:
-    """Carries what some cores say to each other at once; the transfers of probes take what ``took`` says."""
+    """Wire that carries messages between cores at once. Transfers of probes last as ``took`` says."""
 
     def __init__(self, books: dict[str, Playbook], took: Took) -> None:
         self.books = books
@@ -88,7 +88,7 @@ class Wire:
             self._todo.append((send.to, e.MessageReceived(at, send.message)))
 
     def rate(self, host: str, source: str, target: str) -> float | None:
-        """What a host knows of a link."""
+        """Return the host's estimate of a link's rate."""
         book = self.books[host]
         known = book.core.links.monitor.estimate((source, target), book.now)
         return None if known is None else known.rate_bps
@@ -107,7 +107,7 @@ def ask(source: str, *targets: str, requester: str = "client") -> e.ProbesReques
     return e.ProbesRequested(BEFORE_RUNS, peer_of(source), tuple(map(peer_of, targets)), peer_of(requester))
 
 
-def test_a_probe_teaches_both_directions_to_both_ends_and_to_who_asked(wire: Wire) -> None:
+def test_a_probe_measures_both_directions_for_both_ends_and_for_the_requester(wire: Wire) -> None:
     wire.give("client", ask("h1", "h2"), 1.0)
     for host in ("client", "h1", "h2"):
         for link in (("h1", "h2"), ("h2", "h1")):
@@ -116,7 +116,7 @@ def test_a_probe_teaches_both_directions_to_both_ends_and_to_who_asked(wire: Wir
     assert wire.trains == {("h1", "h2"): 1, ("h2", "h1"): 1}
 
 
-def test_a_host_can_ask_itself(wire: Wire) -> None:
+def test_a_host_can_request_a_probe_from_the_own_prober(wire: Wire) -> None:
     wire.give("client", ask("client", "h1", "client"), 1.0)
     assert {("client", "client", "h1"), ("client", "h1", "client")} <= set(wire.reports)
     assert wire.trains == {("client", "h1"): 1, ("h1", "client"): 1}
@@ -153,7 +153,7 @@ def test_a_train_has_empty_messages_and_16_kb_pieces_behind_a_lead_without_waiti
         (7.0 + 0.5, (0.0, 0.0, 0.0), 2.0),  # saw nothing before all of it was there
     ],
 )
-def test_a_receiver_that_is_late_to_see_something_does_not_change_the_link(
+def test_a_delayed_receiver_does_not_change_the_measured_rate_of_the_link(
     wire: Wire, lead_s: float, pieces_s: tuple[float, ...], busy_s: float
 ) -> None:
     took = dict.fromkeys(range(EMPTIES), LATENCY_S) | dict(enumerate((lead_s, *pieces_s), LEAD))
@@ -162,7 +162,7 @@ def test_a_receiver_that_is_late_to_see_something_does_not_change_the_link(
     assert wire.rate("client", "h1", "h2") == pytest.approx(m.PROBE_BYTES * 8 / busy_s, rel=1e-4)
 
 
-def test_without_trains_a_probe_is_one_message_there_and_one_back(make_book: Callable[..., Playbook]) -> None:
+def test_a_probe_without_a_train_is_a_message_there_and_a_message_back(make_book: Callable[..., Playbook]) -> None:
     config = CoreConfig(monitor=MonitorConfig(probe_train=False))
     wire = Wire({host: make_book(host, config) for host in HOSTS}, at_rates(RATES))
     sizes: list[tuple[str, str, int]] = []
@@ -175,8 +175,8 @@ def test_without_trains_a_probe_is_one_message_there_and_one_back(make_book: Cal
     wire.give("client", ask("h1", "h2"), 1.0)
     assert sizes == [("h1", "h2", m.PROBE_BYTES), ("h2", "h1", m.PROBE_BYTES)]
     for link in (("h1", "h2"), ("h2", "h1")):  # what it takes to begin a message is in it, as in the paper
-        found = m.PROBE_BYTES * 8 / (0.05 + m.PROBE_BYTES * 8 / RATES[link])
-        assert [wire.rate(host, *link) for host in ("client", "h1", "h2")] == pytest.approx([found] * 3, rel=1e-4)
+        rate_bps = m.PROBE_BYTES * 8 / (0.05 + m.PROBE_BYTES * 8 / RATES[link])
+        assert [wire.rate(host, *link) for host in ("client", "h1", "h2")] == pytest.approx([rate_bps] * 3, rel=1e-4)
     wire.give("client", ask("h2", "h1"), 5.0)  # which h1 has begun to measure 4 s ago
     assert len(sizes) == 2
     wire.give("client", ask("h1", "h2", "h3"), 17.0)
@@ -184,7 +184,7 @@ def test_without_trains_a_probe_is_one_message_there_and_one_back(make_book: Cal
     assert wire.books["h1"].core.links.prober.under_way is None
 
 
-def test_a_probe_is_recorded_by_who_measured(wire: Wire) -> None:
+def test_a_probe_is_recorded_by_the_measuring_host(wire: Wire) -> None:
     wire.give("client", ask("h1", "h2"), 1.0)
     assert sorted(wire.records) == ["h1 estimate h1>h2 probe", "h2 estimate h2>h1 probe"]
 
@@ -192,7 +192,9 @@ def test_a_probe_is_recorded_by_who_measured(wire: Wire) -> None:
 # --- who is answered, and how often a link is probed ------------------------------------------------
 
 
-def test_one_probe_answers_all_who_ask_while_it_is_queued_or_under_way(make_book: Callable[..., Playbook]) -> None:
+def test_a_single_probe_answers_all_requests_that_arrive_while_queued_or_under_way(
+    make_book: Callable[..., Playbook],
+) -> None:
     book = make_book("h1")
 
     def request(requester: str) -> e.MessageReceived:
@@ -222,7 +224,7 @@ def test_one_probe_answers_all_who_ask_while_it_is_queued_or_under_way(make_book
     assert set(book.core.links.prober.waiting) == {Link("h1", "h3")}
 
 
-def test_a_fresh_link_is_answered_at_once(wire: Wire) -> None:
+def test_a_request_for_a_fresh_estimate_is_answered_at_once(wire: Wire) -> None:
     wire.give("client", ask("h1", "h2"), 1.0)
     before = len(wire.told)
     wire.give("other", ask("h1", "h2", requester="other"), 8.0)
@@ -235,7 +237,7 @@ def test_a_fresh_link_is_answered_at_once(wire: Wire) -> None:
     assert sum(wire.trains.values()) == 4
 
 
-def test_a_link_is_not_probed_more_often_than_the_interval_whoever_asks(wire: Wire) -> None:
+def test_a_link_is_probed_at_most_once_per_interval_for_all_requesters(wire: Wire) -> None:
     wire.took = lambda source, target, probe, size: None if probe.stage == LAST else LATENCY_S
     begun = []
     for tenth in range(200):
@@ -245,7 +247,7 @@ def test_a_link_is_not_probed_more_often_than_the_interval_whoever_asks(wire: Wi
     assert begun[49] == 1
 
 
-def test_a_lost_answer_is_asked_for_again(wire: Wire) -> None:
+def test_a_second_request_recovers_a_lost_answer(wire: Wire) -> None:
     wire.lost = {m.ProbeResult}
     wire.give("client", ask("h1", "h2"), 1.0)
     assert wire.rate("client", "h1", "h2") is None
@@ -254,7 +256,7 @@ def test_a_lost_answer_is_asked_for_again(wire: Wire) -> None:
     assert {("client", "h1", "h2"), ("client", "h2", "h1")} <= set(wire.reports)
 
 
-def test_an_echo_that_is_lost_holds_nothing_up(wire: Wire) -> None:
+def test_a_lost_echo_delays_no_other_probe(wire: Wire) -> None:
     honest = wire.took
     wire.took = lambda source, target, probe, size: honest(source, target, probe, size) if probe.echo else None
     wire.give("client", ask("h1", "h2", "h3"), 1.0)
@@ -268,7 +270,7 @@ def test_an_echo_that_is_lost_holds_nothing_up(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, LEAD, LEAD + 1, LAST])
-def test_a_probe_that_fails_at_any_stage_makes_room_for_the_next(wire: Wire, stage: int) -> None:
+def test_a_failed_probe_makes_room_for_the_next_probe_at_every_stage(wire: Wire, stage: int) -> None:
     honest = wire.took
     wire.took = lambda source, target, probe, size: (
         None if (target, probe.stage) == ("h2", stage) else honest(source, target, probe, size)
@@ -282,7 +284,7 @@ def test_a_probe_that_fails_at_any_stage_makes_room_for_the_next(wire: Wire, sta
     assert wire.rate("client", "h1", "h2") is not None
 
 
-def test_a_train_of_which_nothing_is_ever_heard_does_not_stop_the_others(make_book: Callable[..., Playbook]) -> None:
+def test_a_lost_train_does_not_block_later_probes(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h1")
 
     def request(target: str) -> e.MessageReceived:
@@ -295,16 +297,14 @@ def test_a_train_of_which_nothing_is_ever_heard_does_not_stop_the_others(make_bo
     assert [send.to for send in book.only(e.Send)] == ["h3"]
 
 
-def test_nobody_probes_a_link_that_the_other_end_is_probing(make_book: Callable[..., Playbook]) -> None:
+def test_a_link_that_the_peer_is_probing_is_not_probed(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h2")
     book << e.MessageReceived("h1", m.Probe(BEFORE_RUNS, 1, peer_of("h1"), True, 0), b"", 0) >> ANY
     book << e.MessageReceived("client", m.ProbeRequest(BEFORE_RUNS, (peer_of("h1"),), peer_of("client"))) >> ANY
     assert book.only(e.Send) == []
 
 
-def test_probes_of_a_run_that_is_over_or_unknown_are_nothing(
-    make_book: Callable[..., Playbook], install: m.Install
-) -> None:
+def test_probes_of_an_ended_or_unknown_run_are_ignored(make_book: Callable[..., Playbook], install: m.Install) -> None:
     book = make_book("h2")
     book << e.MessageReceived("client", install) >> ANY
     train = [m.Probe(R, 1, peer_of("h1"), True, stage) for stage in range(LAST + 1)]
@@ -323,13 +323,13 @@ def test_probes_of_a_run_that_is_over_or_unknown_are_nothing(
     assert book.core.links.prober.waiting.keys() == {Link("h2", "h3")}  # from when there was a run
 
 
-def test_a_request_to_probe_oneself_is_nothing(wire: Wire) -> None:
+def test_a_request_to_probe_the_own_host_is_ignored(wire: Wire) -> None:
     wire.give("client", ask("h1", "h1"), 1.0)
     assert not wire.trains
     assert wire.books["h1"].core.links.prober.waiting == {}
 
 
-def test_only_hosts_of_the_run_are_probed_and_nobody_probes_in_anothers_name(
+def test_only_hosts_of_the_run_are_probed_and_probes_under_false_names_are_ignored(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book = make_book("h2")
@@ -345,7 +345,7 @@ def test_only_hosts_of_the_run_are_probed_and_nobody_probes_in_anothers_name(
     assert book.only(e.Meet) == []  # it is probed where the run has it
 
 
-def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[..., Playbook]) -> None:
+def test_the_probes_and_requests_before_runs_are_bounded(make_book: Callable[..., Playbook]) -> None:
     book = make_book("h2")
     for first in range(0, 3 * MOST, MOST):
         targets = tuple(peer_of(f"x{number}") for number in range(first, first + MOST))
@@ -360,8 +360,8 @@ def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[...
     assert max(map(len, (prober.waiting, prober.queue, prober._begun_s))) <= MOST
 
 
-def test_what_trains_to_names_that_nobody_has_took_is_bounded(make_book: Callable[..., Playbook]) -> None:
-    """Before runs whoever probes this host under some name has it send trains there, and may end none of them."""
+def test_the_measured_times_of_trains_to_false_names_are_bounded(make_book: Callable[..., Playbook]) -> None:
+    """Before runs, a host that probes under false names causes trains to those names, which may never end."""
     book = make_book("h1")
     prober = book.core.links.prober
 

@@ -1,4 +1,4 @@
-"""Hosts that are silent: found in three seconds where answers come regularly, and never while they only come late."""
+"""Silent hosts are detected in three seconds if answers come regularly, and never while answers are only late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_a_day_of_answers_that_vary_raises_no_alarm(seed: int) -> None:
-    """Round trips that are drawn anew every ten seconds, from 10 ms to some seconds, with noise on each."""
+    """Round trips are drawn every ten seconds, from 10 ms to some seconds, with noise on each."""
     dice, answers, now, level_s = Random(seed), ResponseTimes(), 0.0, 0.05
     worst_s = 0.0
     while now < DAY_S:
@@ -36,7 +36,7 @@ def test_a_day_of_answers_that_vary_raises_no_alarm(seed: int) -> None:
     assert worst_s > 3.0, "a fixed limit would have raised one"
 
 
-def test_regular_answers_leave_three_seconds() -> None:
+def test_regular_answers_lead_to_a_silence_limit_of_three_seconds() -> None:
     answers = ResponseTimes()
     assert answers.silence_s(1.0, 3.0, 15.0) == 15.0, "as long as none has come"
     for second in range(100):
@@ -49,8 +49,8 @@ def test_regular_answers_leave_three_seconds() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
-    """Answers take 1 ms, and now and then a third of a second, as where processes wait for a processor."""
+def test_a_busy_machine_leads_to_a_silence_limit_of_at_most_five_seconds(seed: int) -> None:
+    """Answers take 1 ms, and sometimes a third of a second, as on a machine whose processors are busy."""
     dice, answers, longest_s = Random(seed), ResponseTimes(), 0.0
     for second in range(3600):
         answers.pinged(float(second))
@@ -62,7 +62,7 @@ def test_a_busy_machine_leaves_five_seconds(seed: int) -> None:
 
 @pytest.fixture
 def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
-    """The client of a run that outlives its hosts, whose hosts answer every ping until second 60."""
+    """The client of a run with failover, whose hosts answer every ping until second 60."""
     book = make_book("client", CoreConfig())
     install = msgspec.structs.replace(make_install(others=("h3",)), failover=m.Failover())
     book << e.RunRequested(install) >> ANY
@@ -89,7 +89,7 @@ def test_a_silent_host_is_lost_after_three_seconds(client: Playbook) -> None:
     assert lost(client) == {"h3"}
 
 
-def test_nobody_is_lost_as_the_client_itself_was_stopped(client: Playbook) -> None:
+def test_no_host_is_lost_after_a_stop_of_the_client(client: Playbook) -> None:
     client.at(400.0) << fired("ping r") >> ANY
     assert not lost(client)
     for second in range(401, 405):
@@ -99,7 +99,7 @@ def test_nobody_is_lost_as_the_client_itself_was_stopped(client: Playbook) -> No
         assert not lost(client)
 
 
-def test_a_run_that_does_not_outlive_its_hosts_gives_them_fifteen_seconds(
+def test_a_run_without_failover_gives_silent_hosts_fifteen_seconds(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
     book = make_book("client", msgspec.structs.replace(CoreConfig(), ping_s=1.0))

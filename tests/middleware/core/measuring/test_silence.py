@@ -1,4 +1,4 @@
-"""A way between two hosts that is dead though both hear the client: it is found out, and nothing else is."""
+"""Detection of a dead route between two hosts that both reach the client, without false alarms."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def waiting(make_book: Book, make_install: Make) -> Playbook:
     return book
 
 
-def test_a_host_that_is_waited_for_in_vain_is_pinged_and_then_the_client_is_told(waiting: Playbook) -> None:
+def test_a_host_awaited_in_vain_is_pinged_and_then_reported_to_the_client(waiting: Playbook) -> None:
     waiting.at(7.5) << fired("retry") >> ANY
     assert waiting.only(e.SetTimer)[0] == alarm("silence", 8.5)
     assert PING in waiting.commands
     for at_s in (8.5, 9.5, 10.5):
         waiting.at(at_s) << fired("silence") >> [PING, alarm("silence", at_s + 1.0)]
     why = "host 'h1', which holds 's', has not answered it for 4 s; is a way cut?"
-    told = e.Send(R, CLIENT, m.Failed(R, "o", why, lost="h1"))
+    report = e.Send(R, CLIENT, m.Failed(R, "o", why, lost="h1"))
     for at_s in (11.5, 12.5):  # as long as it is so: a word of it may be lost
-        (waiting.at(at_s) << fired("silence") >> [PING, told, alarm("silence", at_s + 1.0)])
+        (waiting.at(at_s) << fired("silence") >> [PING, report, alarm("silence", at_s + 1.0)])
 
 
-def test_a_host_that_did_not_run_itself_suspects_others_anew(waiting: Playbook) -> None:
+def test_a_host_that_was_suspended_restarts_the_suspicion_of_peers(waiting: Playbook) -> None:
     waiting.at(7.5) << fired("retry") >> ANY
     waiting.at(30.0) << e.Woke(22.0) >> ANY
     for at_s in (30.5, 31.5, 32.5, 33.5):
@@ -60,8 +60,8 @@ def test_a_host_that_did_not_run_itself_suspects_others_anew(waiting: Playbook) 
     assert [message.lost for message in waiting.sent(CLIENT)] == ["h1"]
 
 
-def test_an_answer_is_the_end_of_it_and_other_words_are_not(waiting: Playbook) -> None:
-    """What comes from h1 shows nothing of the way to it."""
+def test_a_pong_ends_a_suspicion_and_other_messages_do_not(waiting: Playbook) -> None:
+    """Messages from h1 do not show that the route to h1 works."""
     waiting.at(7.5) << fired("retry") >> ANY
     waiting << got("h1", m.Ping(None)) >> [e.Send(R, "h1", m.Pong(None, True))]
     waiting.at(8.5) << fired("silence") >> [PING, alarm("silence", 9.5)]
@@ -78,20 +78,22 @@ def test_an_answer_is_the_end_of_it_and_other_words_are_not(waiting: Playbook) -
     assert PING in waiting.commands
 
 
-def test_nobody_is_pinged_any_more_when_nothing_is_waited_for_there(waiting: Playbook) -> None:
+def test_pings_stop_when_the_awaited_partition_arrives(waiting: Playbook) -> None:
     waiting.at(7.5) << fired("retry") >> ANY
     waiting << e.MessageReceived("h1", m.Partition(R, "s", "o", 0), b"", 0) >> ANY
     waiting.at(8.5) << fired("silence") >> []
 
 
-def test_a_run_that_is_over_is_waited_for_no_more(waiting: Playbook) -> None:
+def test_pings_stop_when_the_run_is_removed(waiting: Playbook) -> None:
     waiting.at(7.5) << fired("retry") >> ANY
     waiting << got(CLIENT, m.Remove(R)) >> ANY
     waiting.at(8.5) << fired("silence") >> []
 
 
-def test_a_host_whose_output_does_not_get_through_finds_it_out_as_well(make_book: Book, make_install: Make) -> None:
-    """Its consumer's demands may come by way of another host, which an operator has moved to."""
+def test_a_producer_with_failing_transfers_reports_the_silent_host_of_the_consumer(
+    make_book: Book, make_install: Make
+) -> None:
+    """The consumer's demands may come through another host, to which an operator has moved."""
     book = make_book("h1", CONFIG)
     book << got(CLIENT, make_install()) >> ANY
     book << got("h2", m.Demand(R, "s", "o", 0, 0, 1)) >> ANY
@@ -109,21 +111,21 @@ WAYS = [(a, b) for a, b in itertools.permutations(("h1", "h3", "h5"), 2) if {a, 
 
 
 @pytest.mark.parametrize(("source", "target"), WAYS)
-def test_a_run_ends_with_both_names_when_a_way_that_it_needs_is_cut_for_good(source: str, target: str) -> None:
+def test_the_error_names_both_hosts_when_a_needed_route_is_cut_for_good(source: str, target: str) -> None:
     world = Scripted(lambda world: len(world.delivered) == 5, lambda world: world.cut.add((source, target)), last_s=1e6)
     world.run()
     assert world.failed is not None
-    said = re.fullmatch(
+    match = re.fullmatch(
         r"node '\w+' on host '(h\d)': host '(h\d)', which holds '\w+', has not answered it for 3 s; is a way cut\?",
         world.failed,
     )
-    assert said is not None, world.failed
-    assert set(said.groups()) == {source, target}
+    assert match is not None, world.failed
+    assert set(match.groups()) == {source, target}
     assert world.now > 2 * SCRIPTED.liveness_s
 
 
 @pytest.mark.parametrize(("source", "target"), [("h1", "h2"), ("h4", "h3"), ("h5", "h6"), ("h1", "h5")])
-def test_a_way_that_nobody_needs_may_be_dead(source: str, target: str) -> None:
+def test_a_cut_of_an_unused_route_does_not_end_the_run(source: str, target: str) -> None:
     world = Scripted(
         lambda world: len(world.delivered) == 5, lambda world: world.cut.add((source, target)), last_s=30.0
     )
@@ -150,7 +152,7 @@ def sending(make_book: Book, make_install: Make) -> Playbook:
     return book
 
 
-def test_a_route_that_carries_control_and_no_partitions_is_dialled_anew_and_then_the_client_is_told(
+def test_a_route_that_carries_only_control_messages_is_redialled_and_then_reported(
     sending: Playbook,
 ) -> None:
     sending.at(3.0) << stalled(3.0) >> [TO_H2]
@@ -166,15 +168,15 @@ def test_a_route_that_carries_control_and_no_partitions_is_dialled_anew_and_then
     assert sending.only(e.Send) == [e.Send(R, CLIENT, m.Failed(R, "s", why, lost="h2"))]
 
 
-def test_a_route_that_carries_nothing_at_all_is_not_said_to_carry_control(sending: Playbook) -> None:
+def test_a_route_that_carries_nothing_is_neither_redialled_nor_reported(sending: Playbook) -> None:
     for at_s in range(3, 40):
         sending.at(at_s) << stalled(at_s) >> ANY
         assert not sending.only(e.Redial)
         assert not sending.sent(CLIENT)
 
 
-def test_a_transfer_that_goes_on_is_judged_anew_the_next_time(sending: Playbook) -> None:
-    """However slow: an outage of 10 s in each quarter of an hour is none of the route."""
+def test_a_resumed_transfer_resets_the_stall_time(sending: Playbook) -> None:
+    """An outage of 10 s in each quarter of an hour does not make a route dead."""
     for begun_s in (0.0, 900.0, 1800.0):
         for idle_s in range(3, 11):
             sending.at(begun_s + idle_s) << stalled(idle_s) >> ANY
@@ -184,34 +186,34 @@ def test_a_transfer_that_goes_on_is_judged_anew_the_next_time(sending: Playbook)
 
 
 def played(book: Playbook, answer_s: Callable[[float], float], until_s: int) -> tuple[float, float]:
-    """Return when the connection is made anew, and when the client is told, where a ping is answered after so long."""
+    """Return the times of the redial and of the client's notification, if pings are answered after ``answer_s``."""
     redialled_s = told_s = math.inf
     due_s: list[float] = []
     for at_s in range(3, until_s):
         book.at(at_s) << stalled(at_s) >> ANY
         redialled_s = min(redialled_s, at_s) if book.only(e.Redial) else redialled_s
         told_s = min(told_s, at_s) if book.sent(CLIENT) else told_s
-        due_s += [at_s + answer_s(at_s)] * any(isinstance(each, m.Ping) for each in book.sent("h2"))
-        for _ in [each for each in due_s if each <= at_s]:
+        due_s += [at_s + answer_s(at_s)] * any(isinstance(message, m.Ping) for message in book.sent("h2"))
+        for _ in [at for at in due_s if at <= at_s]:
             book.at(at_s + 0.5) << got("h2", m.Pong(None, True)) >> ANY
-        due_s = [each for each in due_s if each > at_s]
+        due_s = [at for at in due_s if at > at_s]
     return redialled_s, told_s
 
 
-def test_where_answers_take_long_nothing_may_get_through_for_longer(sending: Playbook) -> None:
+def test_slow_answers_lengthen_the_tolerated_stall(sending: Playbook) -> None:
     """A queue of 10 s before a link delays the answers as it does the first bytes of a new connection."""
     redialled_s, told_s = played(sending, lambda _: 10.0, 120)
     assert 30 <= redialled_s < told_s
     assert 66 <= told_s < 90
 
 
-def test_an_answer_that_was_lost_delays_nothing_for_long(sending: Playbook) -> None:
-    """The way back is cut as well for 60 s, and the route for bulk stays dead when that is over."""
+def test_lost_answers_delay_the_report_only_briefly(sending: Playbook) -> None:
+    """The return route is cut as well for 60 s. Afterwards the route for bulk stays dead."""
     redialled_s, told_s = played(sending, lambda at_s: math.inf if at_s < 60 else 0.0, 240)
     assert 60 <= redialled_s < told_s < 60 + 4 * 12
 
 
-def test_an_operator_that_does_not_get_to_another_host_stays_and_the_run_goes_on(sending: Playbook) -> None:
+def test_a_stalled_state_transfer_is_given_up_without_a_report_to_the_client(sending: Playbook) -> None:
     state = m.State(R, "o", 1, 0, 0, 10_000_000, "")
     for idle_s in range(3, 13):
         sending.at(idle_s) << e.TransferStalled("h2", state, idle_s) >> ANY
@@ -220,7 +222,7 @@ def test_an_operator_that_does_not_get_to_another_host_stays_and_the_run_goes_on
     assert not sending.sent(CLIENT)
 
 
-def test_a_host_of_no_run_here_is_not_judged(sending: Playbook) -> None:
+def test_a_stalled_transfer_to_a_host_of_no_local_run_is_ignored(sending: Playbook) -> None:
     for idle_s in range(3, 30):
         sending.at(idle_s) << e.TransferStalled("h9", msgspec.structs.replace(PART, run=run_of("q")), idle_s) >> []
 
@@ -232,7 +234,7 @@ TO_H1 = e.Send(R, "h1", m.Ping(None))
 
 
 def lasting_book(make_book: Book, make_install: Make, **limits: float) -> Playbook:
-    """h2, whose operator demands its input from h1 at 0 s, and has not waited for anything before."""
+    """h2, whose operator demands its input from h1 at 0 s and has not waited before."""
     book = make_book("h2", msgspec.structs.replace(LASTING, **limits))
     book << got(CLIENT, msgspec.structs.replace(make_install(), failover=m.Failover())) >> ANY
     book << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1)) >> ANY
@@ -242,7 +244,7 @@ def lasting_book(make_book: Book, make_install: Make, **limits: float) -> Playbo
 
 
 @pytest.mark.parametrize("lease_s", [20.0, 60.0, 600.0])
-def test_a_run_that_outlives_its_hosts_hears_of_a_cut_way_within_detect_s_whatever_the_lease(
+def test_a_run_with_failover_reports_a_cut_route_within_detect_s_independent_of_the_lease(
     make_book: Book, make_install: Make, lease_s: float
 ) -> None:
     book = lasting_book(make_book, make_install, lease_s=lease_s)
@@ -255,12 +257,12 @@ def test_a_run_that_outlives_its_hosts_hears_of_a_cut_way_within_detect_s_whatev
 
 
 def fires(book: Playbook, at_s: float) -> bool:
-    """Whether a look says that a host is lost."""
+    """Return whether the check at ``at_s`` reports a lost host."""
     book.at(at_s) << fired("silence") >> ANY
     return bool(book.sent(CLIENT))
 
 
-def test_a_host_whose_answers_take_long_is_given_longer(make_book: Book, make_install: Make) -> None:
+def test_a_host_with_slow_answers_gets_more_time(make_book: Book, make_install: Make) -> None:
     book = lasting_book(make_book, make_install)
     asked_s = 0.0
     for round_trip_s in (4.0, 6.0, 5.0, 7.0):
@@ -271,7 +273,7 @@ def test_a_host_whose_answers_take_long_is_given_longer(make_book: Book, make_in
     assert not any(fires(book, asked_s + after_s) for after_s in range(7))
 
 
-def test_a_host_that_did_not_run_itself_accuses_nobody(make_book: Book, make_install: Make) -> None:
+def test_a_host_that_was_suspended_reports_no_peer(make_book: Book, make_install: Make) -> None:
     book = lasting_book(make_book, make_install)
     book.at(1.0) << fired("silence") >> ANY
     book.at(1.1) << got("h1", m.Pong(None, True)) >> ANY
@@ -281,9 +283,7 @@ def test_a_host_that_did_not_run_itself_accuses_nobody(make_book: Book, make_ins
     assert not fires(book, 41.0)
 
 
-def test_what_was_asked_is_repeated_at_once_when_messages_get_through_again(
-    sending: Playbook, waiting: Playbook
-) -> None:
+def test_a_demand_is_repeated_at_once_when_the_peer_is_reachable_again(sending: Playbook, waiting: Playbook) -> None:
     waiting.at(7.5) << fired("retry") >> ANY  # the next one would be at 15.5 s
     waiting.at(9.0) << e.PeerReached("h1") >> [alarm("retry", 9.0)]
     waiting << fired("retry") >> ANY

@@ -1,4 +1,4 @@
-"""Hosts that were away and come back into a run that went on without them."""
+"""Hosts that were away and come back into a run that continued without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thalweg.middleware.protocol import messages as m
 H2, H3, H4 = (m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h2", "h3", "h4"))
 
 
-def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: Any, make_install: Any) -> None:
+def test_a_loss_report_older_than_the_return_of_the_host_is_ignored(make_book: Any, make_install: Any) -> None:
     book = make_book("h1")
     book << got("client", make_install(others=("h3",))) >> ANY
     hosts, before = {"client", "h1", "h2"}, m.Lost(R, "h3", ())
@@ -30,7 +30,7 @@ def test_what_was_said_of_a_host_before_it_came_back_is_of_the_past(make_book: A
     assert book.core.runs[R].directory.hosts == hosts
 
 
-def test_who_joins_knows_nothing_of_what_was_said_before(make_book: Any, make_install: Any) -> None:
+def test_a_joining_host_ignores_older_membership_messages(make_book: Any, make_install: Any) -> None:
     book = make_book("h1")
     book << got("client", replace(make_install(others=("h3",)), number=2)) >> ANY
     for late in (m.Lost(R, "h3", (), 1), m.AddMember(R, 1, H4, host=True)):
@@ -38,50 +38,50 @@ def test_who_joins_knows_nothing_of_what_was_said_before(make_book: Any, make_in
     assert book.core.runs[R].directory.hosts == {"client", "h1", "h2", "h3"}
 
 
-def test_the_client_says_after_which_join_a_host_was_lost(make_book: Any, make_install: Any) -> None:
-    book, told = make_book("client"), []
+def test_a_loss_report_carries_the_number_of_the_last_join(make_book: Any, make_install: Any) -> None:
+    book, numbers = make_book("client"), []
     book << e.RunRequested(make_install(others=("h3",)), None) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Installed(R, host)) >> ANY
     for number in range(2):
         book << e.PeerLost(R, "h3", "went away") >> ANY
-        told += [each.number for each in book.sent("h1") if isinstance(each, m.Lost)]
+        numbers += [message.number for message in book.sent("h1") if isinstance(message, m.Lost)]
         book << e.PeerJoined(R, H3) >> ANY
-        assert [each.number for each in book.sent("h3") if isinstance(each, m.Install)] == [number + 1]
+        assert [message.number for message in book.sent("h3") if isinstance(message, m.Install)] == [number + 1]
         for host in ("h1", "h2"):
             book << got(host, m.Detached(R, number + 1)) >> ANY
         book << got("h3", m.Installed(R, "h3")) >> []  # late
         assert "joined" not in book.recorded()
         book << got("h3", m.Installed(R, "h3", number=number + 1)) >> ANY
         assert "joined" in book.recorded()
-    assert told == [0, 1]
+    assert numbers == [0, 1]
 
 
 def test_a_host_takes_part_while_the_stand_in_of_a_source_is_away(make_book: Any, make_install: Any) -> None:
-    """In a run that goes on, or that another client goes on with."""
+    """This holds in a run that continues, and in a run that another client resumes."""
     plain = make_install({"o": "h3"}, others=("h2", "h4"))
-    nodes = [replace(each, stand_ins=("h4",) if each.kind == "source" else ()) for each in plain.dataflow.nodes]
+    nodes = [replace(node, stand_ins=("h4",) if node.kind == "source" else ()) for node in plain.dataflow.nodes]
     client = make_book("client")
     install = replace(replace(plain, dataflow=Dataflow(tuple(nodes))), failover=m.Failover())
     client << e.RunRequested(install, None, journaled=True) >> ANY
-    (kept,) = [each.kept for each in client.only(e.Keep)]
+    (resumable,) = [keep.kept for keep in client.only(e.Keep)]
     for host in ("h1", "h2", "h3", "h4"):
         client << got(host, m.Installed(R, host)) >> ANY
     client << e.PeerLost(R, "h4", "is gone") >> ANY
     client << e.PeerLost(R, "h2", "is gone") >> ANY
     client << e.PeerJoined(R, H2) >> ANY
-    peers = {each.name: each for each in install.peers if each.name != "h4"}
-    again = resumed(kept, {"t": 5}, peers, "client")
-    assert {each.name for each in again.peers} == {"client", "h1", "h2", "h3", "h4"}
-    (joins,) = [each for each in client.sent("h2") if isinstance(each, m.Install)]
+    peers = {peer.name: peer for peer in install.peers if peer.name != "h4"}
+    again = resumed(resumable, {"t": 5}, peers, "client")
+    assert {peer.name for peer in again.peers} == {"client", "h1", "h2", "h3", "h4"}
+    (joins,) = [message for message in client.sent("h2") if isinstance(message, m.Install)]
     for asked in (joins, again):
         book = make_book("h2")
         book << got("client", asked) >> ANY
-        assert [each.error for each in book.sent("client") if isinstance(each, m.Installed)] == [""]
+        assert [message.error for message in book.sent("client") if isinstance(message, m.Installed)] == [""]
 
 
-def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_book: Any, make_install: Any) -> None:
-    """Another host was lost before it had answered: it is asked as what it is, not as what it was."""
+def test_a_recovery_includes_a_joining_host_with_the_new_instance(make_book: Any, make_install: Any) -> None:
+    """A second host is lost before the joining host has answered. The joining host is invited as its new instance."""
     install = replace(make_install(others=("h3",)), failover=m.Failover())
     book, again = make_book("client"), replace(H3, instance="again")
     book << e.RunRequested(install, None) >> ANY
@@ -90,14 +90,16 @@ def test_a_run_begins_anew_with_a_host_that_is_about_to_join_as_it_is_now(make_b
     book << e.PeerLost(R, "h3", "went away") >> ANY
     book << e.PeerJoined(R, again) >> ANY
     book << e.PeerLost(R, "h1", "went away") >> ANY
-    (asked,) = [each for each in book.sent("h3") if isinstance(each, m.Install)]
+    (asked,) = [message for message in book.sent("h3") if isinstance(message, m.Install)]
     assert asked.run == run_of("r~1")
     assert again in asked.peers
     assert len({peer.name for peer in asked.peers}) == len(asked.peers)
 
 
 @pytest.mark.parametrize("holds", [False, True])
-def test_a_host_that_was_away_learns_who_came_meanwhile(make_book: Any, make_install: Any, holds: bool) -> None:
+def test_a_returned_host_without_nodes_learns_of_hosts_that_joined_meanwhile(
+    make_book: Any, make_install: Any, holds: bool
+) -> None:
     host, install = "h2" if holds else "h3", make_install(others=("h3",))
     book = make_book(host)
     book << got("client", install) >> ANY
@@ -111,7 +113,7 @@ def test_a_host_that_was_away_learns_who_came_meanwhile(make_book: Any, make_ins
     assert ("h4" in book.core.runs[R].directory.hosts) is not holds
 
 
-def test_a_host_that_is_lost_as_it_joins_is_not_waited_for(make_book: Any, make_install: Any) -> None:
+def test_a_host_lost_while_joining_is_not_awaited(make_book: Any, make_install: Any) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install(), None) >> ANY
     for host in ("h1", "h2"):
@@ -123,10 +125,10 @@ def test_a_host_that_is_lost_as_it_joins_is_not_waited_for(make_book: Any, make_
     for host in ("h1", "h2"):
         book << got(host, m.Detached(R, 1)) >> ANY
     book << e.PeerJoined(R, H4) >> ANY  # nobody waits for the other one any more
-    assert [each.peer.name for each in book.sent("h1") if isinstance(each, m.AddMember)] == ["h4"]
+    assert [message.peer.name for message in book.sent("h1") if isinstance(message, m.AddMember)] == ["h4"]
 
 
-def test_who_was_away_takes_no_run_that_cannot_be(make_book: Any, make_install: Any) -> None:
+def test_a_returned_host_refuses_an_invalid_install_message(make_book: Any, make_install: Any) -> None:
     book, install = make_book("h3"), make_install(others=("h3",))
     book << got("client", install) >> ANY
     book << got("client", replace(install, locations=(), number=1)) >> ANY
@@ -135,9 +137,7 @@ def test_who_was_away_takes_no_run_that_cannot_be(make_book: Any, make_install: 
     assert book.core.runs[R].install is install
 
 
-def test_a_query_does_not_wait_for_a_host_as_often_as_that_has_said_that_it_joins(
-    make_book: Any, make_install: Any
-) -> None:
+def test_a_query_waits_for_a_joining_host_only_once_despite_repeated_joins(make_book: Any, make_install: Any) -> None:
     book, install = make_book("client"), make_install(others=("h3",))
     book << e.RunRequested(install, None) >> ANY
     for host in ("h1", "h2", "h3"):
@@ -149,8 +149,8 @@ def test_a_query_does_not_wait_for_a_host_as_often_as_that_has_said_that_it_join
     query = Dataflow((install.dataflow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
     book << e.AttachRequested(R, 1, query, {"s": "h1", "u": "client"}) >> ANY
     book << e.PeerLost(R, "h4", "went away") >> ANY
-    assert [each.number for each in book.sent("h1") if isinstance(each, m.Propose)] == [1]
-    assert not [each for each in book.sent("h4") if isinstance(each, m.Install)]
+    assert [message.number for message in book.sent("h1") if isinstance(message, m.Propose)] == [1]
+    assert not [message for message in book.sent("h4") if isinstance(message, m.Install)]
 
 
 def _away(make_book: Any, make_install: Any) -> Playbook:
@@ -166,9 +166,9 @@ def _away(make_book: Any, make_install: Any) -> Playbook:
 
 
 def _wait_in_vain(book: Playbook) -> list[Any]:
-    """Let time pass until a host has not joined; return what h1 is told then."""
+    """Let time pass until the join of a host has failed. Return the messages to h1 meanwhile."""
     limits = book.core.config
-    told = []
+    messages = []
     for host in ("client", "h1", "h2"):
         book << got(host, m.Detached(R, book.core.runs[R].directory.number)) >> ANY
     until_s = book.now + limits.patience * limits.liveness_s + limits.ping_s
@@ -177,22 +177,22 @@ def _wait_in_vain(book: Playbook) -> list[Any]:
         for host in ("h1", "h2"):
             book << got(host, m.Pong(R)) >> ANY
         book << fired("leave r") >> ANY
-        told += book.sent("h1")
-    return told
+        messages += book.sent("h1")
+    return messages
 
 
 def _says_hello(book: Playbook, peer: m.Peer, instance: str = "") -> list[m.Peer]:
-    """Have a host that is away answer; return the hosts that h1 is told of."""
+    """Have an absent host answer. Return the hosts that h1 is notified of."""
     limit = peer.max_partition_bytes
     book << got(peer.name, m.Welcome(peer.name, peer.control, peer.bulk, (), instance, limit)) >> ANY
-    return [each.peer for each in book.sent("h1") if isinstance(each, m.AddMember)]
+    return [message.peer for message in book.sent("h1") if isinstance(message, m.AddMember)]
 
 
 @pytest.mark.parametrize("what", ["query", "placement"])
-def test_hosts_that_do_not_join_keep_other_changes_waiting_for_one_of_them_at_most(
+def test_hosts_that_fail_to_join_delay_a_change_for_a_single_join_at_most(
     make_book: Any, make_install: Any, what: str
 ) -> None:
-    """Each of them says hello again and again, and nothing larger than the answer gets through to it."""
+    """Each host says hello again and again, but only small messages reach it."""
     book = _away(make_book, make_install)
     flow = book.core.runs[R].tree.dataflow
     query = Dataflow((flow.by_name["s"], Node("u", "sink", ("s",), None, "client")))
@@ -202,11 +202,11 @@ def test_hosts_that_do_not_join_keep_other_changes_waiting_for_one_of_them_at_mo
         book << e.AttachRequested(R, 1, query, {"s": "h1", "u": "client"}) >> ANY
     else:
         book << e.PlacementProposed(R, {"o": "h1"}, "asked for") >> ANY
-    told = _wait_in_vain(book)
-    assert [type(each) for each in told if isinstance(each, m.Propose | m.AddMember)] == [m.Propose]
+    messages = _wait_in_vain(book)
+    assert [type(message) for message in messages if isinstance(message, m.Propose | m.AddMember)] == [m.Propose]
 
 
-def test_a_host_that_has_not_joined_is_asked_less_and_less_often_until_it_is_started_again(
+def test_invitations_of_a_host_that_fails_to_join_become_rarer_until_a_restart(
     make_book: Any, make_install: Any
 ) -> None:
     book = _away(make_book, make_install)
@@ -225,7 +225,7 @@ def test_a_host_that_has_not_joined_is_asked_less_and_less_often_until_it_is_sta
     assert _says_hello(book, H3, "again") == [replace(H3, instance="again")]
 
 
-def test_a_host_that_refuses_a_run_as_it_is_back_is_not_asked_again_at_once(make_book: Any, make_install: Any) -> None:
+def test_a_returned_host_that_refuses_a_run_is_asked_again_only_later(make_book: Any, make_install: Any) -> None:
     book = _away(make_book, make_install)
     assert _says_hello(book, H3) == [H3]
     for host in ("client", "h1", "h2"):
@@ -239,7 +239,7 @@ def test_a_host_that_refuses_a_run_as_it_is_back_is_not_asked_again_at_once(make
 
 @pytest.mark.parametrize("what", ["query", "host", "refusal"])
 @pytest.mark.parametrize("lasting", [True, False], ids=["failover", "plain"])
-def test_a_host_that_answers_pings_and_not_what_all_are_told_is_lost(
+def test_a_host_that_answers_pings_but_no_announcements_is_lost(
     make_book: Any, make_install: Any, what: str, lasting: bool
 ) -> None:
     book, install = make_book("client"), make_install(others=("h3",))
@@ -267,22 +267,20 @@ def test_a_host_that_answers_pings_and_not_what_all_are_told_is_lost(
             book << got(host, m.Pong(R)) >> ANY
         for timer in ("barrier r", "leave r"):
             book << fired(timer) >> ANY
-            asked += [each for each in book.sent("h1") if isinstance(each, m.Propose)]
-            faults += [each.fields["detail"]["what"] for each in book.only(e.Record) if each.kind == "fault"]
+            asked += [message for message in book.sent("h1") if isinstance(message, m.Propose)]
+            faults += [record.fields["detail"]["what"] for record in book.only(e.Record) if record.kind == "fault"]
             assert not asked or book.now > silent_s
     assert faults == [f"has not answered for {silent_s:g} s what all are told; the run goes on without it"]
     assert asked
 
 
-def test_a_client_that_did_not_run_gives_nobody_up_for_what_could_not_be_answered(
-    make_book: Any, make_install: Any
-) -> None:
+def test_a_client_that_was_suspended_gives_no_host_up(make_book: Any, make_install: Any) -> None:
     book = _away(make_book, make_install)
     silent_s = book.core.config.patience * book.core.config.liveness_s
     assert _says_hello(book, H3) == [H3]
     book.at(10 * silent_s) << e.Woke(10 * silent_s - 1.0) >> ANY
     book << fired("leave r") >> ANY
-    assert [each for each in book.only(e.Record) if each.kind == "fault"] == []
+    assert [record for record in book.only(e.Record) if record.kind == "fault"] == []
     assert "h3" in book.core.runs[R].directory.hosts
     for host in ("client", "h1", "h2"):
         book << got(host, m.Detached(R, 1)) >> ANY
@@ -291,10 +289,10 @@ def test_a_client_that_did_not_run_gives_nobody_up_for_what_could_not_be_answere
 
 
 @pytest.mark.parametrize("lasting", [True, False], ids=["failover", "plain"])
-def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_forgotten(
+def test_an_operator_on_a_host_that_fails_to_join_is_recovered_or_fails_the_run(
     make_book: Any, make_install: Any, lasting: bool
 ) -> None:
-    """All other hosts know that ``h3`` has joined, so ``o`` moves there before the client hears of it."""
+    """All other hosts know that ``h3`` has joined, so ``o`` moves there before ``h3`` answers the client."""
     book, install = make_book("client"), make_install()
     book << e.RunRequested(replace(install, failover=m.Failover()) if lasting else install, None) >> ANY
     for host in ("h1", "h2"):
@@ -310,4 +308,4 @@ def test_an_operator_on_a_host_that_the_client_does_not_hear_as_it_joins_is_not_
         assert (run.id, run.directory.locations["o"].host) == (run_of("r~1"), "h1")
     else:
         why = "host 'h3', which holds o, has not joined the run within 15 s"
-        assert [each.reason for each in book.only(e.Fail)] == [why]
+        assert [failure.reason for failure in book.only(e.Fail)] == [why]

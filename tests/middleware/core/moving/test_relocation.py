@@ -1,4 +1,4 @@
-"""The hand-over of one operator: both tables, and what the two hosts say to each other."""
+"""The hand-over of one operator: both state tables, and the messages between the two hosts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Scene = Callable[[], Scripted]
 
 
 def at(step: DepartureState, then: Callable[[Scripted], None] | None = None) -> Scripted:
-    """Operator ``o`` goes from h3 to h4 (see ``Scripted``); when h3 is in this step, ``then`` is done."""
+    """Move ``o`` from h3 to h4 (see ``Scripted``). Call ``then`` when h3 reaches this step."""
 
     def reached(world: Scripted) -> bool:
         run = world.run_at("h3")
@@ -93,7 +93,7 @@ def no_room() -> Scripted:
 
 
 def over_before(answered: bool) -> Scene:
-    """The stream has twelve partitions; the operator is to leave when only one of its own is still to go."""
+    """The stream has twelve partitions. The operator is asked to leave before its last partition."""
 
     def order(world: Scripted) -> None:
         world.ahead("h3", HandOver("o", "h4", "too late"))
@@ -149,7 +149,7 @@ LEAVING_SCENES: dict[tuple[DepartureState, DepartureEvent], tuple[Scene, str]] =
 
 
 def missed_late(world: Scripted) -> None:
-    """The state is not taken before the word comes that the target is gone."""
+    """The loss of the target is reported before the state is taken."""
     world.kill("h4")
     world.tell("h3", CLIENT, m.Lost(R, "h4", ()))
 
@@ -170,7 +170,7 @@ COMING_SCENES: dict[tuple[ArrivalState, ArrivalEvent], Scene] = {
 
 
 @pytest.mark.parametrize("entry", LEAVING, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_way_to_leave_is_gone_by_its_scene(entry: tuple[DepartureState, DepartureEvent]) -> None:
+def test_every_transition_of_a_departure_occurs_in_a_scene(entry: tuple[DepartureState, DepartureEvent]) -> None:
     assert entry in LEAVING_SCENES, "a transition nobody tests; add a scene that uses it"
     scene, why = LEAVING_SCENES[entry]
     with traced(Departure) as used:
@@ -186,7 +186,7 @@ def test_every_way_to_leave_is_gone_by_its_scene(entry: tuple[DepartureState, De
 
 
 @pytest.mark.parametrize("entry", COMING, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[ArrivalState, ArrivalEvent]) -> None:
+def test_every_transition_of_an_arrival_occurs_in_a_scene(entry: tuple[ArrivalState, ArrivalEvent]) -> None:
     assert entry in COMING_SCENES, "a transition nobody tests; add a scene that uses it"
     with traced(Arrival) as used:
         world = COMING_SCENES[entry]()
@@ -199,7 +199,7 @@ def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[ArrivalState, Arriv
 @pytest.mark.parametrize(
     ("step", "sign"), [(a, b) for a in DepartureState for b in DepartureEvent if (a, b) not in LEAVING]
 )
-def test_no_other_way_leads_away(step: DepartureState, sign: DepartureEvent) -> None:
+def test_a_departure_rejects_every_transition_outside_the_table(step: DepartureState, sign: DepartureEvent) -> None:
     leaving = Departure("o", "h4", 1, "epoch", "a test", 0)
     leaving.state = step
     assert not leaving.can(sign)
@@ -209,7 +209,7 @@ def test_no_other_way_leads_away(step: DepartureState, sign: DepartureEvent) -> 
 
 
 @pytest.mark.parametrize(("stage", "cue"), [(a, b) for a in ArrivalState for b in ArrivalEvent if (a, b) not in COMING])
-def test_no_other_way_leads_in(stage: ArrivalState, cue: ArrivalEvent) -> None:
+def test_an_arrival_rejects_every_transition_outside_the_table(stage: ArrivalState, cue: ArrivalEvent) -> None:
     guest = Arrival(Node("o", "operator"), "h3", 1, 0)
     guest.state = stage
     with pytest.raises(InvalidTransition, match=f"^o from h3, {stage}: {cue}$"):
@@ -225,7 +225,7 @@ def demand(producer: str, consumer: str, index: int, version: int, forwards: int
 
 
 def told(message: m.Demand | m.Partition) -> m.Demand | m.Partition:
-    """What it says, without what rides on it."""
+    """Return the message without its piggybacked news."""
     return msgspec.structs.replace(message, news=None)
 
 
@@ -239,7 +239,7 @@ STATE = m.State(R, "o", 1, 1, 1, 3, "sha", b"one", DEMANDED, "h2")
 
 @pytest.fixture
 def old(make_book: Book, install: m.Install) -> Playbook:
-    """h2, which has combined partition 0 and holds it, and the client has ordered ``o`` to h3."""
+    """h2, which has combined partition 0 and holds it. The client has ordered ``o`` to h3."""
     book = make_book("h2", CoreConfig(retry_s=0.5, handoff_s=2.0))
     book << got(CLIENT, install) >> ANY
     book << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
@@ -251,7 +251,7 @@ def old(make_book: Book, install: m.Install) -> Playbook:
 
 @pytest.fixture
 def sent(old: Playbook) -> Playbook:
-    """h2 when its state is on the way."""
+    """h2 when the state of ``o`` is on the way."""
     output = e.Send(R, CLIENT, m.Partition(R, "o", "t", 0), b"o0", 2, bulk=True)
     old << got("h3", m.Accept(R, "o", 1)) >> []  # it works on
     old.at(1.2) << e.OperatorFinished(R, "o", 0, b"o0", 2) >> [output, e.TakeState(R, "o", 1)]  # light: no demand
@@ -261,7 +261,7 @@ def sent(old: Playbook) -> Playbook:
 
 @pytest.fixture
 def new(make_book: Book, install: m.Install) -> Playbook:
-    """h3, which has ``o`` restored and waits for the commit."""
+    """h3, which has restored ``o`` and waits for the commit."""
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
     opened = e.OpenNode(R, install.dataflow.by_name["o"])
@@ -281,7 +281,7 @@ def new(make_book: Book, install: m.Install) -> Playbook:
         {"index": 4, "demanded": 3},
     ],
 )
-def test_a_state_of_other_consumers_or_of_a_partition_that_the_run_has_not_is_refused(
+def test_a_state_with_wrong_consumers_or_a_partition_past_the_end_is_refused(
     make_book: Book, install: m.Install, wrong: dict[str, Any]
 ) -> None:
     book = make_book("h3")
@@ -292,7 +292,7 @@ def test_a_state_of_other_consumers_or_of_a_partition_that_the_run_has_not_is_re
     assert m.Refuse(R, "o", 1, "its state is not that of its consumers, or of this run") in book.sent("h2")
 
 
-def test_the_host_an_operator_leaves(sent: Playbook) -> None:
+def test_the_old_host_announces_the_new_location_and_records_the_move(sent: Playbook) -> None:
     commit = m.Located(R, (location("h3", 2),))
     (
         sent.at(1.4)
@@ -306,7 +306,7 @@ def test_the_host_an_operator_leaves(sent: Playbook) -> None:
     )
     assert "o" not in sent.core.runs[R].flow.nodes
     sent << got("h3", m.Resumed(R, "o", 1)) >> ANY
-    (relocated,) = (each.fields for each in sent.only(e.Record))
+    (relocated,) = (record.fields for record in sent.only(e.Record))
     assert (relocated["index"], relocated["size_bytes"], relocated["peer"]) == (1, 3, "h3")
     assert relocated["duration_s"] == pytest.approx(0.2)
     assert relocated["detail"]["ago"] == pytest.approx({"decided": 0.4, "suspended": 0.2, "state_out": 0.1})
@@ -314,7 +314,7 @@ def test_the_host_an_operator_leaves(sent: Playbook) -> None:
     assert sent.core.runs[R].parts.get(Departures).leaving == {}
 
 
-def test_the_host_an_operator_comes_to(new: Playbook) -> None:
+def test_the_new_host_confirms_demands_the_next_input_and_runs_the_operator(new: Playbook) -> None:
     commit = got("h2", m.Located(R, (location("h3", 2),)))
     new << commit >> ANY
     assert m.Resumed(R, "o", 1) in new.sent("h2")
@@ -327,7 +327,7 @@ def test_the_host_an_operator_comes_to(new: Playbook) -> None:
     assert new.recorded() == ["arrived"]
 
 
-def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_acknowledged(sent: Playbook) -> None:
+def test_the_old_host_resends_the_tail_until_the_new_host_reports_the_acknowledgement(sent: Playbook) -> None:
     sent << got("h3", m.Restored(R, "o", 1)) >> ANY
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> []  # its transfer is under way
     sent << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
@@ -337,7 +337,7 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     assert sent.core.runs[R].flow.tails.left == {}
 
 
-def test_the_old_host_is_told_once_to_let_go_of_what_it_keeps(sent: Playbook, new: Playbook) -> None:
+def test_the_old_host_is_asked_once_to_drop_the_tail(sent: Playbook, new: Playbook) -> None:
     new << got("h2", m.Located(R, (location("h3", 2),))) >> ANY
     new << got(CLIENT, demand("o", "t", 1, 1)) >> ANY
     (let_go,) = new.sent("h2")
@@ -348,7 +348,7 @@ def test_the_old_host_is_told_once_to_let_go_of_what_it_keeps(sent: Playbook, ne
     assert not sent.core.runs[R].flow.tails.left
 
 
-def test_only_the_host_that_an_operator_goes_to_says_what_becomes_of_it(sent: Playbook) -> None:
+def test_only_messages_of_the_new_host_decide_a_hand_over(sent: Playbook) -> None:
     for word in (m.Restored(R, "o", 1), m.Resumed(R, "o", 1), m.Refuse(R, "o", 1, "no")):
         sent << got("h1", word) >> ANY
         assert sent.only(e.CloseNode) == []
@@ -357,7 +357,7 @@ def test_only_the_host_that_an_operator_goes_to_says_what_becomes_of_it(sent: Pl
     assert sent.only(e.CloseNode) == [e.CloseNode(R, "o")]
 
 
-def test_a_late_word_of_an_earlier_hand_over_does_not_commit_a_later_one(sent: Playbook) -> None:
+def test_a_late_message_of_an_earlier_hand_over_does_not_commit_a_later_hand_over(sent: Playbook) -> None:
     sent << got("h3", m.Refuse(R, "o", 1, "not now")) >> ANY
     sent << got("h1", m.Partition(R, "s", "o", 1), b"s1", 2) >> [e.RunOperator(R, "o", 1, (b"s1",))]
     sent << got(CLIENT, demand("o", "t", 1, 1)) >> []
@@ -373,7 +373,7 @@ def test_a_late_word_of_an_earlier_hand_over_does_not_commit_a_later_one(sent: P
     assert sent.only(e.CloseNode) == [e.CloseNode(R, "o")]
 
 
-def test_a_repeated_demand_that_was_on_its_way_does_not_send_what_is_kept_twice(sent: Playbook) -> None:
+def test_a_repeated_demand_from_before_the_arrival_does_not_resend_the_tail(sent: Playbook) -> None:
     sent << got("h3", m.Restored(R, "o", 1)) >> ANY
     again = msgspec.structs.replace(demand("o", "t", 0, 1), again=True)
     sent << got(CLIENT, again) >> []  # its transfer is under way
@@ -386,7 +386,7 @@ def test_a_repeated_demand_that_was_on_its_way_does_not_send_what_is_kept_twice(
     assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition(R, "o", "t", 0)]
 
 
-def test_late_words_are_answered_with_the_newer_location(sent: Playbook, new: Playbook) -> None:
+def test_late_messages_are_answered_with_the_newer_location(sent: Playbook, new: Playbook) -> None:
     restored, commit = got("h3", m.Restored(R, "o", 1)), m.Located(R, (location("h3", 2),))
     sent << restored >> ANY
     sent << restored >> []  # it has been told, and will be again
@@ -410,7 +410,7 @@ def test_late_words_are_answered_with_the_newer_location(sent: Playbook, new: Pl
     assert "o" in new.core.runs[R].flow.nodes
 
 
-def test_an_operator_that_stays_has_a_new_location_all_the_same(old: Playbook) -> None:
+def test_an_operator_that_stays_gets_a_new_location_version(old: Playbook) -> None:
     refusal = got("h3", m.Refuse(R, "o", 1, "no room"))
     news = m.Located(R, (location("h2", 2),))
     why = "host 'h3' refuses it: no room"
@@ -428,7 +428,7 @@ def test_an_operator_that_stays_has_a_new_location_all_the_same(old: Playbook) -
     old << refusal >> []
     old << got("h3", m.Restored(R, "o", 1)) >> [e.Send(R, "h3", news)]
     old.at(1.2) << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
-    assert [told(each) for each in old.sent("h1")] == [demand("s", "o", 1, 2)]  # it goes on
+    assert [told(message) for message in old.sent("h1")] == [demand("s", "o", 1, 2)]  # it goes on
 
 
 def test_an_offer_is_repeated_and_given_up_in_time(old: Playbook) -> None:
@@ -439,10 +439,10 @@ def test_an_offer_is_repeated_and_given_up_in_time(old: Playbook) -> None:
     assert old.sent(CLIENT)[-1].why == "host 'h3' did not answer in 2 s"
 
 
-def test_who_would_be_moved_to_asks_whether_it_still_is(
+def test_a_prepared_host_asks_whether_the_hand_over_continues(
     make_book: Book, install: m.Install, old: Playbook, new: Playbook
 ) -> None:
-    """That it stays was said while nothing got through: ``old`` is h2, and ``new`` h3 with its state restored."""
+    """The message that ``o`` stays was lost. ``old`` is h2, and ``new`` is h3 with the state restored."""
     refusal = got("h3", m.Refuse(R, "o", 1, "on second thoughts"))
     old << refusal >> ANY  # what h2 answers is lost
     (new.at(8.0) << fired("move r") >> [e.Send(R, "h2", m.Restored(R, "o", 1)), alarm("move r", 16.0)])
@@ -462,8 +462,8 @@ def test_who_would_be_moved_to_asks_whether_it_still_is(
     prepared << got("h2", m.Withdraw(R, "o", 1)) >> [e.CloseNode(R, "o")]
 
 
-def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_again() -> None:
-    """h4 has room for one operator, and it hears nothing of h3 for a while: it is kept for ``o``, then ``r`` comes."""
+def test_a_forgotten_arrival_frees_the_room_when_the_route_works_again() -> None:
+    """h4 has room for one operator and keeps it for ``o`` while the route from h3 is cut. Then ``r`` comes."""
 
     def prepared(world: Scripted) -> bool:
         run = world.run_at("h4")
@@ -480,7 +480,7 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
     world.at(20.0, "h5", HandOver("r", "h4"))
     world.run()
     assert world.failed is None
-    assert [(each["node"], each["detail"]["outcome"], each["detail"]["why"]) for each in world.settled] == [
+    assert [(row["node"], row["detail"]["outcome"], row["detail"]["why"]) for row in world.settled] == [
         ("o", "stayed", "host 'h4' did not answer in 2 s"),
         ("r", "stayed", "host 'h4' refuses it: it has room for 1 operators, and 1 are there or on their way"),
         ("r", "moved", ""),
@@ -488,9 +488,7 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
     assert (world.on("o"), world.on("r")) == ({"h3"}, {"h4"})
 
 
-def test_a_demand_that_is_passed_on_at_the_commit_says_what_its_consumer_said(
-    make_book: Book, install: m.Install
-) -> None:
+def test_a_demand_forwarded_at_the_commit_keeps_the_marks_of_the_consumer(make_book: Book, install: m.Install) -> None:
     """The consumer demands the next partition while the operator's state is on the way."""
     book = make_book("h2")
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves())) >> ANY
@@ -510,8 +508,8 @@ def test_a_demand_that_is_passed_on_at_the_commit_says_what_its_consumer_said(
     assert told(passed_on) == m.Demand(R, "o", "t", 1, 1, 0, True, True)  # … and not taken back there
 
 
-def test_no_mark_is_made_up_while_operators_move() -> None:
-    """The sink marks every output of the root ``r`` and is critical; so ``r`` says of itself to ``o``, which moves."""
+def test_no_mark_is_invented_while_operators_move() -> None:
+    """The sink marks every output of the root ``r`` and is critical. So ``r`` marks outputs of ``o``, which moves."""
     marks: list[tuple[int, bool]] = []
     with pytest.MonkeyPatch.context() as patch:
         on_mark = EpochBook.on_mark
@@ -527,16 +525,16 @@ def test_no_mark_is_made_up_while_operators_move() -> None:
         for i, (host, target) in enumerate((("h3", "h4"), ("h4", "h6"), ("h6", "h4")), 1):
             world.at(0.5 + i * 0.5, host, HandOver("o", target))
         world.run()
-    assert [each["detail"]["outcome"] for each in world.settled] == ["moved"] * 3
+    assert [row["detail"]["outcome"] for row in world.settled] == ["moved"] * 3
     assert len(marks) > 600
     assert [last for last, good in marks if last >= 0 and not good] == []
 
 
-def test_a_run_that_is_closed_in_the_middle_of_hand_overs_leaves_a_row_of_each(
+def test_a_run_closed_during_a_hand_over_records_that_the_operator_stayed(
     old: Playbook, make_book: Book, install: m.Install
 ) -> None:
     old.at(1.1) << got(CLIENT, m.Remove(R)) >> ANY
-    (row,) = [each.fields for each in old.only(e.Record) if each.kind == "relocated"]
+    (row,) = [record.fields for record in old.only(e.Record) if record.kind == "relocated"]
     assert (row["node"], row["peer"], row["index"], row["duration_s"]) == ("o", "h3", 0, None)
     assert row["detail"] == {
         "outcome": "stayed",
@@ -548,10 +546,10 @@ def test_a_run_that_is_closed_in_the_middle_of_hand_overs_leaves_a_row_of_each(
     }
 
 
-def test_a_run_that_is_closed_after_the_commit_has_moved_its_operator(sent: Playbook) -> None:
+def test_a_run_closed_after_the_commit_records_that_the_operator_moved(sent: Playbook) -> None:
     sent.at(1.4) << got("h3", m.Restored(R, "o", 1)) >> ANY
     sent.at(1.5) << got(CLIENT, m.Remove(R)) >> ANY
-    (row,) = [each.fields for each in sent.only(e.Record) if each.kind == "relocated"]
+    (row,) = [record.fields for record in sent.only(e.Record) if record.kind == "relocated"]
     assert (row["detail"]["outcome"], row["detail"]["why"], row["index"]) == ("moved", "", 1)
     assert (row["size_bytes"], row["duration_s"]) == (3, pytest.approx(0.3))
 
@@ -559,7 +557,7 @@ def test_a_run_that_is_closed_after_the_commit_has_moved_its_operator(sent: Play
 @pytest.mark.parametrize(
     "step", [step for step in DepartureState if step not in (DepartureState.MOVED, DepartureState.STAYED)]
 )
-def test_every_hand_over_leaves_one_row_whenever_its_run_ends(step: DepartureState) -> None:
+def test_every_hand_over_leaves_a_single_record_at_the_end_of_the_run(step: DepartureState) -> None:
     world = at(step)
     world.last_s = 0.0
     world.run()
@@ -578,7 +576,7 @@ def test_every_hand_over_leaves_one_row_whenever_its_run_ends(step: DepartureSta
         ("h1", "s", "h3", "source 's' is pinned to 'h1'"),
     ],
 )
-def test_what_cannot_be_handed_over_has_its_reason(
+def test_an_impossible_hand_over_is_refused_with_the_reason(
     make_book: Book, install: m.Install, host: str, node: str, target: str, why: str
 ) -> None:
     book = make_book(host)
@@ -587,10 +585,10 @@ def test_what_cannot_be_handed_over_has_its_reason(
     book << HandOver(node, target) >> []
 
 
-def test_no_source_is_taken_over(make_book: Book, install: m.Install) -> None:
-    other = make_book("h3")
-    other << got(CLIENT, install) >> ANY
-    other << got("h1", m.Offer(R, "s", 1)) >> [e.Send(R, "h1", m.Refuse(R, "s", 1, "'s' is no operator"))]
+def test_an_offer_of_a_source_is_refused(make_book: Book, install: m.Install) -> None:
+    book = make_book("h3")
+    book << got(CLIENT, install) >> ANY
+    book << got("h1", m.Offer(R, "s", 1)) >> [e.Send(R, "h1", m.Refuse(R, "s", 1, "'s' is no operator"))]
 
 
 def test_a_large_state_travels_as_bulk_and_is_not_sent_twice_at_once(old: Playbook) -> None:
@@ -608,7 +606,7 @@ def test_a_large_state_travels_as_bulk_and_is_not_sent_twice_at_once(old: Playbo
 
 
 def test_a_large_state_that_never_arrives_is_given_up_in_time(old: Playbook) -> None:
-    """Its transfers fail; what is said as control gets through, and asks for it every time."""
+    """The transfers of the state fail. Control messages get through, and request the state every time."""
     old << got("h3", m.Accept(R, "o", 1)) >> []
     old << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     old << e.StateTaken(R, "o", 1, bytes(m.INLINE_STATE_BYTES + 1), "sha") >> ANY
@@ -625,7 +623,7 @@ def test_a_large_state_that_never_arrives_is_given_up_in_time(old: Playbook) -> 
     assert m.Demand in {type(message) for message in old.sent("h1")}  # it goes on
 
 
-def test_a_large_state_that_has_arrived_gives_the_other_host_time_to_restore_it(old: Playbook) -> None:
+def test_a_large_state_that_has_arrived_gives_the_new_host_time_for_the_restore(old: Playbook) -> None:
     old << got("h3", m.Accept(R, "o", 1)) >> []
     old << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
     old << e.StateTaken(R, "o", 1, bytes(m.INLINE_STATE_BYTES + 1), "sha") >> ANY
@@ -637,7 +635,7 @@ def test_a_large_state_that_has_arrived_gives_the_other_host_time_to_restore_it(
 
 
 @pytest.mark.parametrize("inline", [b"one", None], ids=["inline", "bulk"])
-def test_a_state_that_is_larger_than_the_other_host_takes_is_refused(
+def test_a_state_larger_than_the_limit_of_the_new_host_is_refused(
     make_book: Book, install: m.Install, inline: bytes | None
 ) -> None:
     book = make_book("h3", CoreConfig(max_state_bytes=2))
@@ -651,7 +649,7 @@ def test_a_state_that_is_larger_than_the_other_host_takes_is_refused(
     assert book.core.runs[R].parts.get(Arrivals).coming == {}
 
 
-def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) -> None:
+def test_a_state_is_accepted_only_where_the_operator_is_expected(new: Playbook) -> None:
     assert new.core.wants("h3", STATE)
     assert not new.core.wants("h3", msgspec.structs.replace(STATE, size_bytes=2**40))
     assert not new.core.wants("h3", msgspec.structs.replace(STATE, node="s"))
@@ -662,8 +660,8 @@ def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) ->
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["asks on", "asks no more"])
-def test_a_way_to_the_host_that_keeps_the_last_output_may_be_cut(new: Playbook, goes_on: bool) -> None:
-    """Who wants it asks the host of the operator, which passes that on to where nothing arrives, or comes back from."""
+def test_a_cut_route_to_the_host_of_a_demanded_tail_is_reported(new: Playbook, goes_on: bool) -> None:
+    """The consumer asks the operator's host, which forwards the demand over the cut route."""
     new.at(10.0) << got("h2", m.Located(R, (location("h3", 2),))) >> ANY
     failed: list[float] = []
     for now in range(10, 130, 2):
@@ -680,7 +678,9 @@ def test_a_way_to_the_host_that_keeps_the_last_output_may_be_cut(new: Playbook, 
     assert min(failed, default=41) in range(39, 49)  # after twice 15 s, of which the repetition is late to tell
 
 
-def test_a_restoring_counts_for_its_own_hand_over_alone(make_book: Book, install: m.Install) -> None:
+def test_a_restored_state_counts_only_for_the_hand_over_that_sent_the_state(
+    make_book: Book, install: m.Install
+) -> None:
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
     for version in (1, 2):  # the first is withdrawn while the code takes its state over
@@ -694,7 +694,9 @@ def test_a_restoring_counts_for_its_own_hand_over_alone(make_book: Book, install
     book << e.StateRestored(R, "o", 2) >> [e.Send(R, "h2", m.Restored(R, "o", 2))]
 
 
-def test_an_operator_may_be_back_before_it_is_known_that_it_had_arrived(sent: Playbook, install: m.Install) -> None:
+def test_an_operator_may_return_before_the_confirmation_of_the_first_arrival(
+    sent: Playbook, install: m.Install
+) -> None:
     sent << got("h3", m.Restored(R, "o", 1)) >> ANY
     sent << got("h3", m.Offer(R, "o", 2)) >> [e.OpenNode(R, install.dataflow.by_name["o"])]
     sent << e.NodeOpened(R, "o") >> ANY
@@ -706,14 +708,14 @@ def test_an_operator_may_be_back_before_it_is_known_that_it_had_arrived(sent: Pl
     assert sent.core.runs[R].flow.nodes["o"].index == 2
 
 
-def test_an_operator_that_has_moved_on_had_arrived(sent: Playbook) -> None:
+def test_a_newer_location_confirms_an_earlier_arrival(sent: Playbook) -> None:
     sent << got("h3", m.Restored(R, "o", 1)) >> ANY
     sent << got("h1", m.Demand(R, "s", "o", 9, 0, 7)) >> ANY  # by which it hears that o is on h1 by now
     sent.at(1.9) << fired("move r") >> ANY
     assert sent.sent(CLIENT) == [m.Relocated(R, "o", True, location("h1", 7), "", 3)]
 
 
-def test_who_wants_nothing_more_waits_for_no_last_output_that_another_host_keeps(
+def test_a_consumer_that_has_renounced_does_not_wait_for_a_tail_on_the_old_host(
     make_book: Book, make_install: Callable[..., m.Install]
 ) -> None:
     """``o`` has come to its consumer ``p``, and has left its last output on h2."""

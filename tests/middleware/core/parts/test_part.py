@@ -1,4 +1,4 @@
-"""Parts of a run are created when they are needed, and hear of everything in one order."""
+"""Parts of a run are created when they are needed, and are called in one order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSTALL = m.Install(R, Dataflow(), (), (), "client")
 
 
 class Recorder(Part):
-    """Part whose handlers keep what they are given."""
+    """Part whose handlers keep their arguments."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -34,7 +34,7 @@ class Recorder(Part):
         return cls()
 
     def hear(self, what: Any) -> str:
-        """Record it, and return the name of the part."""
+        """Record the argument, and return the name of the part."""
         self.heard.append(what)
         return type(self).__name__
 
@@ -76,36 +76,36 @@ def names(parts: RunParts, what: Any, *, event: bool = False) -> list[str]:
     return [hearer(what) for hearer in parts.hearers(what, event=event)]
 
 
-def test_a_run_begins_with_the_parts_that_it_asks_for_and_no_others() -> None:
+def test_a_run_begins_with_only_the_needed_parts() -> None:
     assert list(parts_of()) == []
     lasting = parts_of(msgspec.structs.replace(INSTALL, failover=m.Failover()))
     assert [type(part) for part in lasting] == [Lower]
 
 
-def test_a_message_creates_the_first_part_that_handles_it() -> None:
+def test_a_message_creates_the_first_part_with_a_handler() -> None:
     parts = parts_of()
     assert names(parts, m.Abort) == ["Upper"]
     assert names(parts, m.Retire) == ["Lower", "Upper"]  # of which one was there
     assert parts.existing(Lower) is parts.get(Lower)
 
 
-def test_an_event_creates_a_part_where_none_handles_it() -> None:
+def test_an_event_creates_a_part_if_no_existing_part_handles_the_event() -> None:
     parts = parts_of()
     assert names(parts, e.StateTaken, event=True) == ["Lower"]
-    other = parts_of()
-    other.get(Upper)
-    assert names(other, e.StateTaken, event=True) == ["Upper"]
+    second = parts_of()
+    second.get(Upper)
+    assert names(second, e.StateTaken, event=True) == ["Upper"]
 
 
 @pytest.mark.parametrize("what", [Light, HostLost, Timer.MOVE, ("transfer", m.State)], ids=str)
-def test_notes_timers_and_transfers_create_nothing_and_reach_what_comes_later(what: Any) -> None:
+def test_notes_timers_and_transfers_create_no_part_and_reach_later_parts(what: Any) -> None:
     parts = parts_of()
     assert names(parts, what) == list(parts) == []
     parts.get(Lower)
     assert names(parts, what) == ["Lower"]
 
 
-def test_parts_hear_in_the_order_of_the_table_whatever_was_created_first() -> None:
+def test_parts_are_called_in_the_order_of_the_table_and_not_of_creation() -> None:
     parts = parts_of()
     parts.get(Upper)
     parts.get(Lower)
@@ -114,14 +114,14 @@ def test_parts_hear_in_the_order_of_the_table_whatever_was_created_first() -> No
     assert [type(part) for part in parts.handling(Ended)] == [Upper]
 
 
-def test_a_part_that_nobody_has_put_there_cannot_be_had() -> None:
+def test_a_part_that_must_be_put_is_not_created_on_demand() -> None:
     parts = parts_of()
     with pytest.raises(NotImplementedError, match="a Flow is created with the run, or by its host"):
         parts.get(Flow)
     with pytest.raises(AssertionError, match="Tree"):
         parts.get(Tree)
-    there = parts.put(Tree(Dataflow(), {}))
-    assert parts.get(Tree) is parts.existing(Tree) is there
+    tree = parts.put(Tree(Dataflow(), {}))
+    assert parts.get(Tree) is parts.existing(Tree) is tree
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,9 @@ def test_a_part_that_nobody_has_put_there_cannot_be_had() -> None:
         ),
     ],
 )
-def test_what_a_run_asks_for_on_a_host(install: m.Install, adaptation: GlobalMoves | None, needs: set[Need]) -> None:
+def test_the_needs_of_a_run_follow_from_the_install_message_and_the_request(
+    install: m.Install, adaptation: GlobalMoves | None, needs: set[Need]
+) -> None:
     context = RunContext(Outbox(HostContext("h1"), R), CoreConfig(), install)
     request = e.RunRequested(install, adaptation) if context.leads else None
     assert needs_of(context, request) == needs

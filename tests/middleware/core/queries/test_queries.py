@@ -1,4 +1,4 @@
-"""What a query has in common with a run; fault plans and their matrix have queries that begin and leave."""
+"""Nodes that a query shares with a run. Fault plans and their matrix have queries that begin and leave."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ RUN = flow_of(
 )  # fmt: skip
 
 
-def test_a_source_that_is_missing_or_on_its_stand_in_is_shared_as_it_was() -> None:
+def test_a_source_that_is_missing_or_on_a_stand_in_is_shared_as_the_original() -> None:
     at_h3 = msgspec.structs.replace(S1, pinned="h3", stand_ins=("h1",))
     for now in (at_h3, without_source(at_h3, 4, CLIENT), without_source(S1, 4, CLIENT)):
         run = flow_of(now, *RUN.nodes[1:])
         assert shared(run, RUN) == {"s1": "s1", "s2": "s2", "o": "o", "p": "p"}
-        other = msgspec.structs.replace(S1, code=OPERATOR)
+        changed = msgspec.structs.replace(S1, code=OPERATOR)
         with pytest.raises(DataflowError, match="there it runs 'source', and here 'operator'"):
-            shared(run, flow_of(other, *RUN.nodes[1:]))
+            shared(run, flow_of(changed, *RUN.nodes[1:]))
 
 
-def test_what_is_the_same_is_shared_by_whatever_name() -> None:
+def test_equal_nodes_are_shared_regardless_of_the_names() -> None:
     like = [msgspec.structs.replace(node, name=f"my {node.name}") for node in (S1, S2)]
     same = Node("x", "operator", ("my s1", "my s2"), OPERATOR)
     twin, turned = msgspec.structs.replace(same, name="y"), Node("z", "operator", ("my s2", "my s1"), OPERATOR)
@@ -73,18 +73,18 @@ def test_what_is_the_same_is_shared_by_whatever_name() -> None:
          "operator 's2' is not the one of the run: what it names there is the source"),
     ],
 )  # fmt: skip
-def test_a_query_that_means_something_else_is_refused(query: Dataflow, why: str) -> None:
+def test_a_query_that_conflicts_with_the_run_or_shares_nothing_is_refused(query: Dataflow, why: str) -> None:
     with pytest.raises(DataflowError, match=why):
         shared(RUN, query)
 
 
-def test_names_that_are_made_up_mean_nothing() -> None:
+def test_generated_node_names_cause_no_conflict() -> None:
     run = flow_of(S1, Node("op0", "operator", ("s1",), OPERATOR), Node("t", "sink", ("op0",)))
     query = flow_of(S1, Node("op0", "operator", ("s1",), FAILS), Node("t", "sink", ("op0",)))
     assert shared(run, query) == {"s1": "s1"}
 
 
-def test_the_records_say_what_a_query_does_not_share_and_how_far_away_that_is(
+def test_the_record_of_a_query_names_unshared_nodes_with_the_distances(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book, node = make_book("client"), install.dataflow.by_name
@@ -95,11 +95,13 @@ def test_the_records_say_what_a_query_does_not_share_and_how_far_away_that_is(
     book << got("h2", m.Vote(R, 1, "h2", 0, "no")) >> ANY
     for host in ("h1", "h2", "h3"):
         book << got(host, m.Done(R, 1, host)) >> ANY
-    (record,) = (each for each in book.only(e.Record) if each.kind == "query")
+    (record,) = (record for record in book.only(e.Record) if record.kind == "query")
     assert (record.fields["detail"]["outcome"], record.fields["detail"]["apart_s"]) == ("refused", {"mine": 0.25})
 
 
-def test_a_query_begins_no_earlier_than_those_before_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
+def test_a_query_begins_no_earlier_than_the_queries_before(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     query = flow_of(install.dataflow.by_name["s"], Node("t", "sink", ("s",), None, CLIENT))
@@ -113,10 +115,10 @@ def test_a_query_begins_no_earlier_than_those_before_it(make_book: Callable[...,
 
 
 @pytest.mark.parametrize("partitions", [5, None])
-def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
+def test_a_query_can_share_an_ended_source_only_at_the_end_of_the_run(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], partitions: int | None
 ) -> None:
-    """``z`` came with a query that wanted nothing of it any more; another one, after the last partition, has it too."""
+    """``z`` came with a query that has renounced it. A second query begins at the end of the run and shares ``z``."""
     book, source = make_book("h1"), Node("z", "source", (), SOURCE, "h1")
     book << got(CLIENT, make_install(partitions=partitions)) >> ANY
     grafts = [m.Graft("z", (), "h1", source), m.Graft("u", ("z",), CLIENT, Node("u", "sink", ("z",), None, CLIENT))]
@@ -126,7 +128,7 @@ def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
         if number == 1:
             book << e.NodeOpened(R, "z") >> ANY
         book << got(CLIENT, m.Commit(R, number, 4, (), "a query", m.Shape(tuple(shape), ()))) >> ANY
-        failed = [each.reason for each in book.sent(CLIENT) if isinstance(each, m.Failed)]
+        failed = [message.reason for message in book.sent(CLIENT) if isinstance(message, m.Failed)]
         if number == 1:
             book << got(CLIENT, m.SkipTo(R, "z", "u", None)) >> ANY
             assert book.core.runs[R].flow.nodes["z"].renounced
@@ -134,10 +136,10 @@ def test_a_query_that_begins_where_all_streams_end_shares_what_has_ended(
 
 
 @pytest.mark.parametrize("taken", ["s", "o"])
-def test_a_query_begins_at_a_host_to_which_an_operator_has_come_that_knew_of_it_sooner(
+def test_a_query_begins_on_the_new_host_of_an_operator_past_the_first_partition(
     make_book: Callable[..., Playbook], install: m.Install, taken: str
 ) -> None:
-    """``o`` has dispatched the query's first partition elsewhere; that host takes it only if it misses no consumer."""
+    """``o`` has dispatched the query's first partition elsewhere. The host accepts ``o`` only with all consumers."""
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
     book << got("h2", m.Offer(R, "o", 1)) >> ANY
@@ -145,7 +147,7 @@ def test_a_query_begins_at_a_host_to_which_an_operator_has_come_that_knew_of_it_
     consumers = [m.ConsumerDemand("t", 9), *([m.ConsumerDemand("u~1", 9)] if taken == "o" else [])]
     book << got("h2", m.State(R, "o", 1, 10, 1, 3, "sha", b"one", tuple(consumers), "h2")) >> ANY
     if taken == "o":
-        assert [type(each) for each in book.sent("h2")] == [m.Refuse]
+        assert [type(message) for message in book.sent("h2")] == [m.Refuse]
     else:
         book << e.StateRestored(R, "o", 1) >> ANY
         book << got("h2", m.Located(R, (m.Location("o", "h3", 2),))) >> ANY
@@ -153,5 +155,5 @@ def test_a_query_begins_at_a_host_to_which_an_operator_has_come_that_knew_of_it_
     sink = Node("u~1", "sink", (taken,), None, CLIENT)
     shape = m.Shape((m.Graft(sink.name, sink.inputs, CLIENT, sink),), ())
     book << got(CLIENT, m.Commit(R, 1, 7, (), "a query", shape)) >> ANY
-    assert [each.number for each in book.sent(CLIENT) if isinstance(each, m.Done)] == [1]
+    assert [message.number for message in book.sent(CLIENT) if isinstance(message, m.Done)] == [1]
     assert book.core.runs[R].tree.first == {sink.name: 8}

@@ -1,4 +1,4 @@
-"""Other clients that subscribe to a run, as its client and they themselves see it; fault plans have more of them."""
+"""Subscribers of a run, from the view of its client and of the subscribers. Fault plans have more of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWNER = m.Peer("client", "tcp://client:1", "tcp://client:2", "1")
 
 @pytest.fixture
 def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
-    """The client of a run that goes on, and lets ``g`` subscribe; nothing is demanded."""
+    """The client of a run that continues and lets ``g`` subscribe. Nothing is demanded."""
     book = make_book("client")
     book << e.RunRequested(make_install()) >> ANY
     for name in ("h1", "h2"):
@@ -39,7 +39,7 @@ def subscribed(book: Playbook, number: int = 7, peer: m.Peer = GUEST) -> list[m.
     return book.sent()
 
 
-def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) -> None:
+def test_a_guest_that_fails_during_admission_ends_only_the_subscription(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     client << got("g", m.Failed(R, "", "it broke")) >> []
     assert client.core.runs[R].parts.get(Queries).why == {-1: "it broke"}
@@ -48,7 +48,7 @@ def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) 
     assert m.SubscriptionEnded(R, 7, "it broke") in client.sent("g")
 
 
-def test_one_whose_process_ends_leaves_at_once_also_while_it_is_let_in(client: Playbook) -> None:
+def test_a_guest_with_an_ended_process_leaves_at_once_also_during_admission(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     assert client.only(e.Watch) == [e.Watch(R, "g")]
     client << e.PeerLost(R, "g", "has closed its connections") >> ANY
@@ -58,7 +58,7 @@ def test_one_whose_process_ends_leaves_at_once_also_while_it_is_let_in(client: P
     assert client.only(e.Unwatch) == [e.Unwatch(R, "g")]
 
 
-def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(client: Playbook) -> None:
+def test_a_restarted_guest_ends_only_the_subscriptions_of_the_earlier_process(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     for _ in range(3):
         subscribed(client, 8, AGAIN)
@@ -70,7 +70,7 @@ def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(
     assert [guest.peer for guest in client.core.runs[R].parts.get(Queries).subscribers.values()] == [AGAIN, AGAIN]
 
 
-def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
+def test_a_subscription_that_ended_without_a_reason_stays_ended(client: Playbook) -> None:
     admit = next(word for word in subscribed(client) if isinstance(word, m.AddMember))
     client << got("g", m.Failed(R, "", "")) >> ANY
     for host in ("h1", "h2"):
@@ -79,7 +79,7 @@ def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
 
 
 @pytest.mark.parametrize("odd", [{"moves": LocalMoves()}, {"news": ("latency",)}, {"news": True}, {"afresh": True}])
-def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
+def test_a_guest_refuses_an_invitation_that_asks_for_decisions(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], odd: dict[str, object]
 ) -> None:
     book = make_book("g")
@@ -94,10 +94,10 @@ def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
 
 
 @pytest.mark.parametrize(("kind", "taken"), [("sink", True), ("operator", False)])
-def test_a_guest_takes_part_while_a_sink_that_it_has_left_is_in_the_graph(
+def test_a_guest_joins_while_a_sink_of_an_ended_subscription_is_in_the_graph(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], kind: str, taken: bool
 ) -> None:
-    """It has left one subscription and asked for another, before its client was through with the first."""
+    """The guest has ended one subscription and requested another, before the client had removed the first."""
     book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
     book << e.SubscribeRequested(R, 8, "s", OWNER) >> ANY
     code = None if kind == "sink" else before.dataflow.by_name["o"].code
@@ -115,11 +115,11 @@ def test_a_guest_takes_part_while_a_sink_that_it_has_left_is_in_the_graph(
 
 
 @pytest.mark.parametrize("silent", [m.Commit, m.Detach])
-def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
+def test_a_guest_that_answers_only_pings_does_not_delay_other_guests_for_ever(
     client: Playbook, silent: type[m.Message]
 ) -> None:
-    """It says that it is there, but not that it is through with a query that begins, or with one that has left."""
-    said: dict[type[m.Message], Callable[[str, int], m.Message]] = {
+    """The guest answers pings, but does not confirm a query that begins or a query that has left."""
+    answers: dict[type[m.Message], Callable[[str, int], m.Message]] = {
         m.Ping: lambda _, __: m.Pong(R),
         m.AddMember: lambda _, number: m.Detached(R, number),
         m.Detach: lambda _, number: m.Detached(R, number),
@@ -131,14 +131,14 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
     begun = []
 
     def tell(*told: e.Event) -> None:
-        """These, and all that is answered to what comes of them."""
+        """Handle the events, and the answers to the messages that follow."""
         waiting = deque(told)
         while waiting:
             client << waiting.popleft() >> ANY
-            begun.extend(each.query for each in client.only(e.QueryStarted))
+            begun.extend(started.query for started in client.only(e.QueryStarted))
             for send in client.only(e.Send):
-                if type(send.message) in said and (send.to, type(send.message)) != ("g", silent):
-                    answer = said[type(send.message)](send.to, getattr(send.message, "number", 0))
+                if type(send.message) in answers and (send.to, type(send.message)) != ("g", silent):
+                    answer = answers[type(send.message)](send.to, getattr(send.message, "number", 0))
                     waiting.append(got(send.to, answer))
 
     tell(e.SubscribersAllowed(R, 0, frozenset({"g", "k"})))
@@ -155,10 +155,10 @@ def test_one_that_answers_pings_alone_does_not_hold_up_the_others_for_ever(
     assert client.core.runs[R].parts.get(Proposer).proposal is not None
 
 
-def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
+def test_a_readmitted_guest_takes_the_current_graph(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
-    """The client had lost it, and a query has begun meanwhile. A copy of the first invitation comes late."""
+    """The client had lost the guest, and a query has begun meanwhile. A copy of the first invitation comes late."""
     book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
     for number, node in ((7, "s"), (8, "o2")):
         book << e.SubscribeRequested(R, number, node, OWNER) >> ANY
@@ -176,18 +176,18 @@ def test_a_guest_that_is_let_in_again_takes_the_graph_as_it_is_then(
     end = Node("o2@g~2", "sink", ("o2",), None, "g")
     sink = m.Graft(end.name, end.inputs, "g", end)
     book << got("client", m.Propose(R, 3, (), m.Shape((sink,), ()))) >> ANY
-    assert [each.error for each in book.sent("client") if isinstance(each, m.Vote)] == [""]
+    assert [message.error for message in book.sent("client") if isinstance(message, m.Vote)] == [""]
     book << got("client", m.Commit(R, 3, 4, (), "a query", m.Shape((sink,), ()))) >> ANY
-    assert [(each.query, each.first_index) for each in book.only(e.QueryStarted)] == [(8, 5)]
+    assert [(started.query, started.first_index) for started in book.only(e.QueryStarted)] == [(8, 5)]
     later = msgspec.structs.replace(now, dataflow=Dataflow((*flow.nodes, end)), number=2)
     book << got("client", m.InstallSubscriber(R, 8, "o2@g~2", later)) >> ANY
     assert "o2@g~2" in book.core.runs[R].flow.nodes, "what has begun stays"
 
 
-def test_a_sink_that_has_begun_stays_when_its_invitation_comes_late(
+def test_a_started_sink_stays_when_a_late_invitation_arrives(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
-    """The client took the answer to an earlier invitation for that to this one, whose graph is without the sink."""
+    """The client mistook an earlier answer for the answer to this invitation, whose graph lacks the sink."""
     book, before = make_book("g"), msgspec.structs.replace(make_install(), news=False)
     for number in (7, 8):
         book << e.SubscribeRequested(R, number, "s", OWNER) >> ANY
@@ -204,7 +204,7 @@ def test_a_sink_that_has_begun_stays_when_its_invitation_comes_late(
         assert [*book.core.runs[R].flow.nodes] == ["s@g~2"]
 
 
-def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) -> None:
+def test_a_readmitted_guest_is_sent_a_later_graph(client: Playbook) -> None:
     invitations = [word for word in subscribed(client) if isinstance(word, m.InstallSubscriber)]
     client << e.PeerLost(R, "g", "is gone") >> ANY
     subscribed(client, 8)
@@ -215,7 +215,7 @@ def test_a_guest_that_is_let_in_again_is_told_a_later_graph(client: Playbook) ->
     assert first < second
 
 
-def test_a_guest_that_comes_as_the_run_ends_is_told_who_has_ended_it(
+def test_the_error_of_a_guest_names_the_client_that_has_ended_the_run(
     make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
 ) -> None:
     book = make_book("g")
@@ -227,4 +227,4 @@ def test_a_guest_that_comes_as_the_run_ends_is_told_who_has_ended_it(
     )
     book << got("client", m.Remove(R)) >> ANY
     why = "subscription to 's' of run r: client 'client' has ended the run"
-    assert [each.reason for each in book.only(e.Fail)] == [why]
+    assert [failure.reason for failure in book.only(e.Fail)] == [why]

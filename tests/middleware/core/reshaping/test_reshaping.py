@@ -1,4 +1,4 @@
-"""Another tree while partitions flow: what hosts say to each other, and end to end on sockets."""
+"""Change of the tree while partitions flow: messages between hosts, and end to end on sockets."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def done(host: str, *, retired: bool = False) -> m.Done:
     return m.Done(R, 1, host, (), retired)
 
 
-def test_a_source_that_has_ended_before_the_change_over_has_only_its_new_consumer_when_the_old_tree_is_gone(
+def test_an_ended_source_waits_for_no_consumer_during_and_after_a_change_over(
     host: Callable[[str], Playbook],
 ) -> None:
-    """Another source has gone on. A host goes then, which a node may wait for."""
+    """Another source continues. Then hosts are lost, for which a node may wait."""
     book = host("h1")
     book << got("h2", demand("s", "o", 0)) >> ANY
     book << e.OperatorFinished(R, "s", 0, None, 0, True) >> ANY
@@ -83,7 +83,7 @@ def test_a_source_that_has_ended_before_the_change_over_has_only_its_new_consume
     book.core.validate()
 
 
-def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the_new(
+def test_a_source_keeps_the_last_output_for_the_old_consumer_beside_the_new_outputs(
     host: Callable[[str], Playbook],
 ) -> None:
     book = host("h1")
@@ -100,10 +100,10 @@ def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the
     assert (send.to, send.payload, send.message.consumer) == ("h3", b"s1", "n~1")
     book << e.OperatorFinished(R, "s", 2, b"s2", 2) >> []
     book << got("h3", demand("s", "n~1", 2)) >> ANY  # the old consumer has still to get partition 0
-    assert [each.payload for each in book.only(e.Send)] == [b"s2"]
+    assert [send.payload for send in book.only(e.Send)] == [b"s2"]
     book << e.TransferFailed("h2", m.Partition(R, "s", "o", 0)) >> []
     book << got("h2", demand("s", "o", 0, again=True)) >> ANY
-    assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"s0")]
+    assert [(send.to, send.payload) for send in book.only(e.Send)] == [("h2", b"s0")]
     assert book.core.runs[R].flow.tails.left.keys() == {"s"}
     book << got(CLIENT, m.Retire(R, 1)) >> [e.Send(R, CLIENT, done("h1", retired=True))]
     assert book.core.runs[R].flow.tails.left == {}
@@ -112,21 +112,21 @@ def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the
     book << got(CLIENT, commit(0)) >> [e.Send(R, CLIENT, done("h1", retired=True))]
 
 
-def test_the_commit_rides_on_the_first_partition_of_the_new_tree_where_an_edge_is_in_both(
+def test_the_commit_is_piggybacked_on_the_first_partition_of_an_edge_in_both_trees(
     host: Callable[[str], Playbook],
 ) -> None:
-    """h2 has not heard that t gets o's partitions by way of n from partition 1 on, and t has demanded that of o."""
+    """From partition 1 on, t gets o's partitions through n. h2 lacks the commit, and t has demanded partition 1."""
     shape = m.Shape((m.Graft("n~1", ("o",), "h3", "o"), m.Graft("t", ("n~1",), CLIENT)), SHAPE.present)
-    propose, told = m.Propose(R, 1, (), shape), m.Commit(R, 1, 0, (), "a test", shape)
+    propose, commit_message = m.Propose(R, 1, (), shape), m.Commit(R, 1, 0, (), "a test", shape)
     source, consumer = host("h1"), host("h2")
     source << got("h2", demand("s", "o", 0)) >> ANY
     source << e.OperatorFinished(R, "s", 0, b"s0", 2) >> ANY
     source << e.OperatorFinished(R, "s", 1, b"s1", 2) >> []
     source << got(CLIENT, propose) >> ANY
     source << got("h2", demand("s", "o", 1)) >> []
-    source << got(CLIENT, told) >> ANY
-    (first,) = [each for each in source.only(e.Send) if each.bulk]
-    assert (first.to, first.message.index, first.message.commit) == ("h2", 1, told)
+    source << got(CLIENT, commit_message) >> ANY
+    (first,) = [send for send in source.only(e.Send) if send.bulk]
+    assert (first.to, first.message.index, first.message.commit) == ("h2", 1, commit_message)
 
     consumer << got(CLIENT, demand("o", "t", 0)) >> ANY
     consumer << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> ANY
@@ -137,10 +137,10 @@ def test_the_commit_rides_on_the_first_partition_of_the_new_tree_where_an_edge_i
     assert consumer.sent(CLIENT) == [done("h2")]
     consumer << e.OperatorFinished(R, "o", 1, b"o1", 2) >> []
     consumer << got("h3", demand("o", "n~1", 1)) >> ANY
-    assert [(each.to, each.payload) for each in consumer.only(e.Send) if each.bulk] == [("h3", b"o1")]
+    assert [(send.to, send.payload) for send in consumer.only(e.Send) if send.bulk] == [("h3", b"o1")]
 
 
-def test_an_operator_that_appears_has_its_code_before_the_vote_and_gathers_at_once(
+def test_a_new_operator_is_opened_before_the_vote_and_demands_inputs_at_the_commit(
     host: Callable[[str], Playbook],
 ) -> None:
     book = host("h3")
@@ -152,11 +152,11 @@ def test_an_operator_that_appears_has_its_code_before_the_vote_and_gathers_at_on
     assert (asked.producer, asked.consumer, asked.index, asked.commit) == ("s", "n~1", 5, commit(4))
     assert book.sent(CLIENT) == [done("h3")]
     book.at(0.5) << fired("retry") >> ANY
-    assert [(each.index, each.again, each.commit) for each in book.sent("h1")] == [(5, True, None)]
+    assert [(message.index, message.again, message.commit) for message in book.sent("h1")] == [(5, True, None)]
     book << got("h1", m.Partition(R, "s", "n~1", 5), b"s5", 2) >> [e.RunOperator(R, "n~1", 5, (b"s5",))]
 
 
-def test_the_commit_that_rides_on_a_demand_is_as_good_as_the_clients(host: Callable[[str], Playbook]) -> None:
+def test_a_commit_piggybacked_on_a_demand_is_accepted(host: Callable[[str], Playbook]) -> None:
     book = host("h1")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got("h9", demand("s", "n~1", 0, commit=commit(-1))) >> []  # of no part in the run
@@ -165,26 +165,28 @@ def test_the_commit_that_rides_on_a_demand_is_as_good_as_the_clients(host: Calla
     assert book.only(e.RunOperator) == [e.RunOperator(R, "s", 0)]
 
 
-def test_an_operator_that_disappears_ends_and_is_forgotten_when_the_tree_is(host: Callable[[str], Playbook]) -> None:
+def test_a_removed_operator_ends_and_is_forgotten_at_the_retirement_of_the_tree(
+    host: Callable[[str], Playbook],
+) -> None:
     book = host("h2")
     book << got(CLIENT, demand("o", "t", 0)) >> ANY
     book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> [e.RunOperator(R, "o", 0, (b"s0",))]
     book << got(CLIENT, PROPOSE) >> ANY
     book << e.OperatorFinished(R, "o", 0, b"o0", 2) >> ANY
-    assert [each.index for each in book.sent("h1") if isinstance(each, m.Demand)] == [1]
+    assert [message.index for message in book.sent("h1") if isinstance(message, m.Demand)] == [1]
     book << got(CLIENT, commit(0)) >> [e.Send(R, CLIENT, done("h2"))]
     assert book.core.runs[R].flow.demands.pending == {}  # it demands no more
     book << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 0, again=True)) >> ANY
-    assert [each.payload for each in book.only(e.Send)] == [b"o0"]
+    assert [send.payload for send in book.only(e.Send)] == [b"o0"]
     book << got(CLIENT, m.Retire(R, 1)) >> [e.CloseNode(R, "o"), e.Send(R, CLIENT, done("h2", retired=True))]
     assert book.core.runs[R].flow.nodes == {}
 
 
-def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_behind_for_its_old_consumer(
+def test_a_demand_of_the_new_tree_does_not_acknowledge_the_tail_for_the_old_consumer(
     host: Callable[[str], Playbook],
 ) -> None:
-    """o leaves h2 for h3, partition 0 is lost, and the demand of a consumer that is still to gather 3 comes to h2."""
+    """o moves from h2 to h3, and partition 0 is lost. Then a new consumer's demand for partition 3 comes to h2."""
     book = host("h2")
     book << got(CLIENT, demand("o", "t", 0)) >> ANY
     book << got("h1", m.Partition(R, "s", "o", 0), b"s0", 2) >> ANY
@@ -200,15 +202,15 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     book << got(CLIENT, m.Propose(R, 1, (), shape)) >> [e.Send(R, CLIENT, m.Vote(R, 1, "h2", -1))]
     book << got(CLIENT, m.Commit(R, 1, 2, (), "a test", shape)) >> ANY
     book << got("h1", demand("o", "n~1", 3)) >> ANY  # who takes o to be here still
-    assert [each.index for each in book.sent("h3")] == [3]
+    assert [message.index for message in book.sent("h3")] == [3]
     book << got(CLIENT, demand("o", "t", 0, again=True)) >> ANY
-    assert [(each.to, each.payload) for each in book.only(e.Send)] == [(CLIENT, b"o0")]
+    assert [(send.to, send.payload) for send in book.only(e.Send)] == [(CLIENT, b"o0")]
     book << e.TransferFailed(CLIENT, m.Partition(R, "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 1)) >> ANY  # which does
     assert book.core.runs[R].flow.tails.left == {}
 
 
-def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_changes_nothing(
+def test_a_host_without_a_vote_accepts_the_commit_and_ignores_stray_retirements(
     host: Callable[[str], Playbook],
 ) -> None:
     book = host("h2")
@@ -220,7 +222,7 @@ def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_cha
     assert book.core.runs[R].parts.get(Member).state is MemberState.BOTH
 
 
-def test_a_commit_for_a_host_that_has_not_prepared_is_not_taken(host: Callable[[str], Playbook]) -> None:
+def test_an_unprepared_host_of_a_new_operator_rejects_the_commit(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, commit(3)) >> []
     assert book.recorded() == ["unexpected"]
@@ -228,7 +230,9 @@ def test_a_commit_for_a_host_that_has_not_prepared_is_not_taken(host: Callable[[
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_commit_of_what_a_host_has_not_voted_for_is_not_taken(host: Callable[[str], Playbook], number: int) -> None:
+def test_a_commit_that_differs_from_the_voted_proposal_is_rejected(
+    host: Callable[[str], Playbook], number: int
+) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY
     book << e.NodeOpened(R, "n~1") >> ANY
@@ -250,15 +254,13 @@ def test_a_commit_of_what_a_host_has_not_voted_for_is_not_taken(host: Callable[[
         ),
     ],
 )
-def test_a_shape_that_a_host_cannot_have_is_voted_down(
-    host: Callable[[str], Playbook], shape: m.Shape, why: str
-) -> None:
+def test_an_invalid_shape_is_voted_down(host: Callable[[str], Playbook], shape: m.Shape, why: str) -> None:
     book = host("h1")
     book << got(CLIENT, m.Propose(R, 1, (), shape)) >> [e.Send(R, CLIENT, m.Vote(R, 1, "h1", -1, why))]
     assert not book.core.runs[R].flow.nodes["s"].suspended
 
 
-def test_nothing_is_handed_over_while_there_are_two_trees(host: Callable[[str], Playbook]) -> None:
+def test_no_operator_is_handed_over_while_two_trees_exist(host: Callable[[str], Playbook]) -> None:
     book = host("h2")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got(CLIENT, commit(3)) >> ANY
@@ -278,7 +280,7 @@ def told(iteration: int) -> m.Commit:
 
 
 def state(payload: bytes, **more: Any) -> m.InheritedState:
-    """The state of o after partition 0, as h2 sends it."""
+    """Return the state of o after partition 0, as h2 sends it."""
     inline = payload if len(payload) <= m.INLINE_STATE_BYTES else None
     return m.InheritedState(R, "o", 1, 1, 1, len(payload), "digest", inline, heir="n~1", **more)
 
@@ -286,11 +288,11 @@ def state(payload: bytes, **more: Any) -> m.InheritedState:
 @pytest.fixture
 def merging_host(make_book: Book, install: m.Install) -> Callable[[str], Playbook]:
     nodes = [msgspec.structs.replace(n, code=MERGING) if n.name == "o" else n for n in install.dataflow.nodes]
-    told = msgspec.structs.replace(install, dataflow=Dataflow(tuple(nodes)))
+    merging = msgspec.structs.replace(install, dataflow=Dataflow(tuple(nodes)))
 
     def make(name: str) -> Playbook:
         book = make_book(name)
-        book << got(CLIENT, told) >> ANY
+        book << got(CLIENT, merging) >> ANY
         book << got(CLIENT, m.Propose(R, 1, (), HEIR_SHAPE)) >> ANY
         return book
 
@@ -303,10 +305,10 @@ def opened(book: Playbook) -> Playbook:
     return book
 
 
-def test_an_heir_makes_nothing_before_it_has_the_states(merging_host: Callable[[str], Playbook]) -> None:
+def test_an_heir_runs_only_after_the_states_are_merged(merging_host: Callable[[str], Playbook]) -> None:
     book = opened(merging_host("h3"))
     book << got(CLIENT, told(0)) >> ANY
-    assert [type(each) for each in book.sent("h1")] == [m.Demand]  # it gathers at once
+    assert [type(message) for message in book.sent("h1")] == [m.Demand]  # it gathers at once
     assert book.sent(CLIENT) == []  # and is not through
     book << got("h1", m.Partition(R, "s", "n~1", 1), b"s1", 2) >> []
     book << got(CLIENT, told(0)) >> []
@@ -321,7 +323,7 @@ def test_an_heir_makes_nothing_before_it_has_the_states(merging_host: Callable[[
     book << fired("states r") >> []
 
 
-def test_a_state_may_come_before_the_word_that_the_tree_changes(merging_host: Callable[[str], Playbook]) -> None:
+def test_a_state_may_arrive_before_the_commit(merging_host: Callable[[str], Playbook]) -> None:
     book = opened(merging_host("h3"))
     large = bytes(m.INLINE_STATE_BYTES + 1)
     assert book.core.wants("h3", state(large))
@@ -332,7 +334,7 @@ def test_a_state_may_come_before_the_word_that_the_tree_changes(merging_host: Ca
     assert book.only(e.MergeStates) == [e.MergeStates(R, "n~1", 1, (e.Inherited(large, "digest", 1),))]
 
 
-def test_a_state_that_does_not_come_is_claimed_again_and_again(merging_host: Callable[[str], Playbook]) -> None:
+def test_a_missing_state_is_requested_again_until_the_state_arrives(merging_host: Callable[[str], Playbook]) -> None:
     book = opened(merging_host("h3"))
     book << got(CLIENT, told(0)) >> ANY
     claim = e.Send(R, "h2", m.StateRequest(R, "o", "n~1"))
@@ -347,7 +349,7 @@ def test_a_state_that_does_not_come_is_claimed_again_and_again(merging_host: Cal
     assert failed in book.sent(CLIENT), "the message may have been lost"
 
 
-def test_a_state_that_is_larger_than_the_heirs_host_lets_in_ends_the_run(
+def test_a_state_larger_than_the_limit_of_the_host_of_the_heir_ends_the_run(
     merging_host: Callable[[str], Playbook],
 ) -> None:
     book = opened(merging_host("h3"))
@@ -358,10 +360,10 @@ def test_a_state_that_is_larger_than_the_heirs_host_lets_in_ends_the_run(
     assert book.sent(CLIENT) == [failed]
 
 
-def test_a_state_is_taken_when_the_last_partition_is_made_and_kept_until_the_tree_is_retired(
+def test_a_state_is_saved_after_the_last_partition_and_kept_until_the_retirement(
     merging_host: Callable[[str], Playbook],
 ) -> None:
-    """Nobody has demanded partition 0 of o then."""
+    """At the commit, partition 0 of o is not demanded yet."""
     book = merging_host("h2")
     book << got(CLIENT, told(0)) >> [e.Send(R, CLIENT, done("h2"))]
     book << got("h3", m.StateRequest(R, "o", "n~1")) >> []  # there is none yet
@@ -384,7 +386,9 @@ def test_a_state_is_taken_when_the_last_partition_is_made_and_kept_until_the_tre
     book << e.TransferFailed("h3", state(large)) >> []
 
 
-def test_a_state_is_taken_at_once_where_the_last_partition_is_made(merging_host: Callable[[str], Playbook]) -> None:
+def test_a_state_is_saved_at_once_if_the_last_partition_is_made_already(
+    merging_host: Callable[[str], Playbook],
+) -> None:
     book = merging_host("h2")
     book << got(CLIENT, told(-1)) >> [e.TakeState(R, "o", 1), e.Send(R, CLIENT, done("h2"))]
     book << e.StateTaken(R, "o", 1, b"", "digest", 1) >> ANY
@@ -392,7 +396,7 @@ def test_a_state_is_taken_at_once_where_the_last_partition_is_made(merging_host:
     assert (sent.inline, sent.index, sent.heir) == (b"", 0, "n~1")
 
 
-def test_the_records_of_a_reshaping_tell_both_trees_and_its_phases() -> None:
+def test_the_record_of_a_reshaping_contains_both_trees_and_the_phases() -> None:
     world = Scripted(lambda world: bool(world.reshaped), dataflow=FREE_DATAFLOW)
     world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (FREE,)))
     world.run()
@@ -407,7 +411,7 @@ def test_the_records_of_a_reshaping_tell_both_trees_and_its_phases() -> None:
     assert world.delivered == [content(FREE_DATAFLOW, "t", i)[3] for i in range(len(world.delivered))]
 
 
-def test_a_tree_that_would_give_other_bytes_is_not_proposed() -> None:
+def test_a_tree_that_would_give_different_bytes_is_not_proposed() -> None:
     world = Scripted(lambda world: bool(world.proposals), dataflow=FREE_DATAFLOW)
     world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (Code("other"),)))
     world.run()
@@ -434,7 +438,7 @@ RUNNING = Code("running", {"fit": "nested"})
 
 
 def crowded(top: str = "", code: Code = LARGEST) -> Dataflow:
-    """Two sources on every host, all combined by one operator; ``top`` remembers what it was given."""
+    """Two sources on every host, all combined by one operator. ``top`` is the code of a stateful operator above."""
     nodes = [
         Node(f"s{i}{host}", "source", (), Code("runtime_codes:Blocks", {"site": i * 10 + j, "sizes": [600]}), host)
         for i in range(2)
@@ -465,7 +469,7 @@ def check_bytes(flow: Dataflow, values: list[Any]) -> None:
     ],
     ids=["plain", "stateful", "merging"],
 )
-def test_random_shapes_on_sockets_lose_and_double_nothing(
+def test_random_shapes_on_sockets_lose_and_duplicate_no_partition(
     cluster: LocalCluster, tmp_path: Path, top: str, moves: int, code: Code
 ) -> None:
     flow, path, count = crowded(top, code), tmp_path / "client.jsonl", 150 if moves else 500
@@ -488,8 +492,10 @@ def test_random_shapes_on_sockets_lose_and_double_nothing(
     assert outcomes.count("reshaped") >= count  # one that was asked for anew may have come twice before it was seen
 
 
-def test_operators_with_states_appear_where_the_application_wants_them(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Images of 48 KB: their states are bulk."""
+def test_stateful_operators_appear_on_the_hosts_that_the_application_names(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The states are images of 48 KB, which are bulk."""
     sources = {
         host: Code("runtime_codes:Pictures", {"site": i, "sizes": [[160, 200], [200, 240]]})
         for i, host in enumerate(HOSTS)
@@ -527,7 +533,7 @@ def test_operators_with_states_appear_where_the_application_wants_them(cluster: 
     assert len(merged["detail"]["of"]) == 2
 
 
-def test_the_application_asks_for_another_tree(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_application_can_change_the_tree_of_a_run(cluster: LocalCluster, tmp_path: Path) -> None:
     flow, path = crowded("running"), tmp_path / "client.jsonl"
     names = flow.sources
     new = Dataflow(
@@ -575,7 +581,7 @@ def test_the_application_asks_for_another_tree(cluster: LocalCluster, tmp_path: 
 
 
 class Alternates:
-    """A planner of the user's own, which changes the shape each time."""
+    """A user's planner, which changes the shape at every call."""
 
     name = "alternates"
 
@@ -600,7 +606,7 @@ class Alternates:
         return PlanResult(where, flow, cost_s=1.0 / len(self.asked), initial_cost_s=2.0)
 
 
-def test_a_planner_that_answers_with_another_tree_changes_it(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_planner_can_change_the_tree_of_a_run(cluster: LocalCluster, tmp_path: Path) -> None:
     flow, planner = star_tree(SOURCES, LARGEST), Alternates()
     values: list[Any] = []
     with (

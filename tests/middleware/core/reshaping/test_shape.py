@@ -1,4 +1,4 @@
-"""What another shape of a tree may be: the same combinations, whatever operators are called and wherever they are."""
+"""Valid new shapes of a tree: the same combinations, with any names and hosts of the operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = Code("other")
 
 
 def tree(*operators: tuple[str, tuple[str, ...]], stateful: str = "", root: str = "", code: Code = FREE) -> Dataflow:
-    """Sources a, b and c, free operators (name, inputs), but for the one that is ``stateful``, and a sink t."""
+    """Return a tree of sources a, b and c, free operators (name, inputs) except the ``stateful`` one, and a sink t."""
     nodes = [Node(name, "source", (), Code("s", {"of": name}), "h1") for name in "abc"]
     nodes += [Node(name, "operator", inputs, OTHER if name == stateful else code) for name, inputs in operators]
     return Dataflow((*nodes, Node("t", "sink", (root or operators[-1][0],), None, CLIENT))).validate()
@@ -34,23 +34,23 @@ NEW, TAKES = Graft("t", ("x",), CLIENT, ""), "operator {!r} cannot take over the
 JOINED = tree(("o", ("a", "b")), ("p", ("o", "c")), stateful="p")
 
 
-def test_the_difference_is_what_has_to_appear() -> None:
-    found = reshape(
+def test_the_grafts_are_the_difference_between_the_trees() -> None:
+    reshaped = reshape(
         OLD, tree(("x", ("c", "b")), ("y", ("x", "a"))), {"x": "h2", "y": "h1"}, WHERE, Reorderable((FREE,)), 7
     )
-    assert found.grafts == (
+    assert reshaped.grafts == (
         Graft("x~7", ("c", "b"), "h2", "o"),
         Graft("y~7", ("x~7", "a"), "h1", "o"),
         Graft("t", ("y~7",), CLIENT, ""),
     )
-    assert set(found.dataflow.operators) == {"x~7", "y~7"}
-    assert found.moves == {}
+    assert set(reshaped.dataflow.operators) == {"x~7", "y~7"}
+    assert reshaped.moves == {}
 
 
-def test_what_is_there_already_stays_whatever_it_is_called() -> None:
+def test_an_equal_operator_stays_regardless_of_the_name() -> None:
     new = tree(("x", ("a", "b")), ("y", ("c", "x")))
-    found = reshape(OLD, new, {"x": "h2", "y": "h3"}, WHERE, Reorderable((FREE,)), 1)
-    assert found.grafts == (Graft("y~1", ("c", "o"), "h3", "o"), Graft("t", ("y~1",), CLIENT, ""))
+    reshaped = reshape(OLD, new, {"x": "h2", "y": "h3"}, WHERE, Reorderable((FREE,)), 1)
+    assert reshaped.grafts == (Graft("y~1", ("c", "o"), "h3", "o"), Graft("t", ("y~1",), CLIENT, ""))
     same = reshape(
         OLD, tree(("x", ("a", "b")), ("y", ("x", "c"))), {"x": "h2", "y": "h3"}, WHERE, Reorderable((FREE,)), 1
     )
@@ -59,21 +59,21 @@ def test_what_is_there_already_stays_whatever_it_is_called() -> None:
     assert moved.grafts == (Graft("p~1", ("o", "c"), "h2", "o"), Graft("t", ("p~1",), CLIENT, ""))
 
 
-def test_a_stateful_operator_keeps_its_inputs_and_gets_them_from_others() -> None:
+def test_a_stateful_operator_stays_and_gets_the_same_inputs_from_new_operators() -> None:
     old = tree(("o", ("a",)), ("q", ("o", "b")), ("j", ("q", "c")), stateful="j")
     where = WHERE | {"q": "h2", "j": "h3"}
     new = tree(("x", ("b", "a")), ("j", ("x", "c")), stateful="j")
-    found = reshape(old, new, {"x": "h1", "j": "h1"}, where, Reorderable((FREE,)), 2)
-    assert found.grafts == (Graft("x~2", ("b", "a"), "h1", "o"), Graft("j", ("x~2", "c"), "h3", ""))
-    assert found.moves == {"j": "h1"}
+    reshaped = reshape(old, new, {"x": "h1", "j": "h1"}, where, Reorderable((FREE,)), 2)
+    assert reshaped.grafts == (Graft("x~2", ("b", "a"), "h1", "o"), Graft("j", ("x~2", "c"), "h3", ""))
+    assert reshaped.moves == {"j": "h1"}
 
 
-def test_where_there_are_states_all_of_a_combination_change_and_the_last_takes_them_over() -> None:
-    """``x`` is what and where ``o`` is: without states it would stay."""
+def test_the_last_new_operator_of_a_combination_takes_over_all_states() -> None:
+    """``x`` equals ``o`` and is on the same host. Without states ``o`` would stay."""
     old = tree(("o", ("a", "b")), ("p", ("o", "c")), code=MERGING)
     new = tree(("x", ("a", "b")), ("y", ("c", "x")), code=MERGING)
-    found = reshape(old, new, {"x": "h2", "y": "h3"}, WHERE, Reorderable((MERGING,), (MERGING,)), 1)
-    assert found.grafts == (
+    reshaped = reshape(old, new, {"x": "h2", "y": "h3"}, WHERE, Reorderable((MERGING,), (MERGING,)), 1)
+    assert reshaped.grafts == (
         Graft("x~1", ("a", "b"), "h2", "o"),
         Graft("y~1", ("c", "x~1"), "h3", "o", ("p", "o")),
         Graft("t", ("y~1",), CLIENT, ""),
@@ -81,18 +81,20 @@ def test_where_there_are_states_all_of_a_combination_change_and_the_last_takes_t
     assert reshape(old, old, WHERE, WHERE, Reorderable((MERGING,), (MERGING,)), 1).grafts == ()
 
 
-def test_an_operator_below_does_not_become_the_last_as_it_lacks_what_the_others_remember() -> None:
+def test_a_lower_operator_is_replaced_instead_of_becoming_the_last_of_a_combination() -> None:
     old = tree(("o", ("a", "b", "c")), ("p", ("o",)), code=MERGING)
-    found = reshape(old, tree(("o", ("a", "b", "c")), code=MERGING), {}, WHERE, Reorderable((MERGING,), (MERGING,)), 1)
-    assert found.grafts == (Graft("o~1", ("a", "b", "c"), "h2", "o", ("p", "o")), Graft("t", ("o~1",), CLIENT, ""))
+    reshaped = reshape(
+        old, tree(("o", ("a", "b", "c")), code=MERGING), {}, WHERE, Reorderable((MERGING,), (MERGING,)), 1
+    )
+    assert reshaped.grafts == (Graft("o~1", ("a", "b", "c"), "h2", "o", ("p", "o")), Graft("t", ("o~1",), CLIENT, ""))
 
 
-def test_a_combination_that_stays_keeps_its_states_when_another_changes() -> None:
-    """Two, and between them an operator that has to stay."""
+def test_an_unchanged_combination_keeps_the_states_when_a_second_combination_changes() -> None:
+    """Between the two combinations is an operator that has to stay."""
     old = tree(("o", ("a", "b")), ("q", ("o",)), ("p", ("q", "c")), stateful="q", code=MERGING)
     new = tree(("o", ("a", "b")), ("q", ("o",)), ("p", ("c", "q")), stateful="q", code=MERGING)
-    found = reshape(old, new, {}, WHERE | {"q": "h1"}, Reorderable((MERGING,), (MERGING,)), 1)
-    assert found.grafts == (Graft("p~1", ("c", "q"), "h3", "o", ("p",)), Graft("t", ("p~1",), CLIENT, ""))
+    reshaped = reshape(old, new, {}, WHERE | {"q": "h1"}, Reorderable((MERGING,), (MERGING,)), 1)
+    assert reshaped.grafts == (Graft("p~1", ("c", "q"), "h3", "o", ("p",)), Graft("t", ("p~1",), CLIENT, ""))
     alone = reshape(old, new, {}, WHERE | {"q": "h1"}, Reorderable((MERGING,)), 1)  # without states
     assert [graft.states for graft in alone.grafts] == [(), ()]
 
@@ -114,7 +116,7 @@ def test_a_combination_that_stays_keeps_its_states_when_another_changes() -> Non
         ),
     ],
 )
-def test_what_would_not_give_the_same_bytes_is_refused(old: Dataflow, new: Dataflow, line: str | None) -> None:
+def test_a_tree_that_would_give_different_bytes_is_refused(old: Dataflow, new: Dataflow, line: str | None) -> None:
     placement = dict.fromkeys(new.by_name, "h1")
     if line is None:
         assert reshape(old, new, placement, WHERE, Reorderable((FREE,)), 1).grafts
@@ -124,7 +126,7 @@ def test_what_would_not_give_the_same_bytes_is_refused(old: Dataflow, new: Dataf
         assert str(refused.value).startswith(line), refused.value
 
 
-def test_another_tree_of_operators_that_are_not_reorderable_is_refused() -> None:
+def test_a_new_tree_of_operators_that_are_not_reorderable_is_refused() -> None:
     with pytest.raises(DataflowError, match=r"operator 'o' keeps its inputs \['a', 'b'\]: it is not reorderable"):
         reshape(OLD, tree(("o", ("a", "c")), ("p", ("o", "b"))), {"o": "h1", "p": "h1"}, WHERE, Reorderable(), 1)
 
@@ -167,12 +169,12 @@ def test_names_are_never_used_twice() -> None:
     for number in range(1, 30):
         inputs = ("a", "b", "c")[number % 3 :] + ("a", "b", "c")[: number % 3]
         name = flow.operators[0] if number % 2 else "x" * 128
-        found = reshape(flow, tree((name, inputs)), {name: "h1"}, where, Reorderable((FREE,)), number, {"x~2"})
-        fresh = set(found.dataflow.operators)
+        reshaped = reshape(flow, tree((name, inputs)), {name: "h1"}, where, Reorderable((FREE,)), number, {"x~2"})
+        fresh = set(reshaped.dataflow.operators)
         assert not fresh & seen
-        assert all(len(each) <= 128 for each in fresh)
+        assert all(len(operator) <= 128 for operator in fresh)
         seen |= fresh
-        flow, where = found.dataflow, where | dict.fromkeys(fresh, "h1")
+        flow, where = reshaped.dataflow, where | dict.fromkeys(fresh, "h1")
 
 
 @given(seed=st.integers(0, 2**32), sources=st.integers(1, 9))
@@ -184,14 +186,14 @@ def test_random_shapes_give_the_same_content_step_by_step(seed: int, sources: in
     first = flow
     for number in range(1, 6):
         new, placement = shuffled(flow, where, free, HOSTS, random.randrange)
-        found = reshape(flow, new, placement, where, Reorderable(free, merging), number)
-        states = Counter(name for graft in found.grafts for name in graft.states)
-        gone = flow.by_name.keys() - found.dataflow.by_name.keys()
+        reshaped = reshape(flow, new, placement, where, Reorderable(free, merging), number)
+        states = Counter(name for graft in reshaped.grafts for name in graft.states)
+        gone = flow.by_name.keys() - reshaped.dataflow.by_name.keys()
         assert states == Counter(name for name in gone if code == MERGING), "each state that is there is taken over"
-        assert regrow(flow, found.grafts) == found.dataflow if found.grafts else found.dataflow == flow
-        assert content(found.dataflow, "t", 3)[3] == content(first, "t", 3)[3]
-        where = {name: where.get(name, "") for name in found.dataflow.by_name}
-        where |= {graft.node: graft.host for graft in found.grafts if graft.like}
+        assert regrow(flow, reshaped.grafts) == reshaped.dataflow if reshaped.grafts else reshaped.dataflow == flow
+        assert content(reshaped.dataflow, "t", 3)[3] == content(first, "t", 3)[3]
+        where = {name: where.get(name, "") for name in reshaped.dataflow.by_name}
+        where |= {graft.node: graft.host for graft in reshaped.grafts if graft.like}
         for name, node in first.by_name.items():
-            assert is_free(node, free) or found.dataflow.by_name[name].code == node.code
-        flow = found.dataflow
+            assert is_free(node, free) or reshaped.dataflow.by_name[name].code == node.code
+        flow = reshaped.dataflow

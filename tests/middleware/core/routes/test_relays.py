@@ -1,4 +1,4 @@
-"""What a host passes on for others, and takes from the hands of others: what the client has said that comes so."""
+"""Chunks that a host relays, and relayed chunks that it accepts: only over the routes of the client."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ PART = m.Partition(R, "s", "t", 1)
 
 
 def chunk(**changes: object) -> m.RelayedChunk:
-    given: dict[str, object] = {"source": "h1", "hops": HOPS, "at": 0, "message": PART, **changes}
-    return m.RelayedChunk(1, 10, 0, **given)  # type: ignore[arg-type]
+    fields: dict[str, object] = {"source": "h1", "hops": HOPS, "at": 0, "message": PART, **changes}
+    return m.RelayedChunk(1, 10, 0, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def relay(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
-    """Host h2, which the client has told of a route over it."""
+    """Host h2, a relay on a route that the client has committed."""
     book = make_book("h2")
     book << got("client", install) >> ANY
     book << got("client", m.Commit(R, 1, 0, (), ways=WAYS)) >> ANY
     return book
 
 
-def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to(relay: Playbook) -> None:
+def test_a_relay_forwards_only_over_routes_that_the_client_has_committed(relay: Playbook) -> None:
     passes = relay.core.passes
     assert passes("h1", chunk(), "fast")
     for sender, via, changes in (
@@ -48,36 +48,38 @@ def test_a_relay_passes_on_what_the_client_said_from_whom_over_what_and_where_to
         assert not passes(sender, chunk(**changes), via), (sender, via, changes)
 
 
-def test_the_receiver_takes_it_as_its_source_said_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
+def test_a_receiver_accepts_a_relayed_chunk_only_over_the_committed_route(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
     book, hops = make_book("h2"), (m.LinkEnd("client", "fast"), m.LinkEnd("h2", "slow"))
     book << got("client", install) >> ANY
     book << got("client", m.Commit(R, 1, 0, (), ways=(m.RoutePreference("h1", "h2", (hops,)),))) >> ANY
-    came = chunk(hops=hops, at=1)
-    assert book.core.passes("client", came, "slow")
-    assert not book.core.passes("h1", came, "slow") and not book.core.passes("client", came, "fast")
+    relayed = chunk(hops=hops, at=1)
+    assert book.core.passes("client", relayed, "slow")
+    assert not book.core.passes("h1", relayed, "slow") and not book.core.passes("client", relayed, "fast")
 
 
-def test_the_routes_before_the_last_change_count_as_well_and_those_before_it_do_not(relay: Playbook) -> None:
+def test_routes_before_the_last_change_remain_valid_and_older_routes_do_not(relay: Playbook) -> None:
     relay << got("client", m.Commit(R, 2, 3, (), ways=())) >> ANY
     assert relay.core.passes("h1", chunk(), "fast")  # it has been on its way since
     relay << got("client", m.Commit(R, 3, 4, (), ways=())) >> ANY
     assert not relay.core.passes("h1", chunk(), "fast")
 
 
-def test_what_a_commit_says_that_rides_on_it_counts_as_far_as_hosts_believe_it(relay: Playbook) -> None:
-    other = (m.LinkEnd("h2", "slow"), m.LinkEnd("client", "slow"))
-    ways = (m.RoutePreference("h1", "client", (other,)),)
+def test_a_piggybacked_commit_of_routes_counts_only_with_the_next_number(relay: Playbook) -> None:
+    hops = (m.LinkEnd("h2", "slow"), m.LinkEnd("client", "slow"))
+    ways = (m.RoutePreference("h1", "client", (hops,)),)
 
     def riding(number: int) -> m.RelayedChunk:
         commit = m.Commit(R, number, 4, (), ways=ways)
-        return chunk(hops=other, message=m.Partition(R, "s", "t", 5, commit=commit))
+        return chunk(hops=hops, message=m.Partition(R, "s", "t", 5, commit=commit))
 
     assert relay.core.passes("h1", riding(2), "slow")  # the next that the client says
     for number in (0, 1, 3):  # of long ago, of what this host heard itself, and of what nobody can know yet
         assert not relay.core.passes("h1", riding(number), "slow"), number
 
 
-def test_what_a_relay_passed_on_measures_its_link_and_touches_no_node_of_its_own(relay: Playbook) -> None:
+def test_a_relayed_transfer_measures_the_link_and_changes_no_node_of_the_relay(relay: Playbook) -> None:
     relay.core.context.recording = True
     before = repr(relay.core.runs[R].flow.nodes)
     relay.at(9.0) << e.Relayed("h1", PART, HOPS[1:], 100_000, 0.5, ("h2",)) >> ANY
@@ -89,7 +91,7 @@ def test_what_a_relay_passed_on_measures_its_link_and_touches_no_node_of_its_own
     assert repr(relay.core.runs[R].flow.nodes) == before
 
 
-def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
+def test_the_patience_with_a_route_follows_from_the_rate_that_the_client_reports(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book = make_book("h1")
@@ -117,7 +119,9 @@ def test_a_route_is_waited_for_as_long_as_the_client_says_that_it_takes(
     assert book.core.runs[R].directory.routes.via("h2", 1) == ways[0].over[0]  # it came through after all
 
 
-def test_nothing_goes_over_a_relay_that_is_lost(make_book: Callable[..., Playbook], install: m.Install) -> None:
+def test_a_lost_relay_is_not_used_until_the_relay_joins_again(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
     book, over = make_book("h1"), (m.LinkEnd("h2", "fast"), m.LinkEnd("client", "fast"))
     book << got("client", install) >> ANY
     book << got("client", m.Propose(R, 1, (), None, (m.RoutePreference("h1", "client", (over, "net")),))) >> ANY
@@ -140,7 +144,7 @@ BY_CLIENT = m.LinkEnd("client", "fast"), m.LinkEnd("h2", "fast")
 
 @pytest.fixture
 def source(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
-    """Host h1, which sends to h2 over the client, as long as that is of use."""
+    """Host h1, which sends to h2 over the client while that route works."""
     book, ways = make_book("h1"), (m.RoutePreference("h1", "h2", (BY_CLIENT, "net"), (100_000, 0)),)
     book << got("client", install) >> ANY
     book << got("client", m.Propose(R, 1, (), None, ways)) >> ANY
@@ -149,13 +153,13 @@ def source(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
 
 
 def sent(book: Playbook, index: int = 0, *, again: bool = False) -> list[m.Via]:
-    """Over what this partition goes as it is demanded; after the first one each is made by then."""
-    made = e.OperatorFinished(R, "s", index, b"x", 10_000)
+    """Demand the partition and return the routes over which it is sent. Partitions after the first are made before."""
+    finished = e.OperatorFinished(R, "s", index, b"x", 10_000)
     if index and not again:
-        book << made >> ANY
+        book << finished >> ANY
     book << got("h2", m.Demand(R, "s", "o", index, version=1, again=again)) >> ANY
     if not (index or again):
-        book << made >> ANY
+        book << finished >> ANY
     return [send.via for send in book.only(e.Send) if send.bulk]
 
 
@@ -164,7 +168,7 @@ def landed(book: Playbook, index: int = 0, via: m.Via = BY_CLIENT) -> None:
 
 
 def dropped(book: Playbook, index: int, from_s: float) -> None:
-    """It is said to have come, and asked for as often as it takes to be sent over the other network."""
+    """Let the relay report the partition as arrived and drop it, until h1 sends it over the other network."""
     assert sent(book.at(from_s), index) == [BY_CLIENT]
     landed(book, index)
     assert sent(book.at(from_s + 1.0), index, again=True) == []  # which it may have crossed
@@ -175,7 +179,7 @@ def dropped(book: Playbook, index: int, from_s: float) -> None:
     assert "fault" in book.recorded() and book.sent("client") == [m.Impassable(R, "h2", BY_CLIENT)]
 
 
-def test_a_relay_that_says_that_all_is_there_and_drops_it_is_left_and_longer_each_time(source: Playbook) -> None:
+def test_a_relay_that_falsely_confirms_transfers_is_avoided_for_increasing_times(source: Playbook) -> None:
     again_s = source.core.config.monitor.max_age_s
     dropped(source, 0, 10.0)
     landed(source, 0, "net")
@@ -189,8 +193,8 @@ def test_a_relay_that_says_that_all_is_there_and_drops_it_is_left_and_longer_eac
     assert sent(source.at(30.0 + 3 * again_s), 4) == [BY_CLIENT]
 
 
-def test_where_all_routes_are_left_a_false_one_is_not_the_first_that_is_tried(source: Playbook) -> None:
-    """A route with two false reports is left for longer than a network with one failure."""
+def test_a_failed_network_is_tried_before_a_false_relay_if_all_routes_are_avoided(source: Playbook) -> None:
+    """A route with two false reports is avoided for longer than a network with one failure."""
     again_s = source.core.config.monitor.max_age_s
     dropped(source, 0, 10.0)
     landed(source, 0, "net")
@@ -201,7 +205,7 @@ def test_where_all_routes_are_left_a_false_one_is_not_the_first_that_is_tried(so
     assert sent(source.at(26.0 + again_s), 1, again=True) == ["net"]
 
 
-def test_what_is_asked_for_again_as_it_comes_costs_a_relay_nothing(source: Playbook) -> None:
+def test_demands_repeated_during_a_transfer_do_not_discredit_a_relay(source: Playbook) -> None:
     for index in range(10):
         assert sent(source.at(10.0 + index), index) == [BY_CLIENT]
         assert sent(source, index, again=True) == []
@@ -212,7 +216,7 @@ def test_what_is_asked_for_again_as_it_comes_costs_a_relay_nothing(source: Playb
     assert "fault" not in source.recorded()
 
 
-def test_what_was_known_of_routes_that_nobody_names_any_more_is_forgotten(source: Playbook) -> None:
+def test_the_knowledge_about_unused_routes_is_forgotten(source: Playbook) -> None:
     dropped(source, 0, 10.0)
     ways = source.core.runs[R].directory.routes
     for number in range(2, 30):
@@ -225,7 +229,7 @@ def test_what_was_known_of_routes_that_nobody_names_any_more_is_forgotten(source
     assert max(map(len, (ways._down, ways._false, ways._landed, ways._rates_bps))) <= 4
 
 
-def test_the_client_plans_without_a_route_that_its_sender_says_nothing_comes_over(
+def test_the_client_plans_without_a_route_that_the_sender_reports_impassable(
     make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book, over = make_book("client"), (m.LinkEnd("h2", "fast"), m.LinkEnd("client", "fast"))

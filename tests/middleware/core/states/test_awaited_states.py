@@ -31,12 +31,12 @@ class Waiting:
         return [(send.to, send.message) for send in sends if isinstance(send.message, m.StateRequest)]
 
     def wakes_s(self) -> list[float]:
-        """When it is to wake up for missing states, from now."""
+        """Return the times of the timers for missing states, from now."""
         timers = [command for command in self.commands() if isinstance(command, e.SetTimer)]
         return [timer.at_s - self.out.now for timer in timers if timer.key.timer is Timer.STATES]
 
     def wait(self, seconds: float) -> list[tuple[str, m.StateRequest]]:
-        """The requests after so long."""
+        """Let time pass, and return the requests."""
         self.out.context.now += seconds
         self.awaited.on_timer()
         return self.requests()
@@ -49,7 +49,7 @@ def waiting(make_book: Callable[..., Playbook], install: m.Install) -> Waiting:
     return Waiting(book)
 
 
-def test_a_missing_state_is_requested_with_back_off_until_it_comes(waiting: Waiting) -> None:
+def test_a_missing_state_is_requested_with_back_off_until_the_state_arrives(waiting: Waiting) -> None:
     retry_s, most_s = waiting.limits.retry_s, waiting.limits.retry_max_s
     waiting.awaited.expect("p", "h3", "o")
     assert waiting.requests() == [], "its holder sends it on its own"

@@ -21,7 +21,7 @@ LINK = Link("h1", "h2", "fast")
 
 
 class Sender:
-    """Host h1 of a run, which is joined to one more network, as h2 is, and its transfers of one state."""
+    """Host h1 of a run with its transfers of one state. h1 and h2 are both in a second network."""
 
     def __init__(self, book: Playbook, state: m.AnyState = STATE) -> None:
         self.book, self.state = book, state
@@ -38,7 +38,7 @@ class Sender:
         return sent
 
     def send(self, to: str = "h2", data: bytes = LARGE) -> list[e.Send]:
-        """What is sent; it must be what ``send`` says."""
+        """Return the sent messages, which must agree with the result of ``send``."""
         says = self.states.send(self.transfers[to], self.state, data)
         sent = self._sent()
         assert says == bool(sent)
@@ -49,7 +49,7 @@ class Sender:
         return self._sent()
 
     def via(self, to: str = "h2") -> m.Via:
-        """The network over which the state goes in a transfer of its own, which arrives."""
+        """Send the state in a transfer that arrives, and return its network."""
         (sent,) = self.send(to)
         self.over(sent.via, to)
         return sent.via
@@ -71,7 +71,7 @@ def sender(make_book: Callable[..., Playbook], install: m.Install) -> Sender:
     return Sender(book)
 
 
-def test_a_state_goes_over_the_network_that_carries_most(sender: Sender) -> None:
+def test_a_state_goes_over_the_network_with_the_highest_rate(sender: Sender) -> None:
     assert sender.via() == NET, "nothing is known of any"
     sender.learn(LINK, 1e6)
     assert sender.via() == "fast" and sender.via("client") == NET
@@ -87,7 +87,7 @@ def test_a_small_state_is_a_control_message(sender: Sender) -> None:
     assert not sender.transfers["h2"].under_way
 
 
-def test_a_state_is_sent_again_only_when_its_transfer_is_stuck_and_there_is_a_second_network(sender: Sender) -> None:
+def test_a_state_is_resent_only_if_the_transfer_is_stuck_and_a_second_network_exists(sender: Sender) -> None:
     sender.learn(LINK, 1e4)  # 13 s for the state
     assert [sent.via for sent in (*sender.send(), *sender.send("client"))] == ["fast", NET]
     sender.wait(4 * 13.0)
@@ -100,7 +100,7 @@ def test_a_state_is_sent_again_only_when_its_transfer_is_stuck_and_there_is_a_se
     assert known is not None and known.rate_bps < 1e4
 
 
-def test_a_network_on_which_a_transfer_has_failed_is_left(sender: Sender) -> None:
+def test_a_network_with_a_failed_transfer_is_avoided(sender: Sender) -> None:
     sender.learn(LINK, 1e6)
     assert [sent.via for sent in sender.send()] == ["fast"]
     sender.over("fast", arrived=False)
@@ -124,7 +124,7 @@ def test_failed_transfers_in_a_row_are_counted_from_the_first(sender: Sender) ->
     assert (transfer.failures, transfer.failing_s) == (1, began_s + 30.0)
 
 
-def test_a_request_that_has_crossed_the_state_is_not_answered_but_the_next_one_is(sender: Sender) -> None:
+def test_a_request_that_crossed_the_state_is_ignored_and_the_next_request_is_answered(sender: Sender) -> None:
     assert sender.answer(), "it was never sent"
     assert sender.answer() == [], "it is under way"
     sender.over(arrived=True)
@@ -153,7 +153,7 @@ def test_a_lost_host_has_no_transfers_under_way(sender: Sender) -> None:
     ],
     ids=lambda message: f"{type(message).__name__} of {message.node}",
 )
-def test_the_end_of_a_transfer_counts_for_that_state_alone(sender: Sender, other: Any) -> None:
+def test_the_end_of_a_transfer_counts_only_for_the_transferred_state(sender: Sender, other: Any) -> None:
     sender.send()
     sender.states.over("h2", NET, other, arrived=True)
     sender.states.over("client", NET, STATE, arrived=True)
@@ -161,8 +161,8 @@ def test_the_end_of_a_transfer_counts_for_that_state_alone(sender: Sender, other
     assert sender.states.send(StateTransfer("h2"), other, LARGE), "both may be under way at a time"
 
 
-def test_a_state_that_cannot_leave_is_refused_with_the_reason() -> None:
-    taken = e.StateTaken(R, "o", 1, b"12345", "digest")
-    assert refusal(taken, 5) == ""
-    assert refusal(taken, 4) == "its state has 5 bytes; this host sends up to 4"
+def test_a_state_that_cannot_be_sent_is_refused_with_the_reason() -> None:
+    state = e.StateTaken(R, "o", 1, b"12345", "digest")
+    assert refusal(state, 5) == ""
+    assert refusal(state, 4) == "its state has 5 bytes; this host sends up to 4"
     assert refusal(e.StateTaken(R, "o", 1, error="no disk"), 4) == "no disk"

@@ -1,4 +1,4 @@
-"""Operators that their hosts would have elsewhere, by coordinates: the local placement optimiser."""
+"""Moves that hosts request for their operators by coordinates: the local placement optimiser."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PARTITIONS = 300
 
 
 class Sized(NodeCode):
-    """Partitions of 10 KB."""
+    """Code that gives partitions of 10 KB."""
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> NodeResult:
         return NodeResult(index, 10_000, 0.0)
 
 
-def test_an_operator_follows_its_neighbours_by_what_its_host_knows() -> None:
-    """Its host comes to be far from all others."""
+def test_an_operator_moves_nearer_to_the_neighbours_by_coordinates() -> None:
+    """The operator's host becomes distant from all other hosts."""
     hosts, latency_s = plane(12)
     flow = chain(Code("composite"), Code("composite"), client="client")
     core = CoreConfig(monitor=MonitorConfig(sound_interval_s=1.0))
@@ -61,10 +61,10 @@ def test_an_operator_follows_its_neighbours_by_what_its_host_knows() -> None:
     run_ahead(work, strategy, plan, PARTITIONS, world)
     assert world.failed is None and indices == list(range(PARTITIONS))
     assert world.placement["o"] != "h5" and 1 <= world.relocations <= 4 and world.plans == 0
-    looks = [each.fields["detail"]["decision"] for each in records if each.kind == "look"]
+    looks = [record.fields["detail"]["decision"] for record in records if record.kind == "look"]
     assert {"wish", "stay"} >= set(looks) and "wish" in looks
-    moved = [each.fields["detail"] for each in records if each.kind == "proposal"]
-    assert {one["reason"] for one in moved} == {"nearer to its neighbours"}
+    moved = [record.fields["detail"] for record in records if record.kind == "proposal"]
+    assert {proposal["reason"] for proposal in moved} == {"nearer to its neighbours"}
 
 
 # --- one host ---------------------------------------------------------------------------------------
@@ -90,35 +90,37 @@ def book(make_book: Callable[..., Playbook], make_install: Callable[..., m.Insta
 
 def looked(book: Playbook) -> list[m.MoveRequest]:
     book << fired("look r") >> ANY
-    return [each for each in book.sent("client") if isinstance(each, m.MoveRequest)]
+    return [message for message in book.sent("client") if isinstance(message, m.MoveRequest)]
 
 
-def test_a_host_wishes_for_the_least_usage_that_is_worth_it(book: Playbook) -> None:
-    told = book.core.links.coordinate_table.reported
+def test_a_host_requests_a_move_to_the_suitable_host_with_the_least_usage(book: Playbook) -> None:
+    places = book.core.links.coordinate_table.reported
     assert looked(book) == [m.MoveRequest(R, "o", 1, "h1")]
-    (record,) = (each for each in book.only(e.Record) if each.kind == "look")
+    (record,) = (record for record in book.only(e.Record) if record.kind == "look")
     assert record.fields["value"] == pytest.approx(300 * 0.502 + 100 * 0.102)
-    told["h1"] = there(0.0, host=HostFigures(load=0.5))
+    places["h1"] = there(0.0, host=HostFigures(load=0.5))
     assert looked(book) == [m.MoveRequest(R, "o", 1, "h3")]  # it was not heard, and says so again
-    told["h3"] = there(0.1, host=HostFigures(memory_bytes=400))  # it takes 500
-    told["h1"] = there(0.0, host=HostFigures(memory_bytes=400))
+    places["h3"] = there(0.1, host=HostFigures(memory_bytes=400))  # it takes 500
+    places["h1"] = there(0.0, host=HostFigures(memory_bytes=400))
     assert looked(book) == [m.MoveRequest(R, "o", 1, "client")]
-    told["client"] = msgspec.structs.replace(there(0.4), count=SETTLED - 1)
+    places["client"] = msgspec.structs.replace(there(0.4), count=SETTLED - 1)
     assert looked(book) == []  # it hardly knows where it is
 
 
-def test_without_displacement_no_host_is_looked_for(book: Playbook) -> None:
+def test_a_search_for_a_host_needs_a_sufficient_displacement(book: Playbook) -> None:
     places = book.core.links.coordinate_table
     places._own = there(0.0)
-    assert looked(book) == [] and [each.kind for each in book.only(e.Record)] == ["look"]
+    assert looked(book) == [] and [record.kind for record in book.only(e.Record)] == ["look"]
     places.reported["h1"] = there(0.06)  # at rest it would be 0.045 away
     assert looked(book) == [] and not list(book.only(e.Record))
     places.reported["h1"] = there(0.2)
     looked(book)
-    assert [each.kind for each in book.only(e.Record)] == ["look"]
+    assert [record.kind for record in book.only(e.Record)] == ["look"]
 
 
-def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], install: m.Install) -> None:
+def test_the_client_proposes_a_single_requested_move_at_a_time(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
     book = make_book("client")
     book << e.RunRequested(install) >> ANY
     for host in ("h1", "h2"):
@@ -137,11 +139,11 @@ def test_the_client_has_one_move_at_a_time(make_book: Callable[..., Playbook], i
     assert proposer.proposal is not None and proposer.proposal.number == 1
     book << got("h2", m.MoveRequest(R, "o", 1, "client")) >> ANY
     assert proposer.proposal.number == 1 and proposer.next is None
-    (dropped,) = [each.fields["detail"] for each in book.only(e.Record)]
+    (dropped,) = [record.fields["detail"] for record in book.only(e.Record)]
     assert (dropped["why"], dropped["moves"]) == ("another change is under way", [["o", "h2", "client"]])
 
 
 @pytest.mark.parametrize("field", ["period_s", "displacement_s", "saving", "load_s"])
-def test_figures_out_of_range_are_one_line(field: str) -> None:
+def test_the_error_for_a_figure_out_of_range_names_the_figure(field: str) -> None:
     with pytest.raises(UsageError, match=f"{field} is -1"):
         SpaceMoves(**{field: -1.0})

@@ -1,4 +1,4 @@
-"""What decides on moves at every host: operators' own decisions, at the ends of their epochs."""
+"""Decisions about moves at every host, made for each operator at the ends of epochs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CONFIG = CoreConfig(retry_s=0.5, probe_s=4.0)
 
 
 def decisions(book: Playbook) -> list[dict[str, Any]]:
-    return [each.fields["detail"] for each in book.only(e.Record) if each.kind == "epoch"]
+    return [record.fields["detail"] for record in book.only(e.Record) if record.kind == "epoch"]
 
 
-def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_not_know(
+def test_an_operator_decides_at_the_end_of_an_epoch_and_requests_unknown_links(
     make_book: Book, install: m.Install
 ) -> None:
     book = make_book("h2", CONFIG)
@@ -42,7 +42,7 @@ def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_n
     for now, source, target in ((10.25, "h1", "h2"), (10.5, "h2", "h1"), (10.75, "h1", CLIENT)):
         book.at(now) << got(source, measured(source, target, 8_000_000)) >> ANY
         waits = [alarm("decide r o", now + 2.5)] if source == "h1" else []  # h2 -> h1 is none that it waits for
-        assert [each for each in book.only(e.SetTimer) if each.key == timer_of("decide r o")] == waits
+        assert [timer for timer in book.only(e.SetTimer) if timer.key == timer_of("decide r o")] == waits
     book << got(CLIENT, measured("h2", CLIENT, 8_000)) >> ANY
     assert m.Offer(R, "o", 1) in book.sent()  # all is known; from here its output goes over the slow link
     (epoch,) = decisions(book)
@@ -51,12 +51,12 @@ def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_n
     assert set(epoch["links"]) >= {"h1>h2", "h1>client", "h2>client"}
     book.at(14.0) << fired("decide r o") >> []
     book.at(20.0) << fired("epoch r o") >> [alarm("epoch r o", 30.0)]
-    assert [each["why"] for each in decisions(book)] == ["a move is under way"]
+    assert [decision["why"] for decision in decisions(book)] == ["a move is under way"]
 
 
 @pytest.fixture
 def deciding(make_book: Book, install: m.Install) -> Playbook:
-    """The host of ``o`` at the end of its epoch; 100 kB have come from h1 at 1.6 Mbit/s, 50 kB gone to the client."""
+    """The host of ``o`` at the end of an epoch. 100 kB have come from h1 at 1.6 Mbit/s, 50 kB gone to the client."""
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
@@ -68,11 +68,11 @@ def deciding(make_book: Book, install: m.Install) -> Playbook:
     return book
 
 
-def test_links_that_cannot_be_measured_in_time_are_asked_for_again_and_taken_for_slow(deciding: Playbook) -> None:
+def test_unmeasured_links_are_requested_again_and_then_count_as_slow(deciding: Playbook) -> None:
     book = deciding
-    asked = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
+    asked = [(send.to, send.message) for send in book.only(e.Send) if isinstance(send.message, m.ProbeRequest)]
     book.at(104.0) << fired("decide r o") >> ANY  # the request may have been lost
-    again = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
+    again = [(send.to, send.message) for send in book.only(e.Send) if isinstance(send.message, m.ProbeRequest)]
     assert [to for to, _ in again] == ["h1"]
     assert again == asked
     assert alarm("decide r o", 108.0) in book.commands
@@ -84,7 +84,7 @@ def test_links_that_cannot_be_measured_in_time_are_asked_for_again_and_taken_for
     assert "h1>h2" not in epoch["links"]  # too old to be told to anybody
 
 
-def test_of_a_link_in_use_the_last_estimate_counts_however_old(deciding: Playbook) -> None:
+def test_the_last_estimate_of_a_link_in_use_counts_at_every_age(deciding: Playbook) -> None:
     book = deciding
     book.at(101.0) << got("h1", measured("h1", CLIENT, 400_000)) >> ANY  # 2 s; 1 s from h1 directly
     book << got(CLIENT, measured("h2", CLIENT, 800_000)) >> ANY
@@ -96,14 +96,14 @@ def test_of_a_link_in_use_the_last_estimate_counts_however_old(deciding: Playboo
     assert epoch["candidates"] == pytest.approx({"h2": 1.0, "h1": 1.0, CLIENT: 2.0})
 
 
-def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: Book, install: m.Install) -> None:
+def test_an_old_estimate_of_an_unused_link_does_not_count(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
-    told = m.Piggyback(
+    news = m.Piggyback(
         estimates=(m.Estimate("h1", CLIENT, 10**9, 0, 1, 0), m.Estimate("h2", CLIENT, 1_600_000, 0, 1, 0))
     )
-    book << got("h1", m.Partition(R, "s", "o", 0, news=told), bytes(100_000), 100_000) >> ANY
+    book << got("h1", m.Partition(R, "s", "o", 0, news=news), bytes(100_000), 100_000) >> ANY
     book << e.OperatorFinished(R, "o", 0, bytes(50_000), 50_000) >> ANY
     book.at(100.0) << fired("epoch r o") >> ANY
     for now in (104.0, 108.0):
@@ -113,7 +113,7 @@ def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: 
     assert epoch["candidates"] == pytest.approx({"h2": 2 * slow_s + 0.25, "h1": slow_s, CLIENT: 2 * slow_s})
 
 
-def test_an_operator_counts_what_it_takes_to_begin_a_message(make_book: Book, install: m.Install) -> None:
+def test_an_operator_counts_the_start_up_time_of_messages(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0, startup_s=0.25))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
@@ -126,7 +126,7 @@ def test_an_operator_counts_what_it_takes_to_begin_a_message(make_book: Book, in
     assert epoch["candidates"] == pytest.approx({"h2": 2.5, "h1": 1.25, CLIENT: 1.75})
 
 
-def test_an_operator_does_not_go_to_a_host_that_was_lost_meanwhile(make_book: Book, install: m.Install) -> None:
+def test_an_operator_does_not_move_to_a_host_lost_meanwhile(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0, k=1))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand(R, "o", "t", 0, 0, 1, True, True)) >> ANY
@@ -148,7 +148,7 @@ def test_an_operator_does_not_go_to_a_host_that_was_lost_meanwhile(make_book: Bo
     assert "h3" not in {target.name for targets in probed for target in targets}
 
 
-def test_an_operator_does_not_decide_before_anything_came_or_when_others_decide_for_it(
+def test_an_operator_decides_only_after_the_first_partition_and_only_with_local_moves(
     make_book: Book, make_install: Make
 ) -> None:
     book = make_book("h2", CONFIG)
@@ -158,7 +158,7 @@ def test_an_operator_does_not_decide_before_anything_came_or_when_others_decide_
     moves = LocalMoves(period_s=10.0)
     book << got(CLIENT, msgspec.structs.replace(make_install(), moves=moves)) >> ANY
     book.at(10.0) << fired("epoch r o") >> [alarm("epoch r o", 20.0)]
-    assert [each["why"] for each in decisions(book)] == ["nothing has come through yet"]
+    assert [decision["why"] for decision in decisions(book)] == ["nothing has come through yet"]
     book << got(CLIENT, m.Remove(R)) >> ANY
     book << fired("epoch r o") >> []
     book << fired("decide r o") >> []

@@ -1,4 +1,4 @@
-"""What decides on moves at the client: planning beside the flow."""
+"""Decisions about moves at the client: planning beside the flow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = {"s": "h1", "o": "h2", "t": CLIENT}
 
 
 def plans(book: Playbook) -> list[dict[str, Any]]:
-    return [each.fields["detail"] for each in book.only(e.Record) if each.kind == "plan"]
+    return [record.fields["detail"] for record in book.only(e.Record) if record.kind == "plan"]
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def client(make_book: Book, install: m.Install) -> Callable[[Adaptation], Playbo
 
 
 def delivered(book: Playbook, index: int) -> None:
-    """The application gets one more partition."""
+    """Deliver one more partition to the application."""
     book << e.NextRequested(R) >> ANY
     book << got("h2", m.Partition(R, "o", "t", index), b"x", 1) >> ANY
 
 
 def flowing(book: Playbook, until_s: float, apart_s: float = 0.1) -> Playbook:
-    """The application has got a partition every ``apart_s`` seconds until then, and waits for none."""
+    """Deliver ten partitions ``apart_s`` seconds apart until ``until_s``. The application does not request another."""
     for index in range(10):
         book.at(until_s - (9 - index) * apart_s)
         delivered(book, index)
@@ -59,7 +59,7 @@ def flowing(book: Playbook, until_s: float, apart_s: float = 0.1) -> Playbook:
 # --- global -----------------------------------------------------------------------------------------
 
 
-def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_to_be_had(
+def test_a_planner_is_asked_again_once_a_needed_latency_is_known_or_unavailable(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book, far, near = client(GlobalMoves(period_s=60.0)), Link("h2", "h1"), Link("client", "h1")
@@ -72,7 +72,7 @@ def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_t
         (echo,) = book.sent("h1") or (None,)
     assert book.only(e.RequestPlan) == []  # one is still waited for
     book.at(64.0) << fired("plan r") >> ANY
-    assert [type(each) for each in book.sent("h2")] == [m.ProbeRequest]  # once more
+    assert [type(message) for message in book.sent("h2")] == [m.ProbeRequest]  # once more
     book.at(68.0) << fired("plan r") >> ANY
     (plan,) = book.only(e.RequestPlan)
     assert plan.latencies.keys() == {near, far} and plan.latencies[far] == Latency(math.inf, 0)
@@ -85,7 +85,9 @@ def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_t
     assert plan.latencies[far] == Latency(0.005, 3, 0.0, 121.0)
 
 
-def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Callable[[Adaptation], Playbook]) -> None:
+def test_the_client_plans_once_a_period_and_proposes_the_planned_placement(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
     book = client(GlobalMoves(period_s=60.0))
     assert book.only(e.SetTimer) == [alarm("plan r", 60.0)]
     book.at(60.0) << fired("plan r") >> [e.RequestPlan(R, NOW, {}, {})]
@@ -117,7 +119,7 @@ def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Calla
     ],
     ids=["as it is", "not worth it", "no placement", "an unknown node"],
 )
-def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
+def test_a_plan_that_changes_nothing_is_not_proposed(
     client: Callable[[Adaptation], Playbook], planned: e.PlanReady
 ) -> None:
     book = client(GlobalMoves(period_s=60.0))
@@ -126,7 +128,7 @@ def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
     book << planned >> []  # an answer nobody waits for
 
 
-def test_no_more_is_planned_than_so_often(client: Callable[[Adaptation], Playbook]) -> None:
+def test_planning_ends_after_the_maximum_number_of_plans(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0, looks=2))
     book.at(60.0) << fired("plan r") >> ANY
     book << e.PlanReady(R, NOW) >> [alarm("plan r", 120.0)]
@@ -134,7 +136,7 @@ def test_no_more_is_planned_than_so_often(client: Callable[[Adaptation], Playboo
     book << e.PlanReady(R, NOW) >> []
 
 
-def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
+def test_needed_links_are_probed_and_the_planner_is_asked_again(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
@@ -148,19 +150,22 @@ def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
     assert book.only(e.SetTimer) == [alarm("plan r", 66.0)]  # as long as there is news, the others may follow
     book << got("h1", measured("h1", "h3", 2000)) >> ANY
     (plan,) = book.only(e.RequestPlan)
-    assert {link: each.rate_bps for link, each in plan.view.items()} == {("h1", "h2"): 1000.0, ("h1", "h3"): 2000.0}
+    assert {link: estimate.rate_bps for link, estimate in plan.view.items()} == {
+        ("h1", "h2"): 1000.0,
+        ("h1", "h3"): 2000.0,
+    }
     book << e.PlanReady(R, NOW) >> ANY
     (record,) = plans(book)
     assert (record["probed"], record["rounds"], record["links"]["h1>h3"]) == (2, 1, [2000.0, 1, 0.0, 0.0])
 
 
-def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callable[[Adaptation], Playbook]) -> None:
+def test_a_link_that_is_not_measured_in_time_counts_as_slow(client: Callable[[Adaptation], Playbook]) -> None:
     book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
     book << fired("plan r") >> ANY
     book << e.PlanReady(R, needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
     book.at(66.0) << fired("plan r") >> ANY  # the request may have been lost
-    assert [(each.to, [peer.name for peer in each.message.targets]) for each in book.only(e.Send)] == [("h1", ["h3"])]
+    assert [(send.to, [peer.name for peer in send.message.targets]) for send in book.only(e.Send)] == [("h1", ["h3"])]
     assert book.only(e.SetTimer) == [alarm("plan r", 70.0)]
     known = LinkEstimate(1000.0, count=1, measured_at_s=62.0)
     slow = LinkEstimate(m.PROBE_BYTES * 8 / 10.0, count=0)  # waited for since 60 s
@@ -170,7 +175,7 @@ def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callab
 
 
 @pytest.mark.parametrize(("probe_s", "period_s", "patience_s"), [(4.0, 10.0, 2.5), (4.0, 600.0, 4.0)])
-def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_told_to(
+def test_the_wait_for_probes_is_a_share_of_the_period_or_the_configured_limit(
     client: Callable[[Adaptation], Playbook], probe_s: float, period_s: float, patience_s: float
 ) -> None:
     assert probe_s == CONFIG.probe_s
@@ -189,7 +194,7 @@ def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_to
         (GlobalMoves(60.0, horizon_s=300.0), 500.0, 150.0),
     ],
 )
-def test_where_partitions_take_long_a_probe_may_have_to_wait_for_them(
+def test_slow_partitions_lengthen_the_wait_for_probes(
     client: Callable[[Adaptation], Playbook], options: GlobalMoves, apart_s: float, patience_s: float
 ) -> None:
     book = flowing(client(options), 6000.0, apart_s)
@@ -198,7 +203,7 @@ def test_where_partitions_take_long_a_probe_may_have_to_wait_for_them(
     assert book.only(e.SetTimer) == [alarm("plan r", 6000.0 + patience_s)]
 
 
-def test_where_nothing_has_come_yet_links_are_waited_for_the_longer_the_longer_that_lasts(
+def test_the_wait_for_probes_is_twice_the_time_without_a_partition(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book = client(GlobalMoves(60.0, horizon_s=300.0))
@@ -207,7 +212,7 @@ def test_where_nothing_has_come_yet_links_are_waited_for_the_longer_the_longer_t
     assert book.only(e.SetTimer) == [alarm("plan r", 180.0)]
 
 
-def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measured_and_is_no_sample(
+def test_an_unmeasured_link_counts_as_slow_until_the_horizon_or_a_measurement(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
@@ -221,7 +226,7 @@ def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measure
     def told() -> dict[tuple[str, str], float]:
         (plan,) = book.only(e.RequestPlan)
         assert plan.past is not None and not asked & plan.past.samples.keys() - {("h1", "h2")}
-        return {link: each.rate_bps for link, each in plan.view.items()}
+        return {link: estimate.rate_bps for link, estimate in plan.view.items()}
 
     assert told() == dict.fromkeys(asked, slow_bps)
     book << e.PlanReady(R, NOW) >> ANY
@@ -236,7 +241,7 @@ def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measure
     assert told() == {}
 
 
-def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[Adaptation], Playbook]) -> None:
+def test_a_lost_host_is_neither_probed_nor_chosen(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0))
     book << e.PeerLost(R, "h3") >> ANY
     book.at(60.0) << fired("plan r") >> ANY
@@ -247,18 +252,18 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
     assert [target.name for target in request.targets] == ["h2"]
     book << got("h1", measured("h1", "h2", 1000)) >> ANY
     (plan,) = book.only(e.RequestPlan)
-    assert {link: each.rate_bps for link, each in plan.view.items()} == {
+    assert {link: decision.rate_bps for link, decision in plan.view.items()} == {
         ("h1", "h3"): 0.0,
         ("h3", "client"): 0.0,
         ("h1", "h2"): 1000.0,
     }
     book << e.PlanReady(R, {**NOW, "o": "h3"}) >> [alarm("plan r", 120.0)]
     assert book.core.runs[R].parts.get(Proposer).proposal is None
-    assert [each["decision"] for each in plans(book)] == ["stay"]
+    assert [decision["decision"] for decision in plans(book)] == ["stay"]
 
 
 @pytest.mark.parametrize("news", [False, True], ids=["the answer comes late", "somebody else has told"])
-def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
+def test_a_link_measured_during_the_wait_does_not_count_as_slow(
     client: Callable[[Adaptation], Playbook], news: bool
 ) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
@@ -280,7 +285,7 @@ def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
     assert plan.past is not None and ("h1", "h2") in plan.past.samples
 
 
-def test_the_links_of_a_host_that_is_lost_are_waited_for_no_longer(client: Callable[[Adaptation], Playbook]) -> None:
+def test_the_wait_for_links_of_a_lost_host_ends(client: Callable[[Adaptation], Playbook]) -> None:
     book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
     book << fired("plan r") >> ANY
     book << e.PlanReady(R, needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
@@ -316,25 +321,25 @@ def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playboo
 
 
 @pytest.mark.parametrize("afresh", [False, True])
-def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
+def test_a_run_with_reset_links_ignores_estimates_from_before_the_run(
     make_book: Book, install: m.Install, afresh: bool
 ) -> None:
     book = make_book(CLIENT, CONFIG)
     monitor = book.core.links.monitor
     monitor.handle_estimates([m.Estimate("h2", CLIENT, 50_000, 0, 1, 0)], 95.0, "h2")
-    given = msgspec.structs.replace(install, afresh=afresh)
+    changed = msgspec.structs.replace(install, afresh=afresh)
     known = ((("h1", "h2"), LinkEstimate(1e5, 2, 0.0, 80.0)),)
-    book.at(100.0) << e.RunRequested(given, GlobalMoves(60.0, horizon_s=300.0), known=known) >> ANY
-    at_s = {link: [each.at_s for each in some] for link, some in monitor.histories[R].samples().items()}
+    book.at(100.0) << e.RunRequested(changed, GlobalMoves(60.0, horizon_s=300.0), known=known) >> ANY
+    at_s = {link: [sample.at_s for sample in series] for link, series in monitor.histories[R].samples().items()}
     assert at_s == ({("h1", "h2"): [100.0]} if afresh else {("h1", "h2"): [80.0], ("h2", CLIENT): [95.0]})
     late = m.Estimate("h3", CLIENT, 50_000, 0, 1, 20_000)  # measured before the run, heard of in it
     monitor.handle_estimates([late, m.Estimate("h1", CLIENT, 60_000, 0, 1, 1_000)], 110.0, "h1")
-    heard = monitor.histories[R].samples()
-    assert heard["h1", CLIENT][-1].at_s == 109.0
-    assert (("h3", CLIENT) in heard) is not afresh
+    samples = monitor.histories[R].samples()
+    assert samples["h1", CLIENT][-1].at_s == 109.0
+    assert (("h3", CLIENT) in samples) is not afresh
 
 
-def test_a_host_forgets_what_it_has_measured_when_links_begin_anew(make_book: Book, install: m.Install) -> None:
+def test_a_host_forgets_earlier_measurements_when_links_are_reset(make_book: Book, install: m.Install) -> None:
     book = make_book("h2", CONFIG)
     book.core.links.monitor.measured(("h2", CLIENT), 100_000, 1.0, 5.0, "passive")
     book << got(CLIENT, install) >> ANY

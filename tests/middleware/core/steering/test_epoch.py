@@ -1,4 +1,4 @@
-"""The local algorithm: when an operator decides, whether it is critical, among which hosts it chooses, and which."""
+"""The local algorithm: the times of an operator's decisions, critical operators, candidates, and the choice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_waves_pass_up_the_tree() -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "left-deep", "star"])
 @pytest.mark.parametrize("servers", [2, 3, 5, 8, 13])
-def test_a_consumer_decides_an_epoch_after_its_lowest_producers(kind: str, servers: int) -> None:
+def test_a_consumer_decides_an_epoch_after_the_operators_below(kind: str, servers: int) -> None:
     dataflow = tree(kind, servers)
     wave_of, waves = waves_of(dataflow)
     for name in dataflow.operators:
@@ -53,7 +53,7 @@ def test_a_consumer_decides_an_epoch_after_its_lowest_producers(kind: str, serve
     assert set(wave_of.values()) == set(range(waves))
 
 
-def test_operators_decide_in_turn_and_each_once_a_period() -> None:
+def test_operators_decide_in_turn_and_once_a_period() -> None:
     due = []
     for wave in range(3):
         book = EpochBook(LocalMoves(period_s=600.0), f"op{wave}", wave, 3, 1000.0)
@@ -96,7 +96,9 @@ def a_book(options: LocalMoves | None = None, wave: int = 0) -> EpochBook:
 
 
 @given(st.lists(st.booleans(), min_size=1), st.booleans())
-def test_critical_iff_later_more_than_half_the_time_and_the_consumer_is(marks: list[bool], consumer: bool) -> None:
+def test_an_operator_is_critical_iff_later_in_most_sends_to_a_critical_consumer(
+    marks: list[bool], consumer: bool
+) -> None:
     book = a_book()
     play(book, marks, consumer)
     assert not book.critical  # before the end of the first epoch nothing is known
@@ -106,7 +108,7 @@ def test_critical_iff_later_more_than_half_the_time_and_the_consumer_is(marks: l
     assert verdict.considered == verdict.critical
 
 
-def test_the_root_is_critical_and_without_the_gate_all_are_considered() -> None:
+def test_the_root_is_critical_and_every_operator_is_considered_without_the_gate() -> None:
     root = a_book(wave=2)
     assert root.critical
     assert root.close_epoch().considered
@@ -114,7 +116,7 @@ def test_the_root_is_critical_and_without_the_gate_all_are_considered() -> None:
     assert (ungated.critical, ungated.considered) == (False, True)
 
 
-def test_counts_begin_anew_and_an_epoch_without_a_send_proves_nothing() -> None:
+def test_counts_restart_every_epoch_and_an_epoch_without_sends_keeps_the_verdict() -> None:
     book = a_book()
     play(book, [True, True, False])
     assert book.close_epoch().critical
@@ -125,7 +127,7 @@ def test_counts_begin_anew_and_an_epoch_without_a_send_proves_nothing() -> None:
     assert not book.close_epoch().critical
 
 
-def test_a_send_counts_when_its_mark_comes_and_once() -> None:
+def test_a_send_counts_once_and_when_the_mark_arrives() -> None:
     book = a_book()
     book.on_mark(True, True)  # of a demand before anything was sent
     book.on_sent(0)
@@ -138,7 +140,7 @@ def test_a_send_counts_when_its_mark_comes_and_once() -> None:
     assert (verdict.sends, verdict.later, verdict.critical) == (1, 1, True)
 
 
-def test_the_consumers_word_holds_at_once() -> None:
+def test_the_report_of_the_consumer_takes_effect_at_once() -> None:
     book = a_book()
     play(book, [True])
     assert book.close_epoch().critical
@@ -153,7 +155,7 @@ def test_the_consumers_word_holds_at_once() -> None:
     st.lists(st.sampled_from(["sent", "again", "mark", "close"])),
     st.integers(0, 10),
 )
-def test_a_book_that_moves_goes_on_as_one_that_stays(
+def test_a_moved_epoch_book_continues_like_an_epoch_book_that_stays(
     marks: list[tuple[bool, bool]], events: list[str], cut: int
 ) -> None:
     options = LocalMoves()
@@ -181,7 +183,7 @@ def test_a_book_that_moves_goes_on_as_one_that_stays(
     assert stays.close_epoch() == moves.close_epoch()
 
 
-def test_a_state_that_cannot_be_is_refused() -> None:
+def test_an_impossible_book_state_is_refused() -> None:
     good = [0, 2, 1, False, 1, False, False]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(good), type=BookState).later == 1
     changed = ((0, -1), (1, 0), (2, 3), (3, 1), (4, -2), (6, None))  # (1, 0): one of none was later
@@ -194,7 +196,7 @@ def test_a_state_that_cannot_be_is_refused() -> None:
 # --- candidates -------------------------------------------------------------------------------------
 
 
-def test_candidates_are_the_neighbours_hosts_without_doubles() -> None:
+def test_the_candidates_are_the_hosts_of_the_neighbours_without_duplicates() -> None:
     def among(k: int, epoch: int = 0, seed: int = 0) -> list[str]:
         return candidates(LocalMoves(k=k, seed=seed), "op", epoch, ["s1", "s2"], ["client"], "s1", reversed(HOSTS))
 
@@ -223,7 +225,7 @@ COSTS: list[LocalCost] = ["critical-path", "serialised-critical-path", "period",
 
 
 class Case:
-    """A random neighbourhood; few distinct rates and sizes make ties."""
+    """A random neighbourhood. Few distinct rates and sizes make ties."""
 
     def __init__(self, seed: int, cost: LocalCost, hysteresis: float) -> None:
         rng = random.Random(seed)
@@ -262,7 +264,7 @@ class Case:
         return {(a, b) for a, b in used if a != b}
 
     def cost_s(self, host: str) -> float:
-        """The definitions, word for word."""
+        """Return the cost by the definitions of the cost models, written out."""
         compute_s = self.compute_s * self.factors.get(host, 1.0)
         out_s = self.transfer_s(host, *self.output)
         if self.options.cost == "critical-path":
@@ -283,7 +285,7 @@ def approximately(seconds: float) -> object:
 
 
 @given(cases)
-def test_the_best_candidate_is_that_of_a_brute_force_search(case: Case) -> None:
+def test_the_best_candidate_equals_the_result_of_a_brute_force_search(case: Case) -> None:
     decision = case.decide(set(case.rates))
     assert not decision.needs
     assert decision.costs == {host: approximately(case.cost_s(host)) for host in case.among}
@@ -318,7 +320,7 @@ def test_links_on_demand_give_the_decision_of_full_knowledge(case: Case) -> None
 
 
 @given(cases.filter(lambda case: case.options.cost != "expected-period"))  # whose figures differ in the last digit
-def test_what_is_asked_for_is_what_can_decide(case: Case) -> None:
+def test_only_links_that_can_decide_are_requested(case: Case) -> None:
     known = {link for link in case.rates if case.rng.random() < 0.5}
     complete = {host for host in case.among if case.links(host) <= known}
     order = {host: i for i, host in enumerate(dict.fromkeys([case.current, *case.among]))}
@@ -340,7 +342,7 @@ def test_what_is_asked_for_is_what_can_decide(case: Case) -> None:
 
 
 @given(cases)
-def test_links_that_are_taken_for_slow_are_asked_for_no_more(case: Case) -> None:
+def test_links_that_count_as_slow_are_not_requested_again(case: Case) -> None:
     known = {link for link in case.rates if case.rng.random() < 0.6}
     decision = case.decide(known, otherwise_bps=1000.0)
     assert not decision.needs
@@ -349,7 +351,7 @@ def test_links_that_are_taken_for_slow_are_asked_for_no_more(case: Case) -> None
     assert decision == case.decide(set(case.rates))
 
 
-def test_a_candidate_that_cannot_be_better_is_not_asked_about() -> None:
+def test_links_of_a_candidate_that_cannot_be_better_are_not_requested() -> None:
     known = {("s0", "s1"): 8e6, ("s1", "client"): 8e6, ("s0", "client"): 8e6}
     near = Neighbourhood([("s0", 1e6)], [("client", 1e6)], known, startup_s=0.05)
     decision = decide(LocalMoves(), ["s1", "s0", "client"], "s1", near)
@@ -360,7 +362,7 @@ def test_a_candidate_that_cannot_be_better_is_not_asked_about() -> None:
     assert not decide(LocalMoves(), ["s1", "s0", "s7"], "s1", near).needs  # 2.12 s at least
 
 
-def test_what_a_host_is_judged_by_are_the_planners_cost_models() -> None:
+def test_the_local_costs_are_cost_models_of_the_planners() -> None:
     assert set(COSTS) == set(get_args(LocalCost)) <= set(COST_MODELS)
     assert {name: COST_MODELS[name]().name for name in COSTS} == {name: name for name in COSTS}
     serialised = COST_MODELS["serialised-critical-path"]()
@@ -368,8 +370,8 @@ def test_what_a_host_is_judged_by_are_the_planners_cost_models() -> None:
     assert serialised.serialised
 
 
-def test_inputs_one_after_the_other_make_another_host_the_best() -> None:
-    """Both inputs come to s2 in 3 s each; s0 has the one and gets the other in 5 s."""
+def test_serialised_inputs_make_a_different_host_the_best() -> None:
+    """Both inputs reach s2 in 3 s each. s0 holds one input and gets the other in 5 s."""
     seconds = {("s0", "s2"): 3.0, ("s1", "s2"): 3.0, ("s1", "s0"): 5.0, ("s2", "client"): 1.0, ("s0", "client"): 1.0}
 
     def ask(cost: LocalCost) -> Decision:
@@ -383,13 +385,13 @@ def test_inputs_one_after_the_other_make_another_host_the_best() -> None:
     assert (serialised.move, serialised.best, serialised.costs) == (True, "s0", {"s2": 7.5, "s0": 6.5})
 
 
-def test_leaving_a_link_that_cannot_be_used_says_so() -> None:
+def test_the_reason_of_a_move_names_an_unusable_link() -> None:
     rates_bps = {("s0", "s1"): 0.0, ("s1", "client"): 0.0, ("s0", "client"): 8e6}
     decision = decide(LocalMoves(), ["s1", "s0"], "s1", Neighbourhood([("s0", 1e6)], [("client", 1e6)], rates_bps))
     assert (decision.move, decision.why) == (True, "1 s instead of a link that cannot be used")
 
 
-def test_the_states_link_is_needed_only_for_hysteresis() -> None:
+def test_the_link_for_the_state_is_needed_only_for_hysteresis() -> None:
     known = {("s0", "s1"): 8e4, ("s1", "client"): 8e6, ("s0", "client"): 8e6}  # 101 s a partition, 1 s from s0
 
     def ask(hysteresis: float, *, state_bytes: float = 1e6) -> Decision:

@@ -1,4 +1,4 @@
-"""What hosts tell of themselves and of their nodes, and what planners are given of it."""
+"""Figures that hosts report of themselves and their nodes, and the figures that planners get."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Quarters(NodeCode):
 
 
 class Listens(msgspec.Struct, frozen=True):
-    """A planner that leaves operators where they are, but for one move, and keeps the hints that it is given."""
+    """A planner that moves the operator once, and keeps the hints that it gets."""
 
     needs: ClassVar[tuple[str, ...]] = ("work", "hosts")
     told: ClassVar[list[Hints]] = []
@@ -60,12 +60,12 @@ class Listens(msgspec.Struct, frozen=True):
         return Plan(where, task.dataflow, cost_s=1.0, initial_cost_s=2.0)
 
 
-def test_planners_are_told_what_hosts_and_nodes_really_do() -> None:
-    """The hints declare a thousandth; the operator computes on h2, twice as fast, and then on h3, half as fast."""
+def test_planners_get_the_measured_figures_of_hosts_and_nodes() -> None:
+    """The hints are a thousandth of the truth. The operator runs on h2, twice as fast, then on h3, half as fast."""
     Listens.told.clear()
-    said = {"h2": HostFigures(2.0, 1), "h3": HostFigures(0.5, 4)}
+    capacities = {"h2": HostFigures(2.0, 1), "h3": HostFigures(0.5, 4)}
     records: list[tuple[str, e.Record]] = []
-    config = WorldConfig("independent", startup_s=0.0, capacities=said, validate=True)
+    config = WorldConfig("independent", startup_s=0.0, capacities=capacities, validate=True)
     world = World(
         HOSTS, FAST, lambda node: Quarters(node.kind == "source"), config,
         on_record=lambda host, _, record: records.append((host, record)),
@@ -86,8 +86,11 @@ def test_planners_are_told_what_hosts_and_nodes_really_do() -> None:
         assert hints.compute_s == pytest.approx({"o": 0.5}, rel=0.01)  # on a host of speed 1
         assert hints.rates_hz["o"] == pytest.approx(1 / call_s, rel=0.05)
         busy = {name: figures.load for name, figures in hints.hosts.items()}
-        assert hints.hosts.keys() == set(HOSTS) and (hints.hosts[host].speed, busy["h1"]) == (said[host].speed, 0.0)
-        assert busy[host] == pytest.approx(1.0 / said[host].cores, abs=0.1)
+        assert hints.hosts.keys() == set(HOSTS) and (hints.hosts[host].speed, busy["h1"]) == (
+            capacities[host].speed,
+            0.0,
+        )
+        assert busy[host] == pytest.approx(1.0 / capacities[host].cores, abs=0.1)
         problem = Problem(Task((FLOW,), HOSTS, NetworkView({}), hints))
         assert problem.compute_ns[problem.index["o"]] == pytest.approx([5e8, 2.5e8, 1e9, 5e8], rel=0.01)
         assert problem.loads("single").capacity[4:8].tolist() == [1, 1, 4, 1]
@@ -95,7 +98,7 @@ def test_planners_are_told_what_hosts_and_nodes_really_do() -> None:
     assert {("h2", "load"), ("h2", "work"), ("h1", "work"), ("h3", "work"), ("client", "load")} <= kinds
 
 
-def test_what_comes_twice_counts_once_and_a_load_is_a_share_of_all_cores() -> None:
+def test_a_repeated_partition_counts_once_and_the_load_is_a_share_of_all_cores() -> None:
     meters = Meters(HostFigures(2.0, 4))
     meters.keep(R, {"o"})
     assert meters.host(0.0) == HostFigures(2.0, 4)
@@ -119,11 +122,11 @@ def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
     return book
 
 
-def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
-    told = m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,))
-    other = m.NodeReport("s", 1, 1, 1, 1)
-    book << got("h2", m.Echo(R, 1, host=m.HostReport(2000, 4, 500), nodes=(told, other))) >> ANY
-    book << got("h1", m.Echo(R, 1, nodes=(told, m.NodeReport("nobody", 1, 1, 1, 1)))) >> ANY
+def test_a_report_about_a_node_counts_only_from_the_host_of_the_node(book: Playbook) -> None:
+    own = m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,))
+    foreign = m.NodeReport("s", 1, 1, 1, 1)
+    book << got("h2", m.Echo(R, 1, host=m.HostReport(2000, 4, 500), nodes=(own, foreign))) >> ANY
+    book << got("h1", m.Echo(R, 1, nodes=(own, m.NodeReport("nobody", 1, 1, 1, 1)))) >> ANY
     gossip = book.core.runs[R].parts.get(Gossip)
     assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
     assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
@@ -131,7 +134,7 @@ def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
     assert "stranger" not in book.core.links.latency_prober.hosts
 
 
-def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook) -> None:
+def test_the_figures_of_detached_nodes_are_dropped(book: Playbook) -> None:
     run = book.core.runs[R]
     book << got("h2", m.Echo(R, 1, nodes=(m.NodeReport("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
     book << got("client", m.Detach(R, 1, ("o", *run.install.dataflow.sinks))) >> ANY
@@ -154,7 +157,7 @@ def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook
         (m.HostReport(math.nan, 1, 0), ()),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
-def test_figures_that_cannot_be_are_no_message(figures: Any) -> None:
+def test_a_message_with_impossible_figures_is_not_decoded(figures: Any) -> None:
     host, nodes = figures
     with pytest.raises(ProtocolError):
         frames.decode_control(frames.encode(m.Echo(R, 1, host=host, nodes=nodes)))
@@ -170,13 +173,13 @@ def test_figures_that_cannot_be_are_no_message(figures: Any) -> None:
         ("sped=2", "a host's capacity has no 'sped'; did you mean 'speed'"),
     ],
 )
-def test_a_capacity_that_cannot_be_is_one_line(text: str, says: str) -> None:
+def test_the_error_for_an_invalid_capacity_names_the_problem(text: str, says: str) -> None:
     assert read_capacity(["speed=2,cores=4"]) == read_capacity(["speed=2", "cores=4"]) == HostFigures(2.0, 4)
     with pytest.raises(UsageError, match=says):
         read_capacity([text])
 
 
-def test_the_stripes_of_a_stream_sound_others_as_often_as_one_run(make_book: Callable[..., Playbook]) -> None:
+def test_the_stripes_of_a_stream_sound_peers_as_often_as_a_single_run(make_book: Callable[..., Playbook]) -> None:
     peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2", "client"))
     where = tuple(m.Location(node, host, 1) for node, host in (("s", "h1"), ("o", "h2"), ("t", "client")))
     sounded = []
@@ -186,16 +189,16 @@ def test_the_stripes_of_a_stream_sound_others_as_often_as_one_run(make_book: Cal
         for number in range(stripes):
             install = m.Install(run_of(f"r/{number}"), FLOW, where, peers, "client", news=("work", "hosts"))
             book << got("client", install) >> ANY
-            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.timer == "sound"}
+            due |= {timer.key: timer.at_s for timer in book.only(e.SetTimer) if timer.key.timer == "sound"}
         count = 0
         while (at_s := min(due.values())) < 200.0:
             key = min(due, key=lambda each: due[each])
             book.at(at_s) << e.TimerFired(key) >> ANY
-            due |= {each.key: each.at_s for each in book.only(e.SetTimer) if each.key.timer == "sound"}
-            echoes = [each for each in book.only(e.Send) if isinstance(each.message, m.Echo)]
+            due |= {timer.key: timer.at_s for timer in book.only(e.SetTimer) if timer.key.timer == "sound"}
+            echoes = [send for send in book.only(e.Send) if isinstance(send.message, m.Echo)]
             count += len(echoes)
-            for each in echoes:
-                book << got(each.to, m.Echo(each.message.run, each.message.number, True)) >> ANY
+            for echo in echoes:
+                book << got(echo.to, m.Echo(echo.message.run, echo.message.number, True)) >> ANY
         sounded.append(count)
         for number in range(stripes):
             book << got("client", m.Remove(run_of(f"r/{number}"))) >> ANY

@@ -1,4 +1,4 @@
-"""Who carries what, at the client: played against stripes that take any time, stall, end, fail and come twice."""
+"""Assignment of partitions to stripes at the client. Simulated stripes are slow, stall, end, fail and deliver twice."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Played:
                 known.append(index)
 
     def go(self, until_s: float = math.inf) -> None:
-        """Let time pass until nothing is left to happen, or that long."""
+        """Let time pass until ``until_s``, or until nothing more is due."""
         self.settle()
         for _ in range(20_000):
             self.due = deque(sorted(self.due))
@@ -114,7 +114,7 @@ class Played:
         pytest.fail("the stream does not come to an end")
 
     def deliver(self, number: int) -> None:
-        stripe = next((each for each in self.stream.stripes if each.number == number), None)
+        stripe = next((stripe for stripe in self.stream.stripes if stripe.number == number), None)
         if stripe is None or number in self.left:
             return
         partition = self.asked[number]
@@ -152,7 +152,7 @@ class Played:
 
 
 class Feeding(Played):
-    """A stream of two parts that end after ``lengths`` partitions, which feeds what runs above its trees."""
+    """A stream of two parts that end after ``lengths`` partitions, which feeds an upper graph."""
 
     def __init__(self, takes_s: list[float], lengths: tuple[int, int], window: int = 4) -> None:
         nodes = [Node(name, "source", (), Code("x"), "h1") for name in ("s", "s2")]
@@ -189,7 +189,9 @@ TIMES = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=5)
 
 
 @given(TIMES, st.integers(1, 12), st.integers(1, 60))
-def test_all_come_once_in_order_whatever_each_takes(takes_s: list[float], window: int, partitions: int) -> None:
+def test_partitions_come_once_and_in_order_at_every_speed_of_the_stripes(
+    takes_s: list[float], window: int, partitions: int
+) -> None:
     played = Played(takes_s, window=window, partitions=partitions).begin()
     played.go()
     assert played.ended == "end"
@@ -205,7 +207,7 @@ def test_the_stream_ends_where_its_sources_do(takes_s: list[float], window: int,
 
 
 @given(TIMES, st.data())
-def test_what_a_lost_stripe_had_the_others_carry(takes_s: list[float], data: st.DataObject) -> None:
+def test_remaining_stripes_carry_the_partitions_of_lost_stripes(takes_s: list[float], data: st.DataObject) -> None:
     played = Played([1.0, *takes_s], partitions=40).begin()
     lost = data.draw(st.sets(st.integers(1, len(takes_s)), max_size=len(takes_s)))
     for number in sorted(lost):
@@ -220,7 +222,7 @@ def test_what_a_lost_stripe_had_the_others_carry(takes_s: list[float], data: st.
     assert played.delivered == list(range(40))
 
 
-def test_the_last_one_that_is_lost_is_the_end_of_the_stream() -> None:
+def test_the_loss_of_the_last_stripe_ends_the_stream() -> None:
     played = Played([1.0, 1.0]).begin()
     played.go(until_s=3.0)
     for stripe in played.stream.stripes:
@@ -229,17 +231,17 @@ def test_the_last_one_that_is_lost_is_the_end_of_the_stream() -> None:
     assert played.ended == "host 'h1' is gone"
 
 
-def test_code_that_fails_is_the_end_of_the_stream() -> None:
+def test_failing_code_ends_the_stream() -> None:
     played = Played([1.0, 1.0]).begin()
     played.hear(played.stream.on_failed(played.stream.stripes[1], e.Fail(run_of("r/1"), "ValueError")))
     played.settle()
     assert played.ended == "ValueError"
 
 
-def test_equal_stripes_take_turns_and_a_slow_one_gets_few() -> None:
+def test_equal_stripes_share_the_partitions_equally_and_a_slow_stripe_gets_few() -> None:
     equal = Played([1.0, 1.0, 1.0], partitions=60).begin()
     equal.go()
-    assert {len(given) for given in equal.given.values()} <= {*range(19, 24)}
+    assert {len(indices) for indices in equal.given.values()} <= {*range(19, 24)}
     assert equal.desk.now < 60 / 3 + 4
     slow = Played([1.0, 10.0], partitions=220, window=4).begin()
     slow.go()
@@ -248,8 +250,8 @@ def test_equal_stripes_take_turns_and_a_slow_one_gets_few() -> None:
 
 
 @pytest.mark.parametrize(("count", "each"), [(2, 8), (3, 8), (4, 6), (9, 3), (16, 3)])
-def test_the_more_stripes_there_are_the_fewer_indices_each_has(count: int, each: int) -> None:
-    """R1: of trees with seven levels."""
+def test_a_stripe_has_fewer_open_indices_if_there_are_more_stripes(count: int, each: int) -> None:
+    """R1. The trees have seven levels."""
     played = Played([1.0] * count, partitions=200, window=8 * count, most=7).begin()
     most = 0
     for half_s in range(400):
@@ -262,7 +264,7 @@ def test_the_more_stripes_there_are_the_fewer_indices_each_has(count: int, each:
 
 
 @given(TIMES, st.integers(1, 64), st.integers(1, 40))
-def test_a_stripe_has_no_more_indices_than_its_tree_takes_nor_fewer_than_keep_it_busy(
+def test_the_open_indices_of_a_stripe_stay_between_the_minimum_and_the_tree_depth(
     takes_s: list[float], most: int, partitions: int
 ) -> None:
     played = Played(takes_s, partitions=partitions, most=most, window=8).begin()
@@ -273,7 +275,7 @@ def test_a_stripe_has_no_more_indices_than_its_tree_takes_nor_fewer_than_keep_it
     assert played.delivered == list(range(partitions))
 
 
-def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
+def test_a_stalled_stripe_delays_the_stream_only_briefly() -> None:
     played = Played([1.0, 1.0], partitions=40).begin()
     played.go(until_s=10.0)
     played.takes_s[1] = 1000.0
@@ -282,8 +284,8 @@ def test_a_stripe_that_stalls_holds_nobody_up_for_long() -> None:
     assert played.delivered == list(range(40))
 
 
-def test_partitions_past_the_end_are_asked_of_no_other_stripe_while_the_application_takes_its_time() -> None:
-    """A slow stripe still has some of these. A fast one would make them in an instant, and be asked for them again."""
+def test_partitions_past_the_end_go_to_no_further_stripe_while_the_application_pauses() -> None:
+    """A slow stripe still has partitions past the end open. A fast stripe would make them at once, and get more."""
     played = Played([0.3, 0.3], partitions=None, length=12)
     wants = played.stream.on_next
     played.stream.on_next = lambda: wants() if len(played.delivered) < 11 else iter(())  # type: ignore[method-assign]
@@ -291,23 +293,23 @@ def test_partitions_past_the_end_are_asked_of_no_other_stripe_while_the_applicat
     played.takes_s = [0.01, 60.0]
     played.go(until_s=20.0)
     assert len(played.delivered) == 11
-    assert any(each.index >= 12 for each in played.stream.stripes[1].open)
+    assert any(entry.index >= 12 for entry in played.stream.stripes[1].open)
     assert played.asked[0] < 20
 
 
-def test_the_first_partition_of_a_stripe_is_waited_for_as_long_as_those_of_others_take() -> None:
+def test_a_first_partition_is_awaited_only_as_long_as_other_stripes_need() -> None:
     played = Played([20.0, 20.0, 20.0, 1000.0], partitions=40, window=32).begin()
     played.go(until_s=150.0)
     assert len(played.delivered) > 12, "6 and 7, which it was given, are with the others"
 
 
-def test_a_stripe_whose_first_partition_never_comes_is_not_waited_for_before_half_of_them_have_theirs() -> None:
+def test_the_stream_ends_though_most_stripes_never_deliver_a_first_partition() -> None:
     played = Played([5.0, math.inf, math.inf], partitions=40).begin()
     played.go(until_s=1000.0)
     assert played.ended == "end"
 
 
-def test_a_word_that_comes_twice_changes_nothing() -> None:
+def test_a_delivery_outside_the_open_partitions_of_a_stripe_changes_nothing() -> None:
     played = Played([1.0, 1.0]).begin()
     played.go(until_s=5.0)
     stripe = played.stream.stripes[0]
@@ -320,24 +322,26 @@ def test_a_word_that_comes_twice_changes_nothing() -> None:
     assert played.delivered == list(range(30))
 
 
-def test_a_partition_that_waits_and_comes_from_another_stripe_as_well_is_a_known_duplicate() -> None:
-    """The first stripe has delivered nothing, so all others wait."""
+def test_a_held_partition_that_a_second_stripe_delivers_is_recorded_as_a_duplicate() -> None:
+    """The first stripe has delivered nothing, so the partitions of all other stripes wait."""
     played = Played([1.0, 1.0, 1.0], window=8).begin()
     _, early, late = played.stream.stripes
     index = early.open[0].index
     played.stream._give(late, index)  # as where ``early`` was slow
-    kept = []
+    delivered = []
     for stripe in (early, *[late] * len(late.open)):
         about = stripe.open[0]
         part = e.Deliver(stripe.run, about.partition, about.index, 8, sink="t")
         played.hear(played.stream.on_delivered(stripe, part))
-        records = [each for each in played.desk.commands if isinstance(each, e.Record) and each.kind == "carried"]
-        kept += [each.fields["detail"]["kept"] for each in records if each.fields["index"] == index]
+        records = [
+            command for command in played.desk.commands if isinstance(command, e.Record) and command.kind == "carried"
+        ]
+        delivered += [record.fields["detail"]["kept"] for record in records if record.fields["index"] == index]
         played.settle()
-    assert kept == [True, False]
+    assert delivered == [True, False]
 
 
-def test_a_next_generation_is_told_again_what_it_was_given() -> None:
+def test_a_new_generation_of_a_stripe_is_sent_the_assigned_indices_again() -> None:
     played = Played([1.0, 1.0], partitions=200).begin()
     played.go(until_s=20.0)
     stripe, known = played.stream.stripes[1], [*played.given[1]]
@@ -348,7 +352,7 @@ def test_a_next_generation_is_told_again_what_it_was_given() -> None:
     assert played.delivered == list(range(200))
 
 
-def test_what_is_forgotten_cannot_be_begun_anew_and_the_others_go_on() -> None:
+def test_a_restarted_stripe_is_abandoned_if_the_assigned_indices_are_forgotten() -> None:
     played = Played([1.0, 1.0], partitions=100).begin()
     played.go(until_s=20.0)
     stripe = played.stream.stripes[1]
@@ -360,43 +364,43 @@ def test_what_is_forgotten_cannot_be_begun_anew_and_the_others_go_on() -> None:
     assert played.delivered == list(range(100))
 
 
-def test_what_a_slow_stripe_leaves_for_a_far_faster_one_is_bounded() -> None:
-    """R2: it is remembered one by one."""
+def test_the_indices_that_a_slow_stripe_leaves_for_a_faster_stripe_are_bounded() -> None:
+    """R2. Every left index takes memory."""
     played = Played([1e-5, 1.0], partitions=None)
     fast, slow = played.stream.stripes
     fast.period_s, slow.period_s = 1e-5, 1.0
     for stripe in (fast, slow):
         played.hear(played.stream.on_ready(stripe))
         played.stream.validate()
-    assert [each.index for each in fast.open][:3] == [0, 1, 2]
+    assert [entry.index for entry in fast.open][:3] == [0, 1, 2]
     assert slow.open[0].index == 3 + MOST_LEFT
     assert len(played.stream._free) <= MOST_LEFT
 
 
-def test_a_stripe_that_begins_anew_is_told_so_until_it_delivers_what_it_was_given_since() -> None:
-    """Its hosts may hear of it before they have the run."""
+def test_a_restarted_stripe_is_sent_the_indices_until_a_newly_assigned_partition_comes() -> None:
+    """The indices may reach the stripe's hosts before the run does."""
     played = Played([1.0, 1.0], window=8)
     played.begin().go(until_s=5.5)
-    stripe, told = played.stream.stripes[0], list[m.StripeIndices]()
+    stripe, sent = played.stream.stripes[0], list[m.StripeIndices]()
     first = stripe.open[0].partition - 2
-    played.tell = lambda given: told.append(given) if given.run == stripe.run else None  # type: ignore[method-assign]
+    played.tell = lambda given: sent.append(given) if given.run == stripe.run else None  # type: ignore[method-assign]
     played.hear(played.stream.on_follows(stripe, first))
-    assert [each.first for each in told] == [first]
+    assert [message.first for message in sent] == [first]
     later = stripe.upto
     for _ in range(2):
         played.desk.now += LIMITS.retry_max_s
         played.hear(played.stream.on_timer())
-    assert [each.first for each in told[1:3]] == [first] * 2
+    assert [each.first for each in sent[1:3]] == [first] * 2
     while stripe.open[0].partition <= later:
         part = stripe.open[0].partition
         played.hear(played.stream.on_delivered(stripe, e.Deliver(stripe.run, part, stripe.open[0].index, 8, sink="t")))
     played.desk.now += 2 * LIMITS.retry_max_s
     played.hear(played.stream.on_timer())
-    assert told[-1].first == stripe.open[0].partition
+    assert sent[-1].first == stripe.open[0].partition
 
 
 @given(TIMES, st.tuples(st.integers(0, 20), st.integers(0, 20)), st.integers(1, 12))
-def test_what_is_above_is_given_each_part_until_that_ends_and_the_end_of_all(
+def test_the_upper_graph_is_fed_up_to_the_end_of_the_longest_source(
     takes_s: list[float], lengths: tuple[int, int], window: int
 ) -> None:
     played = Feeding(takes_s, lengths, window).begin()
@@ -405,8 +409,8 @@ def test_what_is_above_is_given_each_part_until_that_ends_and_the_end_of_all(
 
 
 @given(TIMES, st.integers(1, 12), st.data())
-def test_a_stream_begins_anew_where_it_is_told_to(takes_s: list[float], window: int, data: st.DataObject) -> None:
-    """Also while nothing more is wanted of it, and so much waits as may."""
+def test_a_stream_restarts_at_the_requested_partition(takes_s: list[float], window: int, data: st.DataObject) -> None:
+    """The stream restarts also while no partition is requested and the window is full."""
     played = Feeding(takes_s, (30, 25), window).begin()
 
     def goes_on() -> None:
@@ -433,7 +437,7 @@ def test_a_stream_begins_anew_where_it_is_told_to(takes_s: list[float], window: 
     assert played.delivered == list(range(31 - len(played.delivered), 31))
 
 
-def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
+def test_held_partitions_fill_exactly_the_window_after_the_stream_restarts() -> None:
     played = Feeding([1.0, 1.0], (30, 30), window=4).begin()
     played.go(until_s=10.0)
     played.paused = True
@@ -445,10 +449,10 @@ def test_what_was_next_waits_as_well_when_the_stream_begins_anew() -> None:
 
 
 class Replaced(Played):
-    """Played where others take over, whose partitions feed the place ``stripe.places`` says."""
+    """A stream in which new stripes take over."""
 
     def come(self, takes_s: list[float], theirs: dict[str, tuple[int, ...]] | None = None) -> list[StripeState]:
-        """As many others are about to begin."""
+        """Announce and return a new stripe for each time in ``takes_s``. ``theirs``: places of queries by node."""
         first = self.stream.count
         self.takes_s += takes_s
         requests = []
@@ -476,13 +480,13 @@ class Replaced(Played):
     ),
     st.integers(1, 9),
 )
-def test_whoever_takes_over_whenever_all_come_once_in_order(
+def test_partitions_come_once_and_in_order_whenever_new_stripes_take_over(
     takes_s: list[float], changes: list[tuple[float, int, float, str]], window: int
 ) -> None:
     played = Replaced(list(takes_s), window=window, partitions=60)
     played.begin()
     now_s = 0.0
-    for after_s, count, each_s, what in changes:
+    for after_s, count, each_s, outcome in changes:
         now_s += after_s
         played.go(until_s=now_s)
         if played.ended:
@@ -493,7 +497,7 @@ def test_whoever_takes_over_whenever_all_come_once_in_order(
         before = [stripe for stripe in played.stream.stripes if stripe not in coming and not stripe.over]
         assert before, "they go on until all of the others are ready"
         assert all(stripe.carries for stripe in before if not stripe.leaving)
-        if what == "ready":
+        if outcome == "ready":
             played.ready(coming[-1])
             assert not any(stripe.carries for stripe in before)
             assert played.changes[-1] == (coming[0].number, "")
@@ -510,7 +514,7 @@ def test_whoever_takes_over_whenever_all_come_once_in_order(
             assert stripe.open or (stripe.over and stripe.number in played.left), "they end with what they had open"
 
 
-def test_what_begins_with_those_that_took_over_finds_all_of_them_carry_it() -> None:
+def test_every_partition_from_a_takeover_on_is_assigned_to_the_new_stripes_alone() -> None:
     played = Replaced([1.0, 1.0], partitions=None)
     played.begin().go(until_s=6.5)
     for stripe in (coming := played.come([1.0, 1.0])):
@@ -519,13 +523,13 @@ def test_what_begins_with_those_that_took_over_finds_all_of_them_carry_it() -> N
     assert since >= len(played.delivered)
     played.go(until_s=30.0)
     assert len(played.delivered) > since + 10
-    given = {index for stripe in coming for index in played.given[stripe.number]}
-    assert set(range(since, len(played.delivered))) <= given
+    assigned = {index for stripe in coming for index in played.given[stripe.number]}
+    assert set(range(since, len(played.delivered))) <= assigned
     assert not any(index >= since for number in (0, 1) for index in played.given[number])
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["code", "a host"])
-def test_what_only_queries_want_fails_for_them_and_the_stream_waits_for_who_takes_over(lost: bool) -> None:
+def test_a_failed_node_that_only_queries_need_fails_the_queries_and_the_stream_waits(lost: bool) -> None:
     played = Replaced([1.0], partitions=40)
     played.begin().go(until_s=3.5)
     for stripe in (first := played.come([1.0, 1.0], theirs={"o": (3, 4)})):
@@ -535,15 +539,15 @@ def test_what_only_queries_want_fails_for_them_and_the_stream_waits_for_who_take
         played.fail(stripe, "o", lost=lost)
     assert played.fallen == {3, 4}
     played.go(until_s=20.0)
-    had = len(played.delivered)
-    assert had < 40 and not played.ended, "nobody is left, and others are to come"
+    before = len(played.delivered)
+    assert before < 40 and not played.ended, "nobody is left, and others are to come"
     for stripe in played.come([1.0, 1.0]):
         played.ready(stripe)
     played.go()
     assert (played.ended, played.delivered) == ("end", list(range(40)))
 
 
-def test_what_the_stream_wants_too_fails_for_all() -> None:
+def test_a_failed_node_that_the_stream_needs_fails_the_stream() -> None:
     played = Replaced([1.0], partitions=40)
     played.begin().go(until_s=3.5)
     for stripe in (coming := played.come([1.0], theirs={"o": (3,)})):
@@ -553,7 +557,7 @@ def test_what_the_stream_wants_too_fails_for_all() -> None:
     assert (played.ended, played.fallen) == ("why not", set())
 
 
-def test_the_stream_fails_where_nobody_is_left_and_who_was_to_come_cannot() -> None:
+def test_the_stream_fails_if_no_stripe_is_left_and_the_replacement_fails() -> None:
     played = Replaced([1.0], partitions=40)
     played.begin().go(until_s=3.5)
     (coming,) = played.come([1.0])
@@ -564,7 +568,7 @@ def test_the_stream_fails_where_nobody_is_left_and_who_was_to_come_cannot() -> N
     assert played.ended.startswith("no stripe of the stream is left")
 
 
-def test_those_that_have_left_are_forgotten_and_numbers_go_on() -> None:
+def test_stripes_that_left_are_forgotten_and_stripe_numbers_keep_increasing() -> None:
     played = Replaced([1.0, 1.0], partitions=60)
     played.begin().go(until_s=4.5)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What is above the trees of a stream gets each part of it in order, once, whoever is slow, ends, or begins anew."""
+"""The upper graph gets every partition of a stream in order and once, also if sources are slow, end or restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thalweg.middleware.protocol.run_id import RunId
 
 
 class Played:
-    """Sources above that end after ``lengths`` partitions, and the stream that feeds them."""
+    """Sources of an upper graph that end after ``lengths`` partitions, and the stream that feeds them."""
 
     def __init__(self, *lengths: int, most: int = 2, first: int = 0, uneven: tuple[str, ...] = ()) -> None:
         self.lengths = {f"s{place}": length for place, length in enumerate(lengths)}
@@ -73,14 +73,14 @@ class Played:
         return 10 + [*self.lengths].index(name)
 
     def want(self, name: str, run: RunId = R) -> None:
-        """The source asks for what it takes next, unless it does already, or has ended."""
+        """Request the source's next partition, unless a request is open or the source has ended."""
         if name not in self.waits and name not in self.ended:
             self.waits[name] = command = e.RunOperator(run, name, self.at[name])
             self.hear(self.trunk.want(command, [*self.lengths].index(name)))
             self.trunk.validate()
 
     def deliver(self) -> None:
-        """The stream gives what it was asked for."""
+        """Deliver the partition that the stream was asked for, if any."""
         if self.asked:
             self.asked = False
             self.stream += 1
@@ -96,7 +96,7 @@ class Played:
         return e.Deliver(run_of("r/"), index, tuple(values), sum(sizes), sizes=sizes)
 
     def restart(self, name: str, index: int, run: RunId) -> None:
-        """The source begins anew, in another generation."""
+        """Restart the source at ``index``, in another generation."""
         self.waits.pop(name, None)
         self.ended.discard(name)
         self.at[name] = index
@@ -113,17 +113,17 @@ class Played:
 
 
 @given(st.data(), st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 3))
-def test_every_source_gets_its_part_in_order_until_it_ends(
+def test_every_source_gets_the_partitions_in_order_until_the_source_ends(
     data: st.DataObject, lengths: list[int], most: int, first: int
 ) -> None:
-    """Whoever asks when, and whoever begins anew with what; the least that all want next is never held up."""
+    """Sources request and restart at any time. The lowest partition that a source requests is never held up."""
     played = Played(*[first + length for length in lengths], most=most, first=first)
     names = st.sampled_from([*played.lengths])
     for number in range(data.draw(st.integers(0, 40))):
-        what = data.draw(st.sampled_from(["want", "want", "deliver", "restart"]))
-        if what == "want":
+        action = data.draw(st.sampled_from(["want", "want", "deliver", "restart"]))
+        if action == "want":
             played.want(data.draw(names))
-        elif what == "deliver":
+        elif action == "deliver":
             played.deliver()
         else:
             name = data.draw(names)
@@ -132,7 +132,7 @@ def test_every_source_gets_its_part_in_order_until_it_ends(
     assert played.at == played.lengths
 
 
-def test_the_slowest_sets_the_pace() -> None:
+def test_the_slowest_source_sets_the_pace() -> None:
     played = Played(9, 9, most=2)
     for _ in range(8):
         played.want("s0")
@@ -143,7 +143,7 @@ def test_the_slowest_sets_the_pace() -> None:
     assert (played.at["s1"], played.asked) == (1, True), "one was taken, so there is room for the next"
 
 
-def test_one_that_has_ended_keeps_nobody_waiting() -> None:
+def test_an_ended_source_delays_no_other_source() -> None:
     played = Played(9, 9, most=1)
     for _ in range(4):
         played.want("s0")
@@ -159,7 +159,7 @@ def test_one_that_has_ended_keeps_nobody_waiting() -> None:
     assert played.at["s0"] >= 8
 
 
-def test_who_begins_anew_has_the_stream_make_it_again() -> None:
+def test_a_restarted_source_restarts_the_stream_at_the_same_partition() -> None:
     played = Played(9)
     for _ in range(5):
         played.want("s0")
@@ -172,7 +172,7 @@ def test_who_begins_anew_has_the_stream_make_it_again() -> None:
     assert played.at["s0"] == 3
 
 
-def test_what_was_under_way_as_it_began_anew_is_dropped() -> None:
+def test_a_partition_under_way_during_a_restart_is_dropped() -> None:
     played = Played(9)
     for _ in range(5):
         played.want("s0")
@@ -185,17 +185,17 @@ def test_what_was_under_way_as_it_began_anew_is_dropped() -> None:
     assert (played.at["s0"], played.asked) == (2, True)
 
 
-def test_a_sink_is_told_of_sources_that_do_not_end_together() -> None:
+def test_a_sink_is_notified_of_sources_that_do_not_end_together() -> None:
     played = Played(3, 3, uneven=("s1",))
     played.finish()
     end = e.Deliver(R, 3, end=True, sink="t")
-    said = "sources do not end together: partition 3 is missing from some"
-    assert [played.trunk.mark_uneven(end, {name, "t"}).uneven for name in ("s0", "s1")] == ["", said]
-    other = e.Deliver(R, 3, end=True, uneven="of its own", sink="t")
-    assert played.trunk.mark_uneven(other, {"s1", "t"}) is other
+    reason = "sources do not end together: partition 3 is missing from some"
+    assert [played.trunk.mark_uneven(end, {name, "t"}).uneven for name in ("s0", "s1")] == ["", reason]
+    own = e.Deliver(R, 3, end=True, uneven="of its own", sink="t")
+    assert played.trunk.mark_uneven(own, {"s1", "t"}) is own
 
 
-def test_the_end_of_the_stream_is_that_of_all() -> None:
+def test_the_end_of_the_stream_ends_every_source() -> None:
     played = Played(5, 7)
     for name, _ in itertools.product(played.lengths, range(2)):
         played.want(name)
@@ -210,7 +210,7 @@ def test_the_end_of_the_stream_is_that_of_all() -> None:
     assert played.ended == {*played.lengths}
 
 
-def test_a_source_that_is_new_has_what_was_made_without_it_made_again() -> None:
+def test_a_new_source_restarts_the_stream_at_the_first_partition_of_the_source() -> None:
     played = Played(9, 9, most=3)
     for _ in range(3):
         for name in played.lengths:
@@ -224,7 +224,7 @@ def test_a_source_that_is_new_has_what_was_made_without_it_made_again() -> None:
     assert [*played.trunk.take(part)] == [e.OperatorFinished(R, "new", 2, "new 2", 30)]
 
 
-def test_a_source_that_is_gone_wants_nothing() -> None:
+def test_the_requests_of_an_ended_source_are_dropped() -> None:
     played = Played(9, 9)
     played.want("s1")
     played.ended.add("s1")
