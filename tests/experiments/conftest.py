@@ -1,4 +1,4 @@
-"""One Spark session for the whole test run, and run folders like those that real runs leave."""
+"""Fixtures: one Spark session for the whole test run, and run folders like those of real runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TREE = {  # one-shot: where the transfers of one image go
 
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[SparkSession]:
-    """The one Spark session of the test run; the tests that use it are marked ``spark``."""
+    """Return the only Spark session of the test run. The tests that use it are marked ``spark``."""
     with spark.session("local[2]") as session:
         yield session
 
@@ -42,12 +42,12 @@ def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -
 
 
 def digest(seed: int, index: int) -> str:
-    """What stands for the digest of an image: the same for every placement of a seed."""
+    """Return a substitute for the digest of an image, equal for all placements of a seed."""
     return hashlib.sha256(f"{seed}/{index}".encode()).hexdigest()
 
 
 class Run:
-    """Writes one run folder as `thalweg run` would: a log for every host, gathered at the end."""
+    """Writer of a run folder as of `thalweg run`: a log for every host, gathered at the end."""
 
     def __init__(self, folder: Path, *, seed: int = 1, images: int = 20, time_scale: float = 120.0) -> None:
         self.folder, self.seed, self.images, self.time_scale = folder, seed, images, time_scale
@@ -66,13 +66,13 @@ class Run:
         self.lines.setdefault(host, []).append(json.dumps(record | more))
 
     def deliver(self, placement: str, times: list[tuple[float, int]], seed: int | None = None) -> None:
-        """Deliveries at the client: (emulated time, image index), in the order of the log."""
+        """Add deliveries at the client, as (emulated time, image index), in the order of the log."""
         for t, index in times:
             detail = {"digest": digest(self.seed if seed is None else seed, index)}
             self.add(t, "client", "delivered", placement, index=index, size_bytes=131072, detail=detail)
 
     def flow(self, placement: str, mean_s: float, link_rows: int = 600, places: dict[str, str] | None = None) -> None:
-        """A whole placement: deliveries every ``mean_s`` or so, its transfers, links and host load."""
+        """Add a whole placement: deliveries every ``mean_s`` or so, transfers, links and host load."""
         self.placements.append(placement)
         links = TREE.get(placement, TREE["one-shot"])
         self.add(0.0, "client", "started", placement)
@@ -123,8 +123,11 @@ class Run:
         protocol: str = "barrier",
         reason: str = "",
     ) -> None:
-        """A handover suspended at ``at``: decided 1 s before, state out after 1/4 of the pause and in after 1/2,
-        resumed after 3/4, first output 2 s after that; settled, at the old host, when the pause is over."""
+        """Add a hand-over that is suspended at ``at`` and decided 1 s before.
+
+        The state is sent after 1/4 of the pause and received after 1/2. The operator resumes after 3/4, and its first
+        output follows 2 s later. The old host settles the hand-over when the pause is over.
+        """
         more = {"node": node, "index": version, "size_bytes": size_bytes}
         ago = {"decided": pause + 1.0, "suspended": pause, "state_out": pause * 3 / 4}
         said = {"outcome": "moved", "protocol": protocol, "reason": reason, "why": "", "version": version, "ago": ago}
@@ -134,7 +137,7 @@ class Run:
         self.add(output, target, "arrived", placement, peer=source, duration_s=pause / 4 + 2.0, detail=said, **more)
 
     def stay(self, placement: str, node: str, source: str, target: str, at: float, why: str, version: int = 1) -> None:
-        """A handover that came to nothing before its suspension."""
+        """Add a hand-over that is given up before its suspension."""
         said = {"outcome": "stayed", "protocol": "epoch", "reason": "cheaper there", "why": why, "version": version}
         detail = said | {"ago": {"decided": 0.5}}
         self.add(at, source, "relocated", placement, node=node, peer=target, size_bytes=0, detail=detail)
@@ -142,13 +145,13 @@ class Run:
     def estimate(
         self, t: float, source: str, target: str, rate: float, truth: float | None, how: str | None = "passive"
     ) -> None:
-        """A bandwidth estimate; ``how`` None is a record of a version that only probed."""
+        """Add a bandwidth estimate. ``how`` None stands for a record of a version that only probed."""
         detail = {"src": source, "dst": target, "rate_bps": rate, "truth_bps": truth, "how": how}
         detail = {key: value for key, value in detail.items() if value is not None}
         self.add(t, source, "estimate", self.placements[-1], peer=target, value=rate, detail=detail)
 
     def adapt(self, placement: str, moves: int, operators: int = 7) -> None:
-        """A placement under which operators move: its flow, moves by both protocols, stays, plannings, estimates."""
+        """Add a placement under which operators move: its flow, moves by both protocols, stays, plans, estimates."""
         dice, end_s = self.random, 12.0 * self.images
         at = {f"op{i}": f"h{dice.randint(1, 8)}" for i in range(operators)}
         places = at | {"sink": "client"} | {f"source@h{i}": f"h{i}" for i in range(1, 9)}
@@ -177,7 +180,7 @@ class Run:
             self.add(end_s, host, "monitor", placement, detail=detail)
 
     def prove(self, errors: dict[tuple[str, str], tuple[float, float]], stalled: float | None = None) -> None:
-        """Link proofs: link to (asked bits per second on the wire, relative error)."""
+        """Add link proofs, given as link to (asked bits per second on the wire, relative error)."""
         for (source, target), (asked, error) in errors.items():
             detail = {"asked_bps": asked, "error": abs(error)} | ({} if stalled is None else {"stalled": stalled})
             self.add(0.0, source, "proof", peer=target, value=asked * (1 + error), detail=detail)
@@ -202,5 +205,5 @@ class Run:
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> Callable[..., Run]:
-    """Call it with a name (and the arguments of ``Run``) for a run folder to fill."""
+    """Return a function of a name (and the arguments of ``Run``) that makes a run folder to fill."""
     return lambda name="a", **options: Run(tmp_path / "runs" / name, **options)

@@ -39,7 +39,7 @@ def filled(run: Any) -> Any:
     return run
 
 
-def test_table_then_paths(new_run: Any) -> None:
+def test_analyze_prints_the_table_and_then_the_paths(new_run: Any) -> None:
     folder = filled(new_run("a [1]")).write(notes=["rates only: the kernel has no netem"])
     with (folder / "events.parquet").open("rb") as file:
         assert file.read(4) == b"PAR1"
@@ -66,7 +66,7 @@ def test_table_then_paths(new_run: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
+def test_moves_are_listed_if_few_or_on_request(new_run: Any) -> None:
     few, many = new_run("few"), new_run("many", seed=2)
     few.adapt("global", 10)
     many.adapt("random-moves", 30)
@@ -80,8 +80,8 @@ def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
     done = CliRunner().invoke(app, [*folders, "--no-plots", "--moves"])
     assert done.stdout.count("stayed: ") == 8
     done = CliRunner().invoke(app, [folders[1], "--no-plots", "--moves", "--json"])
-    said = json.loads(done.stdout)["placements"]["random-moves"]
-    assert (said["relocations"], said["stayed"], len(said["moves"])) == (24, 6, 30)
+    placement = json.loads(done.stdout)["placements"]["random-moves"]
+    assert (placement["relocations"], placement["stayed"], len(placement["moves"])) == (24, 6, 30)
     assert "moves" not in json.loads((many.folder / "summary.json").read_text())["placements"]["random-moves"]
     done = CliRunner().invoke(app, [folders[0], "--no-plots", "--json"])
     assert "moves" not in json.loads(done.stdout)["placements"]["global"]
@@ -89,7 +89,7 @@ def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run: Any, tmp_path: Path) -> None:
+def test_analyze_alone_prints_json_and_errors_and_leaves_no_temporary_files(new_run: Any, tmp_path: Path) -> None:
     good, bad = filled(new_run("good")), filled(new_run("bad", seed=2))
     bad.lines["client"] = [line for line in bad.lines["client"] if '"index": 7,' not in line]
     for name in ("cwd", "tmp"):
@@ -101,9 +101,9 @@ def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run
         env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(Path(spark.__file__).parents[3])},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    said = json.loads(done.stdout)
-    assert [run["placements"]["one-shot"]["lost"] for run in said["runs"]] == [0, 1]
-    assert said["aggregate"]["one-shot"]["delivered"] == 39
+    output = json.loads(done.stdout)
+    assert [run["placements"]["one-shot"]["lost"] for run in output["runs"]] == [0, 1]
+    assert output["aggregate"]["one-shot"]["delivered"] == 39
     lost = "1 of 20 images were not delivered"
     wrong = [f"thalweg: {bad.folder}, {name}: {lost}" for name in ("download-all", "one-shot")]
     assert done.stderr.splitlines() == wrong
@@ -129,7 +129,7 @@ def test_bad_input_starts_nothing(tmp_path: Path, arguments: list[str], says: st
 
 @pytest.fixture
 def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of programs of a machine without Java and without apt."""
+    """Return the folder of programs of a machine without Java and apt."""
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
@@ -138,7 +138,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def analyze_alone(*words: str, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the verb in a process of its own, in which these modules are not installed."""
+    """Run the verb in a new process without these modules."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", main_without(*without), "analyze", *words],
         capture_output=True, text=True, check=False, timeout=240,
@@ -147,16 +147,16 @@ def analyze_alone(*words: str, without: tuple[str, ...] = ()) -> subprocess.Comp
 
 
 def changeable(folder: Path) -> dict[str, bytes]:
-    """Everything that ``analyze`` writes into a run folder, taken away from there."""
+    """Remove all files that ``analyze`` wrote into a run folder, and return their contents."""
     written = [folder / "summary.json", *sorted((folder / "plots").glob("*"))]
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in written}
+    contents = {str(path.relative_to(folder)): path.read_bytes() for path in written}
     for path in written:
         path.unlink()
-    return found
+    return contents
 
 
 def full(run: Any) -> Any:
-    """A run of which every table and every line has something to tell."""
+    """Fill a run so that every table and every line has content."""
     filled(run)
     run.adapt("global", 10)
     run.prove({("h2", "client"): (1e5, 0.3)}, stalled=0.2)
@@ -167,7 +167,7 @@ def full(run: Any) -> Any:
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 @pytest.mark.parametrize("words", [["--moves"], pytest.param(["--json", "--no-plots"], marks=pytest.mark.long)])
-def test_one_run_has_the_same_figures_with_spark_and_without(new_run: Any, words: list[str]) -> None:
+def test_a_run_has_the_same_figures_with_and_without_spark(new_run: Any, words: list[str]) -> None:
     folder = full(new_run()).write()
     on_spark = CliRunner().invoke(app, [str(folder), *words, "--master", "local[2]"])
     written = changeable(folder)
@@ -185,7 +185,7 @@ def test_one_run_has_the_same_figures_with_spark_and_without(new_run: Any, words
 @pytest.mark.parametrize(
     "without", [pytest.param((), marks=pytest.mark.long), ("pyspark", "py4j")], ids=["no Java", "no PySpark"]
 )
-def test_one_run_is_analysed_without_java(new_run: Any, without: tuple[str, ...]) -> None:
+def test_a_single_run_is_analysed_without_java(new_run: Any, without: tuple[str, ...]) -> None:
     folder = filled(new_run()).write()
     done = analyze_alone(str(folder), without=without)
     assert (done.returncode, done.stderr) == (0, "")
@@ -196,15 +196,17 @@ def test_one_run_is_analysed_without_java(new_run: Any, without: tuple[str, ...]
 
 
 @pytest.mark.usefixtures("no_java")
-def test_one_run_without_plots_needs_the_records_extra_alone(new_run: Any) -> None:
+def test_a_single_run_without_plots_needs_only_the_records_extra(new_run: Any) -> None:
     folder = filled(new_run()).write()
-    others = tuple(name for name in EXTRAS_MODULES if name != "pyarrow")
-    done = analyze_alone(str(folder), "--no-plots", "--json", without=others)
+    absent = tuple(name for name in EXTRAS_MODULES if name != "pyarrow")
+    done = analyze_alone(str(folder), "--no-plots", "--json", without=absent)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["placements"]["one-shot"]["delivered"] == 20
 
 
-def test_a_spark_that_does_not_start_is_one_line(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_of_spark_is_reported_with_the_reason(
+    new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = filled(new_run()).write()
     java = """#!/bin/sh
 case "$*" in
@@ -221,7 +223,7 @@ esac
 
 
 @pytest.mark.usefixtures("no_java")
-def test_without_java_several_runs_and_a_named_master_are_refused(new_run: Any) -> None:
+def test_several_runs_or_a_named_master_are_refused_without_java(new_run: Any) -> None:
     folders = [filled(new_run(name, seed=seed)).write() for seed, name in enumerate(("one", "two"), 1)]
     for words in ([*map(str, folders)], [str(folders[0]), "--master", "local[*]"]):
         done = CliRunner().invoke(app, words)
@@ -232,7 +234,7 @@ def test_without_java_several_runs_and_a_named_master_are_refused(new_run: Any) 
 
 
 @pytest.mark.usefixtures("no_java")
-def test_damaged_records_are_one_line_without_java_as_well(new_run: Any) -> None:
+def test_damaged_records_are_refused_without_java(new_run: Any) -> None:
     run = filled(new_run())
     run.add(9.0, "client", "delivered", "one-shot", size_bytes=1)  # of no index
     run.add(9.5, "client", "delivered", "one-shot", index=3, size_bytes=1)
@@ -260,16 +262,16 @@ def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> Non
         run.estimate(1.0, "h1", "h2", 9e9, 1.0)
         run.estimate(1.0, "h1", "h2", 9e5, 1e5, "probe")
         runs.append(run.write())
-    found = analyze_runs(spark_session, load_runs(runs))
+    analysis = analyze_runs(spark_session, load_runs(runs))
     out = io.StringIO()
-    print_runs(found, Console(file=out, width=80))
+    print_runs(analysis, Console(file=out, width=80))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "20/12000" in out.getvalue()
     assert "all 2 runs" in out.getvalue()
     assert "stayed: " not in out.getvalue()
     handovers = io.StringIO()
-    print_runs(RunsSummary(found.runs[:1]), Console(file=handovers, width=80))
+    print_runs(RunsSummary(analysis.runs[:1]), Console(file=handovers, width=80))
     assert max(map(len, handovers.getvalue().splitlines())) <= 80
     assert "stayed: " in handovers.getvalue()
     heads = [line for line in lines if "median s" in line]
@@ -292,11 +294,11 @@ def test_seconds_have_three_digits(value: float | None, text: str) -> None:
     ("value", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (65_536, "66 KB"), (999_600, "1.0 MB"), (12_345_678_901, "12 GB")],
 )
-def test_sizes_have_their_unit(value: int, text: str) -> None:
+def test_sizes_have_a_unit(value: int, text: str) -> None:
     assert format_size(value) == text
 
 
-def test_estimates_are_told_by_how_only_where_there_are_both() -> None:
+def test_estimates_are_split_by_method_only_if_both_methods_occur() -> None:
     passive, probe = Errors(3, 0.05, 0.1), Errors(1, 0.2, 0.2)
     assert estimates_lines(EstimateErrors()) == []
     assert estimates_lines(EstimateErrors(3, 0.05, 0.1, passive)) == ["estimates: 3, median error 5.0%, p95 10.0%"]

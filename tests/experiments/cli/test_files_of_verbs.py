@@ -1,4 +1,4 @@
-"""Every verb that reads a file says what is wrong with it in one line, which names the file once."""
+"""Every verb that reads a file reports an error of the file in one line, which names the file once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_file_is_named_once(
+def test_an_error_of_a_file_names_the_file_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -49,9 +49,9 @@ def test_a_file_is_named_once(
     if text is not None:
         Path(name).write_bytes(text)
     assert invoke([*verb.split(), name]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("thalweg: ")
-    assert (said.count(name), said.count("\n")) == (1, 1), said
+    error = capsys.readouterr().err
+    assert error.startswith("thalweg: ")
+    assert (error.count(name), error.count("\n")) == (1, 1), error
     left = {path.name for path in tmp_path.rglob("*")} - {"runs"}  # an empty folder, in which a run would be
     assert left == ({name} if text is not None else set())
 
@@ -60,7 +60,7 @@ def test_a_program_that_cannot_be_written_is_a_usage_error(capsys: pytest.Captur
     file = Path(__file__).parents[3] / "docs" / "examples" / "optimal.toml"
     target = tmp_path / "absent" / "odp.mps"
     assert invoke(["place", str(file), "--planner", "odp", "--mps", str(target)]) == 2
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert (
-        said == f"thalweg: the program cannot be written to {target}; name a file in an existing folder, as odp.mps\n"
+        error == f"thalweg: the program cannot be written to {target}; name a file in an existing folder, as odp.mps\n"
     )

@@ -1,4 +1,4 @@
-"""Commands that are given in the folder of another user: no code of that folder is executed."""
+"""Commands in the folder of another user: no code of the folder is executed."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ with Testbed.open("netns", ["a", "b"], rate="100mbit") as bed:
 
 
 class Foreign(NamedTuple):
-    """The folder of another user, and the file that its code writes its name to when it is executed."""
+    """Folder of another user, and the file to which the folder's code writes its name when executed."""
 
     folder: Path
     marker: Path
 
     def run(self, *words: str, status: int | None = 0) -> str:
-        """Run a command in the folder, and assert that nothing of it is executed. ``status`` None: any."""
+        """Run a command in the folder, and assert that no code of the folder is executed. ``status`` None: any."""
         path = os.pathsep.join(["", ".", os.environ["PATH"], ""])
         done = subprocess.run(
             words, cwd=self.folder, env=os.environ | {"PATH": path, "THALWEG_TRACES": ""},
@@ -87,21 +87,23 @@ class Foreign(NamedTuple):
 
 @pytest.fixture
 def foreign(tmp_path: Path, runtime_folder: Path) -> Iterator[Foreign]:
-    """A folder with a module, and a program, for every name that one of our processes may look up."""
-    made = Foreign(tmp_path / "foreign", tmp_path / "executed")
-    made.folder.mkdir()
+    """Return a folder with a module, and a program, for every name that one of our processes may look up."""
+    other_folder = Foreign(tmp_path / "foreign", tmp_path / "executed")
+    other_folder.folder.mkdir()
     for name in MODULES:
-        text = f"with open({str(made.marker)!r}, 'a') as marker:\n    marker.write('{name}.py\\n')\n"
-        (made.folder / f"{name}.py").write_text(text, encoding="utf-8")
+        text = f"with open({str(other_folder.marker)!r}, 'a') as marker:\n    marker.write('{name}.py\\n')\n"
+        (other_folder.folder / f"{name}.py").write_text(text, encoding="utf-8")
     for name in PROGRAMS:
-        (made.folder / name).write_text(f"#!/bin/sh\necho {name} >>'{made.marker}'\nexit 1\n", encoding="utf-8")
-        (made.folder / name).chmod(0o755)
-    yield made
+        (other_folder.folder / name).write_text(
+            f"#!/bin/sh\necho {name} >>'{other_folder.marker}'\nexit 1\n", encoding="utf-8"
+        )
+        (other_folder.folder / name).chmod(0o755)
+    yield other_folder
     detached.take_down()
 
 
-def test_the_files_are_executed_where_python_imports_from_the_working_directory(foreign: Foreign) -> None:
-    """The test itself: it would notice."""
+def test_foreign_files_are_executed_if_python_imports_from_the_working_directory(foreign: Foreign) -> None:
+    """Check that the other tests would notice executed code."""
     for word, name in (("json.tool", "json.py"), ("thalweg", "thalweg.py")):
         subprocess.run([sys.executable, "-m", word], cwd=foreign.folder, capture_output=True, timeout=60, check=False)
         assert name in foreign.executed()
@@ -110,28 +112,28 @@ def test_the_files_are_executed_where_python_imports_from_the_working_directory(
 
 
 @pytest.mark.parametrize("word", ["-V", "--help", "doctor"])
-def test_commands_about_the_machine(foreign: Foreign, word: str) -> None:
+def test_commands_about_the_machine_execute_no_foreign_code(foreign: Foreign, word: str) -> None:
     foreign.thalweg(word)
 
 
-def test_python_with_the_safe_option(foreign: Foreign) -> None:
-    """The form that the documentation names."""
+def test_python_with_the_safe_option_executes_no_foreign_code(foreign: Foreign) -> None:
+    """Use the form of the command that the documentation names."""
     foreign.run(sys.executable, "-P", "-m", "thalweg", "-V")
 
 
-def test_a_local_cluster_of_a_script(foreign: Foreign, tmp_path: Path) -> None:
+def test_a_local_cluster_of_a_script_executes_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
     script = tmp_path / "application.py"
     script.write_text(SCRIPT, encoding="utf-8")
     assert foreign.run(sys.executable, str(script)) == "2\n2\n"
 
 
-def test_a_run_on_loopback(foreign: Foreign, tmp_path: Path) -> None:
+def test_a_run_on_loopback_executes_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     foreign.thalweg("run", "--testbed", "loopback", "--servers", "2", "--images", "2", "--out", out)
 
 
 @pytest.mark.netns
-def test_a_testbed_that_stays(foreign: Foreign) -> None:
+def test_a_detached_testbed_executes_no_foreign_code(foreign: Foreign) -> None:
     foreign.thalweg("testbed", "up", "--hosts", "2", "--rate", "100mbit")
     assert foreign.thalweg("testbed", "exec", "h1", "--", "/bin/echo", "there") == "there\n"
     foreign.thalweg("testbed", "status")
@@ -140,7 +142,7 @@ def test_a_testbed_that_stays(foreign: Foreign) -> None:
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_all_other_verbs_of_testbeds(foreign: Foreign, tmp_path: Path) -> None:
+def test_all_verbs_of_testbeds_execute_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
     script = tmp_path / "application.py"
     script.write_text(TESTBED, encoding="utf-8")
     foreign.run(sys.executable, str(script))
@@ -163,7 +165,7 @@ def test_all_other_verbs_of_testbeds(foreign: Foreign, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_links_measured_by_another_program(foreign: Foreign) -> None:
+def test_measurements_with_iperf3_execute_no_foreign_code(foreign: Foreign) -> None:
     if shutil.which("iperf3") is None:
         pytest.skip("needs iperf3")
     foreign.thalweg("testbed", "up", "--hosts", "2", "--rate", "20mbit")
@@ -172,7 +174,7 @@ def test_links_measured_by_another_program(foreign: Foreign) -> None:
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_runs_and_what_is_made_of_them(foreign: Foreign, tmp_path: Path) -> None:
+def test_runs_reports_and_comparisons_execute_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
     small = ("--servers", "2", "--images", "3", "--time-scale", "60", "--link-mean", "0.2mbit")
     netns, sim = str(tmp_path / "netns"), str(tmp_path / "sim")
     foreign.thalweg(
@@ -190,7 +192,7 @@ def test_runs_and_what_is_made_of_them(foreign: Foreign, tmp_path: Path) -> None
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_sweeps_and_analyses_on_spark(foreign: Foreign, tmp_path: Path) -> None:
+def test_sweeps_and_analyses_on_spark_execute_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
     runs = [str(tmp_path / name) for name in ("a", "b")]
     for seed, run in enumerate(runs):
         foreign.thalweg("run", "--testbed", "sim", "--servers", "2", "--images", "3", "--seed", str(seed), "--out", run)
@@ -223,24 +225,33 @@ def Mine():
         ),
     ],
 )
-def test_code_that_is_named_there_comes_after_all_that_is_installed(
+def test_named_code_of_the_folder_does_not_hide_installed_modules(
     foreign: Foreign, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """The user names one module of the folder: the others of it still hide nothing."""
+    """The user names one module of the folder. Other modules of the folder still hide nothing."""
     (foreign.folder / "planners_of_mine.py").write_text(PLANNERS, encoding="utf-8")
     for name in ("simpy", "docker"):  # these are not installed everywhere, and imported from there if they are not
         (foreign.folder / f"{name}.py").unlink()
-    given = ("--placement", "planners_of_mine:Mine", "--servers", "2", "--images", "2", "--out", str(tmp_path / "out"))
-    foreign.thalweg(*words, *given)
+    options = (
+        "--placement",
+        "planners_of_mine:Mine",
+        "--servers",
+        "2",
+        "--images",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    )
+    foreign.thalweg(*words, *options)
 
 
 @pytest.mark.long
-def test_traces_keys_and_plans(foreign: Foreign, tmp_path: Path) -> None:
-    made, keys = tmp_path / "traces", tmp_path / "keys"
-    foreign.thalweg("traces", "generate", "--count", "2", "--duration", "600", "--out", str(made))
-    (first, _) = sorted(made.glob("*.csv"))
+def test_verbs_for_traces_keys_and_plans_execute_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
+    traces, keys = tmp_path / "traces", tmp_path / "keys"
+    foreign.thalweg("traces", "generate", "--count", "2", "--duration", "600", "--out", str(traces))
+    (first, _) = sorted(traces.glob("*.csv"))
     for words in (
-        ("list", str(made)),
+        ("list", str(traces)),
         ("describe", str(first)),
         ("import", str(first), "--out", str(tmp_path / "again")),
     ):
@@ -256,7 +267,7 @@ def test_traces_keys_and_plans(foreign: Foreign, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_host_that_is_started_and_ended(foreign: Foreign) -> None:
+def test_a_host_executes_no_foreign_code(foreign: Foreign) -> None:
     words = [*COMMAND, "host", "--name", "h1", "--listen", "tcp://127.0.0.1:*", "--insecure"]
     with subprocess.Popen(words, cwd=foreign.folder, stdout=subprocess.PIPE, text=True) as host:
         try:
@@ -287,7 +298,7 @@ BENCHES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(BENCHES))
-def test_benchmarks(foreign: Foreign, name: str) -> None:
+def test_benchmarks_execute_no_foreign_code(foreign: Foreign, name: str) -> None:
     foreign.thalweg("bench", name, *BENCHES[name])
 
 
@@ -296,13 +307,13 @@ def test_benchmarks(foreign: Foreign, name: str) -> None:
 @pytest.mark.parametrize(
     "words", [("testbed", "--network", "2", "--hosts", "2", "--idle", "1"), ("move", "--size", "16", "--moves", "4")]
 )
-def test_benchmarks_on_links(foreign: Foreign, words: tuple[str, ...]) -> None:
+def test_benchmarks_on_links_execute_no_foreign_code(foreign: Foreign, words: tuple[str, ...]) -> None:
     foreign.thalweg("bench", *words)
 
 
 @pytest.mark.long
 @pytest.mark.uml
-def test_a_kernel_of_its_own(foreign: Foreign, tmp_path: Path) -> None:
+def test_the_uml_kernel_executes_no_foreign_code(foreign: Foreign, tmp_path: Path) -> None:
     foreign.thalweg("testbed", "up", "--hosts", "2", "--rate", "10mbit", "--delay", "5ms", "--kernel", "uml")
     assert foreign.thalweg("testbed", "exec", "h1", "--", "/bin/echo", "there") == "there\n"
     foreign.thalweg("testbed", "down")
@@ -326,7 +337,7 @@ def test_a_kernel_of_its_own(foreign: Foreign, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.docker
-def test_containers(foreign: Foreign) -> None:
+def test_containers_execute_no_foreign_code(foreign: Foreign) -> None:
     foreign.thalweg("testbed", "up", "--backend", "docker", "--hosts", "2", "--rate", "10mbit", "--no-delay")
     assert foreign.thalweg("testbed", "exec", "h1", "--", "echo", "there") == "there\n"
     foreign.thalweg("testbed", "down")

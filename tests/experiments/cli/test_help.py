@@ -34,15 +34,15 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The page that ``thalweg WORDS`` prints."""
+    """Return the page that ``thalweg WORDS`` prints."""
     assert invoke([*words]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    return said.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a page's examples, each as one line."""
+    """Return the commands of a page's examples, each as one line."""
     joined = re.sub(r" \\\n\s+", " ", text)
     return re.findall(r"^ {5}(thalweg .*)$", joined, re.MULTILINE)
 
@@ -58,9 +58,9 @@ def test_every_page_has_the_same_layout(words: tuple[str, ...], capsys: pytest.C
         assert not re.search(r"<(str|int|bool|float|path|list)|range|TEXT", text)
         assert "│ -h, --help" in text
         assert "╭─ Options ─" in text
-    there = re.search("│ --help-all +Show all options", short) is not None
-    assert (whole != short) == there
-    assert (f"`{'thalweg ' + ' '.join(words)} --help-all`".strip("`") in short.splitlines()[-1]) == there
+    has_more = re.search("│ --help-all +Show all options", short) is not None
+    assert (whole != short) == has_more
+    assert (f"`{'thalweg ' + ' '.join(words)} --help-all`".strip("`") in short.splitlines()[-1]) == has_more
     for line in commands(short):
         parse(shlex.split(line)[1:])
     assert commands(short), "the page has no example"
@@ -81,14 +81,14 @@ def test_the_page_of_run_has_common_options_first_and_the_rest_on_request(capsys
     assert short.rstrip().endswith(f"{rare} more options of this verb: thalweg run --help-all")
 
 
-def test_tables_say_what_docstrings_say() -> None:
+def test_tables_of_verbs_repeat_the_first_lines_of_docstrings() -> None:
     for group, table in (((), top.VERBS), (("testbed",), testbed.VERBS)):
         for name, verb in table.items():
             command = COMMANDS[*group, name]
             assert verb.short == inspect.cleandoc(command.help).partition("\n")[0], name
 
 
-def test_a_group_shows_one_line_of_each_verb() -> None:
+def test_the_summary_of_every_verb_is_a_single_line() -> None:
     for words, command in COMMANDS.items():
         first = inspect.cleandoc(command.help).split("\n\n")[0]
         assert "\n" not in first and first.endswith("."), words
@@ -96,13 +96,13 @@ def test_a_group_shows_one_line_of_each_verb() -> None:
 
 def test_values_of_options_have_a_name() -> None:
     for words, command in COMMANDS.items():
-        for one in command.params:
-            if not getattr(one, "is_flag", False):
-                assert one.metavar, f"{' '.join(words)} {one.name}"
+        for option in command.params:
+            if not getattr(option, "is_flag", False):
+                assert option.metavar, f"{' '.join(words)} {option.name}"
 
 
 @pytest.mark.parametrize("line", ["--help", "-h", "--version", "-V", "testbed --help", "host --help", ""])
-def test_what_only_tells_imports_no_verb(line: str) -> None:
+def test_help_and_version_import_no_heavy_module(line: str) -> None:
     code = "import sys; from thalweg.experiments.cli.main import invoke; status = invoke(sys.argv[1:])"
     heavy = HEAVY - {"numpy", "zmq"} if line == "host --help" else HEAVY  # the daemon's own options need them
     code += f"; print(status, {heavy!r} & {{*sys.modules}})"
@@ -114,7 +114,7 @@ def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> N
     assert page(capsys, "-V") == page(capsys, "--version")
 
 
-def test_help_after_the_words_of_a_command_is_the_command_s(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_after_a_command_is_the_page_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "╭─ Up and down" in page(capsys, "testbed", "-h")
     assert "Usage: thalweg testbed up" in page(capsys, "testbed", "up", "-h")
     assert "Usage: thalweg testbed exec" in page(capsys, "testbed", "exec", "-h")
@@ -134,26 +134,26 @@ def test_help_after_the_words_of_a_command_is_the_command_s(capsys: pytest.Captu
         ("thalweg place --planner od", ["odp"]),
     ],
 )
-def test_a_shell_completes(
+def test_a_shell_completes_verbs_options_and_names(
     words: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_THALWEG_COMPLETE": "complete_bash"}
-    for name, value in told.items():
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_THALWEG_COMPLETE": "complete_bash"}
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert invoke([]) == 0
     assert capsys.readouterr().out.split() == offered
 
 
-def test_a_shell_completes_verbs_without_importing_them() -> None:
+def test_a_shell_completes_verbs_without_importing_heavy_modules() -> None:
     code = "import sys; from thalweg.experiments.cli.main import invoke; status = invoke([])"
     code += f"; print(status, {HEAVY!r} & {{*sys.modules}})"
-    told = {"COMP_WORDS": "thalweg ", "COMP_CWORD": "1", "_THALWEG_COMPLETE": "complete_bash"}
-    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, check=True)
+    environment = {"COMP_WORDS": "thalweg ", "COMP_CWORD": "1", "_THALWEG_COMPLETE": "complete_bash"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [*top.VERBS, "0", "set()"]
 
 
 @pytest.mark.parametrize("words", ["run", "place", "keys new", "traces generate", "testbed plan"])
-def test_examples_work(
+def test_examples_of_help_pages_work(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run the examples that need neither root nor results of other examples."""
@@ -171,7 +171,7 @@ def test_examples_work(
 # --- pages --------------------------------------------------------------------------------------------
 
 
-def test_a_docstring_is_paragraphs_and_examples() -> None:
+def test_a_docstring_is_split_into_paragraphs_and_examples() -> None:
     text = """Do it.
 
     All of it,
@@ -198,12 +198,12 @@ def test_commands_are_broken_before_options() -> None:
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
 
 
-def test_names_of_one_meaning_stand_together() -> None:
+def test_names_with_the_same_meaning_are_grouped() -> None:
     names = {"a": "stays", "b": "moves", "c": "stays", "d": ""}
     assert group_names(names) == [("a, c", "stays"), ("b", "moves"), ("d", "")]
 
 
-def test_an_entry_has_its_lists_and_remarks_below_its_text() -> None:
+def test_an_entry_has_lists_and_remarks_below_the_text() -> None:
     entries = [
         Entry(
             "--way NAME", "Way to go.", ["default: left"], {"left": "by the river", "right": ""}, "package.module:Way"
@@ -244,10 +244,10 @@ def test_a_wide_terminal_does_not_make_long_lines(
     assert max(map(len, page(capsys, "run", "-h").splitlines())) == 100
 
 
-def test_a_page_has_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Page("go [OPTIONS]", [], [], [Panel("Options", [Entry("--now", "Go at once.")])])
-    assert "\x1b[" not in render(made)
+def test_a_page_has_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Page("go [OPTIONS]", [], [], [Panel("Options", [Entry("--now", "Go at once.")])])
+    assert "\x1b[" not in render(example)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    (line,) = (line for line in render(made).splitlines() if "--now" in line)
+    (line,) = (line for line in render(example).splitlines() if "--now" in line)
     assert "\x1b[1;36m--now\x1b[0m  Go at once." in line

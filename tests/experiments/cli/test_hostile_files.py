@@ -1,4 +1,4 @@
-"""Every file that comes from outside, made by somebody who means harm: exit status 2, one line, and no memory taken."""
+"""Hostile files from outside: exit status 2, one line, and little memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(status, int(peak.split()[1]) // 1024)
 
 
 def png(width: int, height: int, bits: int = 8, kind: int = 2, rows: bytes = b"") -> bytes:
-    """A picture that says it is so large, and holds ``rows``, deflated."""
+    """Return a picture whose header claims this size, and which holds ``rows``, deflated."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -45,7 +45,7 @@ def png(width: int, height: int, bits: int = 8, kind: int = 2, rows: bytes = b""
 
 
 def tiff(tile: int) -> bytes:
-    """A grey picture of ten by ten pixels in one tile that is so large each way."""
+    """Return a grey picture of ten by ten pixels in one square tile of this size."""
     data = zlib.compress(bytes(tile * tile), 9)
     tags = {256: 10, 257: 10, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 134, 325: len(data)}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
@@ -73,7 +73,7 @@ def text(name: str, data: Data, *command: str) -> Make:
 
 
 def beside(name: str, data: Data, *command: str) -> Make:
-    """A file of a run's folder."""
+    """Return a maker of a hostile file in a run's folder."""
 
     def make(folder: Path, new_run: Any) -> list[str]:
         run = new_run(folder / "run")
@@ -90,11 +90,11 @@ def beside(name: str, data: Data, *command: str) -> Make:
 
 
 def sweep(toml: Data | None, figures: Data | None = None) -> Make:
-    """A folder of a sweep with figures."""
-    made = f'{{"format": {FORMAT}, "version": "{__version__}"}}'
+    """Return a maker of a sweep's folder with figures."""
+    valid_figures = f'{{"format": {FORMAT}, "version": "{__version__}"}}'
 
     def make(folder: Path, new_run: Any) -> list[str]:
-        for name, data in (("sweep.toml", "" if toml is None else toml), ("figures.json", figures or made)):
+        for name, data in (("sweep.toml", "" if toml is None else toml), ("figures.json", figures or valid_figures)):
             (folder / name).write_bytes(as_bytes(data))
         return ["report", "--out", str(folder / "page.html"), str(folder)]
 
@@ -115,7 +115,7 @@ def picture(data: Data, name: str = "a.png") -> Make:
 
 
 def events(detail: str, rows: int = 3) -> Make:
-    """An event log in which a record with this detail stands so many times, its text once."""
+    """Return a maker of an event log with ``rows`` records of this detail. The text is stored once."""
     plain = {"run": "r", "host": "h1", "t_s": 0.0, "wall_s": 0.0, "kind": "relocated"}
 
     def make(folder: Path, new_run: Any) -> list[str]:
@@ -190,16 +190,18 @@ LARGE = (
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_file_is_one_line(what: str, tmp_path: Path, new_run: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_file_is_refused_in_a_single_line(
+    what: str, tmp_path: Path, new_run: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(HOSTILE[what](tmp_path, new_run)) == 2
-    said = capfd.readouterr().err.strip()
-    assert said.startswith("thalweg: ")
-    assert said.count("\n") == 0
-    assert len(said) < 2_000
+    error = capfd.readouterr().err.strip()
+    assert error.startswith("thalweg: ")
+    assert error.count("\n") == 0
+    assert len(error) < 2_000
 
 
 @pytest.mark.parametrize("what", LARGE)
-def test_a_hostile_file_takes_no_memory(what: str, tmp_path: Path, new_run: Any) -> None:
+def test_a_hostile_file_takes_little_memory(what: str, tmp_path: Path, new_run: Any) -> None:
     command = [sys.executable, "-c", MEASURE, *HOSTILE[what](tmp_path, new_run)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=True)
     status, peak_mb = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""``--kernel uml``: what goes with it, what it carries, and a run in it as a user sees it."""
+"""``--kernel uml``: allowed options, capacity, and a run in this kernel as a user sees it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from thalweg.middleware.errors import UsageError
 CLI = (sys.executable, "-m", "thalweg")
 
 
-def test_it_goes_with_netns_and_runs_elsewhere_once(
+def test_the_uml_kernel_needs_netns_and_is_entered_only_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["testbed", "up", "--kernel", "uhl"]) == 2
-    said = "thalweg: --kernel is 'uhl'; did you mean 'uml'?; see thalweg testbed up --help\n"
-    assert capsys.readouterr().err == said
+    error = "thalweg: --kernel is 'uhl'; did you mean 'uml'?; see thalweg testbed up --help\n"
+    assert capsys.readouterr().err == error
     with pytest.raises(UsageError, match="--kernel uml goes with netns, and this testbed is docker"):
         options.runs_elsewhere("uml", "docker")
     for testbed in ("docker", "loopback", "sim"):
@@ -40,7 +40,7 @@ def test_it_goes_with_netns_and_runs_elsewhere_once(
     assert not options.runs_elsewhere("uml", "netns")
 
 
-def test_its_one_processor_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_scale_fits_the_capacity_of_the_uml_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "inside_uml", lambda: True)
     config = RunConfig(servers=4, link_mean_bps=1e6)
     edges = len(build_dataflow(config).nodes) - 1
@@ -69,7 +69,7 @@ def test_no_kernel_boots_for_a_folder_that_is_in_use(
 
 @pytest.mark.long
 @pytest.mark.uml
-def test_a_run_in_it_looks_like_any_other(tmp_path: Path) -> None:
+def test_a_run_in_the_uml_kernel_leaves_an_ordinary_run_folder(tmp_path: Path) -> None:
     command = [*CLI, "run", "--kernel", "uml", "--servers", "2", "--images", "4", "--placement", "one-shot"]
     command += ["--link-mean", "0.2mbit", "--json"]
     env = {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"}

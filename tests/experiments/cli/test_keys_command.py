@@ -10,15 +10,15 @@ import pytest
 from thalweg.experiments.cli.main import invoke
 
 
-def test_a_member_from_its_key_to_its_end(
+def test_a_member_is_created_allowed_listed_and_revoked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     def answer(*words: str) -> dict[str, object]:
         assert invoke(["keys", *words, "--json"]) == 0
-        said: dict[str, object] = json.loads(capsys.readouterr().out)
-        return said
+        output: dict[str, object] = json.loads(capsys.readouterr().out)
+        return output
 
     def refused(*words: str) -> str:
         assert invoke(["keys", *words]) == 2
@@ -26,14 +26,14 @@ def test_a_member_from_its_key_to_its_end(
         assert line.count("\n") == 1
         return line
 
-    made = answer("new", "h1", "--expires", "2")
-    assert (made["name"], made["role"], made["public"], made["expired"]) == ("h1", "host", "h1.key", False)
+    created = answer("new", "h1", "--expires", "2")
+    assert (created["name"], created["role"], created["public"], created["expired"]) == ("h1", "host", "h1.key", False)
     assert (tmp_path / "h1.key_secret").stat().st_mode & 0o777 == 0o600
     assert answer("new", "alice", "--role", "client")["expires"] is None
     assert "h1.key_secret exists; a certificate is never overwritten" in refused("new", "h1")
     assert "is a secret certificate, which nobody else needs; give h1.key" in refused("allow", "h1.key_secret")
     allowed = answer("allow", "h1.key", "alice.key")
-    assert answer("allow", "h1.key")["members"] == [made_row(made)]  # once more
+    assert answer("allow", "h1.key")["members"] == [made_row(created)]  # once more
     assert answer("list") == {"members": sorted(allowed["members"], key=lambda row: row["name"])}  # type: ignore
     answer("new", "h1", "--out", "other")
     assert "is another certificate; first thalweg keys revoke h1" in refused("allow", "other/h1.key")
@@ -48,23 +48,23 @@ def test_a_member_from_its_key_to_its_end(
     assert "bad.key is not a certificate" in capsys.readouterr().err
 
 
-def test_a_certificate_that_is_none_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_certificate_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.key"
     bad.write_text("garbled")
     assert invoke(["keys", "allow", str(bad)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("bad.key") == 1
-    assert "it has no public key; make one with thalweg keys new" in said
+    error = capsys.readouterr().err
+    assert error.count("bad.key") == 1
+    assert "it has no public key; make one with thalweg keys new" in error
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["revoke", "h1"]])
-def test_without_a_members_folder_the_way_to_one_is_named(
+def test_the_error_for_a_missing_members_folder_names_the_keys_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoke(["keys", *words]) == 2
-    way = "name another with --members, or make it with: thalweg keys allow NAME.key --members members"
-    assert capsys.readouterr().err == f"thalweg: there is no members folder members; {way}\n"
+    advice = "name another with --members, or make it with: thalweg keys allow NAME.key --members members"
+    assert capsys.readouterr().err == f"thalweg: there is no members folder members; {advice}\n"
     Path("members").touch()
     assert invoke(["keys", *words]) == 2
     assert "cannot read the members folder members: Not a directory; name another" in capsys.readouterr().err

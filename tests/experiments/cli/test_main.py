@@ -1,4 +1,4 @@
-"""What every verb has in common: how it is refused, and how quantities are written."""
+"""Behaviour common to all verbs: refusals, and forms of quantities."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ from thalweg.experiments.cli.main import invoke
         ("analyze", "missing argument 'folders"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_a_single_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(line.split()) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.lower().startswith(f"thalweg: {says.lower()}")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert output.err.lower().startswith(f"thalweg: {says.lower()}")
 
 
-def test_rates_in_bytes_are_remarked_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "10Mbps counts bytes, as tc has it: 80.0 Mbit/s; for bits write 10Mbit"
+def test_a_rate_in_bytes_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "10Mbps counts bytes, as tc has it: 80.0 Mbit/s; for bits write 10Mbit"
     assert invoke(["testbed", "up", "--hosts", "0", "--rate", "10Mbps"]) == 2
-    assert capsys.readouterr().err.startswith(f"note: --rate: {said}\n")
+    assert capsys.readouterr().err.startswith(f"note: --rate: {note}\n")
     file = tmp_path / "wan.toml"
     file.write_text('hosts = 3\n[links]\nrate = "1mbit"\n[[link]]\nfrom = "h1"\nto = "h2"\nrate = "10Mbps"\n')
     assert invoke(["testbed", "plan", str(file)]) == 0
-    assert f"note: {file}, line 7: rate: {said}" in capsys.readouterr().out
+    assert f"note: {file}, line 7: rate: {note}" in capsys.readouterr().out
     file.write_text("hosts = 2\n[links]\nrate = true\n")
     assert invoke(["testbed", "plan", str(file)]) == 2
     assert "line 3: rate: true is not a rate; write it as tc does" in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--version"]) == 0
     assert capsys.readouterr().out.startswith("thalweg 0.")
     assert invoke([]) == 2
@@ -76,14 +76,14 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_shell_completes_verbs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    told = {"COMP_WORDS": "thalweg testbed ver", "COMP_CWORD": "2", "_THALWEG_COMPLETE": "complete_bash"}
-    for name, value in told.items():
+    environment = {"COMP_WORDS": "thalweg testbed ver", "COMP_CWORD": "2", "_THALWEG_COMPLETE": "complete_bash"}
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert invoke([]) == 0
     assert capsys.readouterr().out.split() == ["verify"]
 
 
-def test_a_host_starts_without_what_other_verbs_need() -> None:
+def test_a_host_starts_without_modules_of_other_verbs() -> None:
     code = (
         "import sys; from thalweg.experiments.cli.main import invoke; said = invoke(['host', '--listen', '', '--name'])"
     )

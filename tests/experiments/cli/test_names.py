@@ -1,4 +1,4 @@
-"""Names that help pages list: each of them works, and each registered name is listed."""
+"""Names that help pages list: every listed name works, and every registered name is listed."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ Try = Callable[[str], object]  # of a name; raises or asserts where it does not 
 
 
 def listed() -> dict[Key, list[str]]:
-    """The names that pages list, as they are printed, by verb and option. The form of an import path is no name."""
+    """Return the names that the printed pages list, by verb and option, without forms of import paths."""
     printed = {"host": pages.page_of(daemon.parser())}
     for words, command in verbs():
         context = command.make_context(" ".join(("thalweg", *words)), [], resilient_parsing=True)
         printed.setdefault(" ".join(words), page_of(command, context, whole=True))
-    found: dict[Key, list[str]] = {}
+    names_of: dict[Key, list[str]] = {}
     for verb, page in printed.items():
         flag = ""
         for line in re.findall(r"^│ (.*?) *│$", pages.render(page), re.MULTILINE):
             if option := re.match(r"(?:-\w, )?(--[\w-]+)", line):
                 flag = option[1]
             if (item := re.match(r" {2,}- (.*)", line)) and ":" not in (names := re.split(": |$", item[1])[0]):
-                found.setdefault((verb, flag), []).extend(names.split(", "))
-    return found
+                names_of.setdefault((verb, flag), []).extend(names.split(", "))
+    return names_of
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ REGISTERED: dict[Key, set[str]] = {
 }
 
 
-def test_pages_list_what_is_registered(names: dict[Key, list[str]]) -> None:
+def test_pages_list_the_registered_names(names: dict[Key, list[str]]) -> None:
     assert {key: sorted(own) for key, own in names.items()} == {key: sorted(own) for key, own in REGISTERED.items()}
 
 
@@ -151,16 +151,16 @@ def called(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
         number += 1
         words = [*line.split(), *more, *(["--out", str(tmp_path / f"out{number}")] if out else [])]
         status = invoke(words)
-        said = capsys.readouterr()
-        assert status == 0, f"{' '.join(words)}: {said.err}"
-        return said.out
+        output = capsys.readouterr()
+        assert status == 0, f"{' '.join(words)}: {output.err}"
+        return output.out
 
     return call
 
 
 @pytest.fixture
 def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Run the first trial of the sweep that a command line asks for, in this process; ``run=False``: only check it."""
+    """Run the first trial of the sweep of a command line in this process. With ``run=False``, only check it."""
 
     def call(line: str, *more: str, run: bool = True) -> None:
         tried = []
@@ -178,8 +178,8 @@ def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         with monkeypatch.context() as patch:
             patch.setattr(sweep, "run_sweep", run_sweep)
             status = invoke([*line.split(), *more, "--out", str(tmp_path / "sweep")])
-        said = capsys.readouterr()
-        assert status == 143 and tried, f"{line} {more}: {said.err}"
+        output = capsys.readouterr()
+        assert status == 143 and tried, f"{line} {more}: {output.err}"
 
     return call
 
@@ -226,7 +226,7 @@ def test_listed_workloads_run(names: dict[Key, list[str]], called: Callable[...,
     each(names["run", "--workload"], attempt)
 
 
-def test_listed_testbeds_are_taken(names: dict[Key, list[str]], called: Callable[..., str]) -> None:
+def test_listed_testbeds_are_accepted(names: dict[Key, list[str]], called: Callable[..., str]) -> None:
     each(names["run", "--testbed"], lambda name: called(f"run --servers 3 --images 2 --testbed {name}"))
 
 
@@ -252,14 +252,14 @@ def test_choices_beside_options_of_a_run_work(
 
 @pytest.mark.parametrize("flag", ["--workload", "--placement", "--cost", "--tree"])
 def test_listed_names_of_a_comparison_work(flag: str, names: dict[Key, list[str]], called: Callable[..., str]) -> None:
-    one = [] if flag == "--placement" else ["--placement", "one-shot"]
-    each(names["compare", flag], lambda name: called(COMPARE, flag, name, *one, "--limit", "0.9"))
+    placement = [] if flag == "--placement" else ["--placement", "one-shot"]
+    each(names["compare", flag], lambda name: called(COMPARE, flag, name, *placement, "--limit", "0.9"))
 
 
 @pytest.mark.parametrize("flag", ["--placement", "--cost", "--tree"])
 def test_listed_names_of_a_sweep_work(flag: str, names: dict[Key, list[str]], swept: Callable[..., None]) -> None:
-    one = [] if flag == "--placement" else ["--placement", "one-shot"]
-    each(names["sweep", flag], lambda name: swept(SWEEP, flag, name, *one))
+    placement = [] if flag == "--placement" else ["--placement", "one-shot"]
+    each(names["sweep", flag], lambda name: swept(SWEEP, flag, name, *placement))
 
 
 def test_listed_figures_can_be_swept(names: dict[Key, list[str]], swept: Callable[..., None]) -> None:
@@ -308,7 +308,7 @@ def test_listed_heuristics_find_machines(names: dict[Key, list[str]], called: Ca
     )
 
 
-def test_listed_forecasters_of_a_host_are_taken(names: dict[Key, list[str]]) -> None:
+def test_listed_forecasters_of_a_host_are_accepted(names: dict[Key, list[str]]) -> None:
     def attempt(name: str) -> None:
         options = daemon.parser().parse_args(["--forecaster", name])
         assert CoreConfig(monitor=MonitorConfig(forecaster=options.forecaster)).limited([]).monitor.forecaster == name
@@ -345,20 +345,20 @@ def test_listed_trees_are_planned_by_the_benchmark(names: dict[Key, list[str]], 
     )
 
 
-def test_listed_placements_of_the_benchmark_are_those_of_a_sweep(names: dict[Key, list[str]]) -> None:
-    """It simulates as a sweep does, and takes seconds for each placement."""
+def test_the_benchmark_lists_the_placements_of_a_sweep(names: dict[Key, list[str]]) -> None:
+    """The names are compared without a run, because a simulation takes seconds for each placement."""
     assert names["bench sim", "--placement"] == names["sweep", "--placement"]
 
 
-def test_listed_problems_are_those_of_the_benchmark(names: dict[Key, list[str]]) -> None:
-    there = {"local search", *(row.problem for row in odp.rows())}
-    each(names["bench odp", "--only"], lambda name: [problem for problem in there if problem.startswith(name)].pop())
+def test_listed_problems_exist_in_the_benchmark(names: dict[Key, list[str]]) -> None:
+    available = {"local search", *(row.problem for row in odp.rows())}
+    each(
+        names["bench odp", "--only"], lambda name: [problem for problem in available if problem.startswith(name)].pop()
+    )
 
 
-def test_listed_attacks_are_those_of_the_benchmark(
-    names: dict[Key, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What each of them does is tried in tests of the benchmark."""
+def test_listed_attacks_exist_in_the_benchmark(names: dict[Key, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacks themselves are executed in tests of the benchmark."""
     monkeypatch.setattr(attack, "_attacked", lambda name, _: {"attack": name, "frames": 0, "holds": True})
     each(
         names["bench attack", "--only"],

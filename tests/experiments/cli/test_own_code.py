@@ -1,4 +1,4 @@
-"""Code that a command line names and the working directory holds, as the README says it."""
+"""Code in the working directory that a command line names, as the README describes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def Mine():
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The working directory of a user: a planner, what it imports, and nothing else."""
-    there = tmp_path / "mine"
-    there.mkdir()
-    (there / "planners_of_mine.py").write_text(PLANNERS, encoding="utf-8")
-    (there / "helpers_of_mine.py").write_text("START = 'client'\n", encoding="utf-8")
-    return there
+    """Return a working directory with a planner and the module that the planner imports."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "planners_of_mine.py").write_text(PLANNERS, encoding="utf-8")
+    (mine / "helpers_of_mine.py").write_text("START = 'client'\n", encoding="utf-8")
+    return mine
 
 
 def thalweg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, started as the installed one is: not from the working directory (-P)."""
+    """Run the command as the installed command does: not from the working directory (-P)."""
     code = "from thalweg.experiments.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments, "--servers", "2", "--images", "3"],
@@ -50,7 +50,7 @@ def test_a_run_finds_a_planner_in_the_working_directory(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_sweep_and_its_executors_find_a_planner_in_the_working_directory(folder: Path) -> None:
+def test_a_sweep_and_the_executors_find_a_planner_in_the_working_directory(folder: Path) -> None:
     grid = ("--configurations", "1", "--pools", "1", "--master", "local[1]", "--out", "s")
     done = thalweg(folder, "sweep", "--placement", "planners_of_mine:Mine", *grid)
     assert (done.returncode, done.stderr) == (0, "")
@@ -58,21 +58,21 @@ def test_a_sweep_and_its_executors_find_a_planner_in_the_working_directory(folde
     assert rows["planners_of_mine:Mine"][:2] == ["1", "0"]
 
 
-def test_the_working_directory_comes_last_and_only_for_what_it_alone_has(
+def test_the_working_directory_comes_last_and_only_for_modules_found_nowhere_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "json.py").touch()
     (folder / "colorsys.py").touch()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", before := [path for path in sys.path if path])
-    kept = list(before)
+    original = list(before)
     find_own_code(["global", "json:Planner", "colorsys:Planner", "nowhere:Planner", ":x", "a b:c", "planners_of_mine"])
-    assert sys.path == kept
+    assert sys.path == original
     find_own_code(["planners_of_mine:Mine", "helpers_of_mine:Mine"])
-    assert sys.path == [*kept, str(folder)]
+    assert sys.path == [*original, str(folder)]
 
 
-def test_a_working_directory_that_is_gone_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_directory_raises_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()

@@ -1,4 +1,4 @@
-"""``thalweg place``: the example, explicit trees, and what wrong files are told."""
+"""``thalweg place``: the example, explicit trees, and errors of wrong files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TREE = SMALL.replace("[dataflow.sources]", '[dataflow]\ntree = "star"\n[dataflow
 
 
 def run(*arguments: object) -> str:
-    """Standard output of ``thalweg place ARGUMENTS``; what it raises is raised."""
+    """Return the standard output of ``thalweg place ARGUMENTS``. Exceptions pass through."""
     app = typer.Typer()
     app.command()(place)
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
@@ -69,40 +69,40 @@ def write(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("cost", ["critical-path", "period"])
-def test_the_example_is_solved_and_gains(cost: str) -> None:
-    found = run_json(EXAMPLE, "--cost", cost)
+def test_the_example_is_solved_and_beats_download_all(cost: str) -> None:
+    answer = run_json(EXAMPLE, "--cost", cost)
     hosts = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))["hosts"]
-    assert set(found["placement"].values()) <= set(hosts)
-    assert found["placement"]["source@paris"] == "paris"
-    assert found["cost_s"] < found["download_all_cost_s"] == found["initial_cost_s"]
-    assert found["steps"][-1]["cost_s"] == found["cost_s"]
+    assert set(answer["placement"].values()) <= set(hosts)
+    assert answer["placement"]["source@paris"] == "paris"
+    assert answer["cost_s"] < answer["download_all_cost_s"] == answer["initial_cost_s"]
+    assert answer["steps"][-1]["cost_s"] == answer["cost_s"]
     text = run(EXAMPLE, "--cost", cost)
-    assert f"{cost}: {found['cost_s']:.3f} s; download-all: {found['download_all_cost_s']:.3f} s" in text
+    assert f"{cost}: {answer['cost_s']:.3f} s; download-all: {answer['download_all_cost_s']:.3f} s" in text
     assert "source@santa-barbara" in text
 
 
-def test_a_builders_tree_costs_what_it_should(write: Any) -> None:
-    found = run_json(write(TREE + LINKS), "--planner", "download-all")
-    assert found["cost_s"] == pytest.approx(1 + 1)  # 1 Mbit at 1 Mbit/s, then a second of computing
-    assert found["critical"] == ["source@a", "op0", "sink"]
+def test_a_star_tree_has_the_calculated_cost(write: Any) -> None:
+    answer = run_json(write(TREE + LINKS), "--planner", "download-all")
+    assert answer["cost_s"] == pytest.approx(1 + 1)  # 1 Mbit at 1 Mbit/s, then a second of computing
+    assert answer["critical"] == ["source@a", "op0", "sink"]
     assert run_json(write(TREE + LINKS), "--planner", "download-all", "--cost", "period")["cost_s"] == pytest.approx(3)
     duplex = ("--cost", "period", "--cost-option", "node_cycles=false", "--cost-option", "interface=duplex")
     assert run_json(write(TREE + LINKS), "--planner", "download-all", *duplex)["cost_s"] == pytest.approx(2)
 
 
-def test_a_placement_that_is_given_costs_what_it_costs(write: Any) -> None:
+def test_the_fixed_planner_evaluates_the_placement_of_the_file_or_option(write: Any) -> None:
     placed = write(TREE + LINKS + '[placement]\nop0 = "a"\n')
-    found = run_json(placed, "--planner", "fixed")
-    assert (found["placement"]["op0"], found["cost_s"]) == ("a", None)  # nobody says what b to a carries
-    found = run_json(placed, "--planner", "fixed", "--option", 'placement={"op0": "client"}')
-    assert (found["placement"]["op0"], found["cost_s"]) == ("client", pytest.approx(2))
+    answer = run_json(placed, "--planner", "fixed")
+    assert (answer["placement"]["op0"], answer["cost_s"]) == ("a", None)  # nobody says what b to a carries
+    answer = run_json(placed, "--planner", "fixed", "--option", 'placement={"op0": "client"}')
+    assert (answer["placement"]["op0"], answer["cost_s"]) == ("client", pytest.approx(2))
     with pytest.raises(UsageError, match="fixed is told no placement; give one"):
         run(write(TREE + LINKS), "--planner", "fixed")
     with pytest.raises(UsageError, match="names node 'op7'"):
         run(placed, "--planner", "fixed", "--option", 'placement={"op7": "a"}')
 
 
-def test_explicit_nodes_pins_and_a_start(write: Any) -> None:
+def test_explicit_nodes_with_pins_and_a_start_placement_are_solved(write: Any) -> None:
     text = """
     hosts = ["h", "a", "b"]
     default_rate = "8mbit"
@@ -130,22 +130,22 @@ def test_explicit_nodes_pins_and_a_start(write: Any) -> None:
     assert problem.hints.compute_s == {"fixed": 0.0, "free": 1.0}
     assert problem.current == {"left": "a", "fixed": "b", "free": "b", "sink": "h"}
     for planner, start in (("one-shot", "start=current"), ("exhaustive", "limit=10")):
-        found = run_json(write(text), "--planner", planner, "--option", start)
-        assert found["cost_s"] == pytest.approx(1 + 3 + 1 + 1)  # disk, left to fixed, on to the client, computing
-        assert found["placement"]["fixed"] == "b"
+        answer = run_json(write(text), "--planner", planner, "--option", start)
+        assert answer["cost_s"] == pytest.approx(1 + 3 + 1 + 1)  # disk, left to fixed, on to the client, computing
+        assert answer["placement"]["fixed"] == "b"
 
 
-def test_a_graph_of_several_sinks_is_placed_and_told_as_text(write: Any) -> None:
+def test_a_graph_with_several_sinks_is_placed_and_printed_as_text(write: Any) -> None:
     node = '[[dataflow.nodes]]\nname = "{}"\n{}\n'
     text = 'hosts = ["h", "a", "b"]\ndefault_rate = "8mbit"\n'
     text += node.format("cam", 'host = "a"\nbytes = 3e6') + node.format("far", 'host = "b"\nbytes = 1e6')
     text += node.format("seen", 'inputs = ["cam"]\noperator = { output = 1e4 }')
     text += node.format("joint", 'inputs = ["seen", "far"]\noperator = { output = 1e4 }')
     sinks = '[dataflow.sinks]\nalarms = ["joint"]\narchive = ["seen", "joint"]\n'
-    found = run_json(write(text + sinks))
-    assert found["placement"] == {"cam": "a", "far": "b", "seen": "a", "joint": "b", "alarms": "h", "archive": "h"}
-    said = "graph: cam > seen; seen > joint archive; far > joint; joint > alarms archive"
-    assert said in run(write(text + sinks))
+    answer = run_json(write(text + sinks))
+    assert answer["placement"] == {"cam": "a", "far": "b", "seen": "a", "joint": "b", "alarms": "h", "archive": "h"}
+    line = "graph: cam > seen; seen > joint archive; far > joint; joint > alarms archive"
+    assert line in run(write(text + sinks))
     assert load_placement(write(text)).dataflow.by_name["sink"].inputs == ("joint",)
     for wrong, says in (
         (text + sinks.replace("alarms", "cam"), "the name 'cam' stands for the client"),
@@ -156,7 +156,7 @@ def test_a_graph_of_several_sinks_is_placed_and_told_as_text(write: Any) -> None
             run(write(wrong))
 
 
-def test_links_of_rate_0_are_said_to_be_infinite(write: Any) -> None:
+def test_the_cost_over_a_link_of_rate_0_is_infinite(write: Any) -> None:
     path = write(TREE + LINKS.replace("1e6", "0"))
     assert run_json(path, "--planner", "download-all")["cost_s"] is None
     assert "infinite (over a link of rate 0)" in run(path, "--planner", "download-all")
@@ -198,7 +198,7 @@ def test_links_of_rate_0_are_said_to_be_infinite(write: Any) -> None:
         ),
     ],
 )
-def test_wrong_files_are_told_in_one_line(write: Any, text: str, says: str) -> None:
+def test_wrong_files_are_refused_in_a_single_line(write: Any, text: str, says: str) -> None:
     arguments = ["--option", "start=current"] if "[placement]" in text else []
     with pytest.raises(UsageError, match=says) as error:
         run(write(text), *arguments)
@@ -206,7 +206,7 @@ def test_wrong_files_are_told_in_one_line(write: Any, text: str, says: str) -> N
 
 
 class Near:
-    """A planner of a user's own, that goes by latencies and by what hosts are."""
+    """Planner of a user that considers latencies, and speeds and loads of hosts."""
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         task.view.require_latency([("a", "b")])
@@ -215,7 +215,7 @@ class Near:
         return Plan({node.name: node.pinned or best for node in task.dataflow.nodes}, task.dataflow)
 
 
-def test_latencies_and_what_hosts_are_can_be_given(write: Any) -> None:
+def test_a_planner_sees_the_latencies_and_capacities_of_the_file(write: Any) -> None:
     with pytest.raises(UsageError, match=r"gives no latency for a to b, which .*:Near needs; add it to links, set def"):
         run(write(TREE + LINKS), "--planner", f"{__name__}:Near")
     path = write('latency = "rtt.csv"\n' + TREE + LINKS + 'latency = "700ms"\n')
@@ -230,7 +230,7 @@ def test_latencies_and_what_hosts_are_can_be_given(write: Any) -> None:
     assert quick["download_all_cost_s"] < slow["download_all_cost_s"]
 
 
-def test_thalweg_chooses_the_tree_too_and_the_bound_stands_beside(write: Any) -> None:
+def test_thalweg_chooses_the_tree_and_the_bound_is_printed(write: Any) -> None:
     content = run_json(EXAMPLE, "--planner", "thalweg", "--bound")
     fixed = run_json(EXAMPLE, "--planner", "one-shot", "--cost", "period", "--bound")
     assert content["cost_model"] == "period"  # it has no other
@@ -241,13 +241,13 @@ def test_thalweg_chooses_the_tree_too_and_the_bound_stands_beside(write: Any) ->
     text = run(EXAMPLE, "--planner", "thalweg", "--bound", "--cost", "expected-period")
     assert "has a period below" in text and "(independent interfaces; transfers alone)" in text
     where_order_matters = EXAMPLE.read_text().replace("reorderable = true", "reorderable = false")
-    kept = run_json(write(where_order_matters), "--planner", "thalweg")
-    assert "inputs" not in kept and kept["cost_s"] <= fixed["cost_s"]
+    ordered = run_json(write(where_order_matters), "--planner", "thalweg")
+    assert "inputs" not in ordered and ordered["cost_s"] <= fixed["cost_s"]
     with pytest.raises(UsageError, match="gives no rate for a to b, which --bound needs; add links, or set default"):
         run(write(TREE + LINKS), "--planner", "download-all", "--bound")
 
 
-def test_wrong_options_are_told(write: Any, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(write: Any, tmp_path: Path) -> None:
     path = write(TREE + LINKS)
     for arguments, says in (
         (["--planner", "one-shoot"], "did you mean 'one-shot'"),
@@ -266,28 +266,28 @@ OPTIMAL = EXAMPLE.with_name("optimal.toml")
 
 
 def test_the_optimum_of_the_example_is_proven_and_no_other_placement_is_better(tmp_path: Path) -> None:
-    found = run_json(OPTIMAL, "--planner", "odp", "--mps", tmp_path / "odp.mps")
-    assert found["proven"] and found["gap"] <= 1e-6 and 0 <= found["utility"] <= 1
-    assert found["weights"] == {"response": 0.5, "availability": 0.3, "usage": 0.2}
-    assert all(ends["proven"] and ends["best"] <= ends["worst"] for ends in found["extremes"].values())
-    assert found["placement"]["camera"] == "edge-1" and found["placement"]["count"] != "edge-1"
+    answer = run_json(OPTIMAL, "--planner", "odp", "--mps", tmp_path / "odp.mps")
+    assert answer["proven"] and answer["gap"] <= 1e-6 and 0 <= answer["utility"] <= 1
+    assert answer["weights"] == {"response": 0.5, "availability": 0.3, "usage": 0.2}
+    assert all(ends["proven"] and ends["best"] <= ends["worst"] for ends in answer["extremes"].values())
+    assert answer["placement"]["camera"] == "edge-1" and answer["placement"]["count"] != "edge-1"
     assert "ROWS" in (tmp_path / "odp.mps").read_text()
     by_program = run_json(OPTIMAL, "--planner", "odp", "--option", "structure=false")
-    assert by_program["way"] == "program" and by_program["cost"] == pytest.approx(found["cost"], rel=1e-6)
+    assert by_program["way"] == "program" and by_program["cost"] == pytest.approx(answer["cost"], rel=1e-6)
     text = run(OPTIMAL, "--planner", "odp")
     assert "proven optimal; found by frontier" in text and "response counts 0.5: best" in text
     for planner in ("exhaustive", "one-shot", "download-all"):
         other = run_json(OPTIMAL, "--planner", planner, "--cost", "objective")
-        assert other["cost_s"] >= found["cost"] * (1 - 1e-9)
-        assert (planner != "exhaustive") or other["cost_s"] == pytest.approx(found["cost"])
+        assert other["cost_s"] >= answer["cost"] * (1 - 1e-9)
+        assert (planner != "exhaustive") or other["cost_s"] == pytest.approx(answer["cost"])
     alone = run_json(
         OPTIMAL, "--planner", "odp", "--option", "objective=availability", "--option", "availability=hosts"
     )
-    assert alone["metrics"]["availability"] >= found["metrics"]["availability"]
+    assert alone["metrics"]["availability"] >= answer["metrics"]["availability"]
     assert "usage: " in run(OPTIMAL, "--cost", "usage")
 
 
-def test_cost_space_is_told_by_the_cost_that_is_asked_for_as_its_baseline_is() -> None:
+def test_cost_space_and_download_all_are_evaluated_with_the_requested_cost() -> None:
     own, other = (run_json(OPTIMAL, "--planner", name, "--cost", "usage") for name in ("cost-space", "one-shot"))
     assert own["cost_model"] == "usage"
     assert own["download_all_cost_s"] == own["initial_cost_s"] == other["download_all_cost_s"]
@@ -295,17 +295,17 @@ def test_cost_space_is_told_by_the_cost_that_is_asked_for_as_its_baseline_is() -
 
 
 def test_heuristics_and_planners_are_compared_with_the_optimum(write: Any) -> None:
-    found = run_json(OPTIMAL, "--compare")
-    scores = {one["name"]: one for one in found["compared"]}
-    assert found["proven"] and {"local-search", "t-storm", "rizou", "planner one-shot"} <= scores.keys()
+    answer = run_json(OPTIMAL, "--compare")
+    scores = {row["name"]: row for row in answer["compared"]}
+    assert answer["proven"] and {"local-search", "t-storm", "rizou", "planner one-shot"} <= scores.keys()
     assert scores["local-search"]["ratio"] == pytest.approx(1.0) == scores["planner one-shot"]["ratio"]
-    placed = [one["ratio"] for one in found["compared"] if one["ratio"] is not None]
+    placed = [row["ratio"] for row in answer["compared"] if row["ratio"] is not None]
     assert placed == sorted(placed) and placed[0] >= 1 - 1e-9
     refused = scores["planner download-all"]
     assert refused["cost"] is None and "is on 'client', which is no candidate of it" in refused["said"]
     by_usage = run_json(OPTIMAL, "--compare", "--planner", "odp", "--option", "objective=usage")
     assert by_usage["weights"] == {"usage": 1.0}
-    assert {one["name"]: one["ratio"] for one in by_usage["compared"]}["planner one-shot"] == pytest.approx(1.0)
+    assert {row["name"]: row["ratio"] for row in by_usage["compared"]}["planner one-shot"] == pytest.approx(1.0)
     assert "proven optimal, by frontier" in run(OPTIMAL, "--compare")
     for arguments, says in (
         ([], "place needs a FILE, or --compare --random N"),
@@ -320,23 +320,26 @@ def test_heuristics_and_planners_are_compared_with_the_optimum(write: Any) -> No
 
 
 def test_heuristics_are_compared_on_random_problems() -> None:
-    found, again = (run_json("--compare", "--random", "2", "--seed", "1") for _ in range(2))
-    ratios = {one["name"]: one for one in found["heuristics"]}
-    assert found["problems"] == 2 == found["proven"] == ratios["local-search"]["found"]
-    for one, other in zip(found["heuristics"], again["heuristics"], strict=True):
-        assert {**one, "planning_ms": 0} == {**other, "planning_ms": 0}
-        assert one["found"] <= 2 and 1 - 1e-9 <= one["median"] <= one["percentile_95"] <= one["worst"]
+    answer, again = (run_json("--compare", "--random", "2", "--seed", "1") for _ in range(2))
+    ratios = {heuristic["name"]: heuristic for heuristic in answer["heuristics"]}
+    assert answer["problems"] == 2 == answer["proven"] == ratios["local-search"]["found"]
+    for heuristic, repeated in zip(answer["heuristics"], again["heuristics"], strict=True):
+        assert {**heuristic, "planning_ms": 0} == {**repeated, "planning_ms": 0}
+        assert (
+            heuristic["found"] <= 2
+            and 1 - 1e-9 <= heuristic["median"] <= heuristic["percentile_95"] <= heuristic["worst"]
+        )
     assert ratios["local-search"]["worst"] <= 1.05
     text = run("--compare", "--random", "1", "--seed", "2")
     assert "costs by the optimum's, on 1 random problem" in text
 
 
-def test_fewer_candidates_are_drawn_by_a_seed() -> None:
-    found = [
+def test_a_share_of_the_candidates_is_drawn_by_a_seed() -> None:
+    answers = [
         run_json(OPTIMAL, "--planner", "odp", "--option", "candidates=0.4", "--option", f"seed={seed}")
         for seed in (1, 1, 2)
     ]
-    assert found[0]["placement"] == found[1]["placement"] != found[2]["placement"]
+    assert answers[0]["placement"] == answers[1]["placement"] != answers[2]["placement"]
     assert "of 40% of the candidates" in run(OPTIMAL, "--planner", "odp", "--option", "candidates=0.4")
 
 
@@ -380,7 +383,9 @@ def test_fewer_candidates_are_drawn_by_a_seed() -> None:
         ("rate_hz = 10 ", "rate_hz = 0 ", "dataflow.rate_hz is 0.0; give partitions a second, above 0"),
     ],
 )
-def test_what_an_optimal_placement_cannot_be_is_said_in_a_line(was: str, now: str, said: str, write: Any) -> None:
+def test_an_invalid_problem_of_optimal_placement_is_refused_in_a_single_line(
+    was: str, now: str, said: str, write: Any
+) -> None:
     text = OPTIMAL.read_text(encoding="utf-8")
     assert was in text
     text = text.replace(was, now, 1)
@@ -392,7 +397,7 @@ def test_what_an_optimal_placement_cannot_be_is_said_in_a_line(was: str, now: st
 
 
 def test_a_bandwidth_that_is_too_small_is_named(write: Any) -> None:
-    """All that may take the camera's pictures is away from it, over links of 8 B/s."""
+    """Every consumer of the camera's pictures is behind a link of 8 B/s."""
     text = OPTIMAL.read_text(encoding="utf-8").replace('bandwidth = "1mbit"', 'bandwidth = "64bit"')
     text = text.replace("demand = 2 ", 'candidates = ["edge-2"]\ndemand = 2 ')
     with pytest.raises(
@@ -403,15 +408,15 @@ def test_a_bandwidth_that_is_too_small_is_named(write: Any) -> None:
         run(OPTIMAL, "--mps", "x.mps")
 
 
-def test_several_trees_are_told_with_what_each_carries() -> None:
+def test_several_trees_are_printed_with_the_share_of_every_tree() -> None:
     options = ("--cost", "period", "--cost-option", "interface=independent", "--planner", "thalweg")
-    found = run_json(EXAMPLE, *options, "--option", "stripes=4")
-    assert len(found["trees"]) == 4
-    assert sum(tree["share"] for tree in found["trees"]) == pytest.approx(1)
-    assert all(len(tree["edges"]) == 8 for tree in found["trees"])
-    one = run_json(EXAMPLE, *options)
-    assert "trees" not in one
-    assert found["cost_s"] < one["cost_s"]
+    striped = run_json(EXAMPLE, *options, "--option", "stripes=4")
+    assert len(striped["trees"]) == 4
+    assert sum(tree["share"] for tree in striped["trees"]) == pytest.approx(1)
+    assert all(len(tree["edges"]) == 8 for tree in striped["trees"])
+    single = run_json(EXAMPLE, *options)
+    assert "trees" not in single
+    assert striped["cost_s"] < single["cost_s"]
     assert "tree 4, " in run(EXAMPLE, *options, "--option", "stripes=4")
 
 
@@ -459,7 +464,7 @@ def test_the_networks_of_edges_are_chosen_and_priced(
         ('[networks.net]', '[networks.net]\nkind = "dedicated"', "joins all hosts, so it is public"),
     ],
 )  # fmt: skip
-def test_what_networks_cannot_be_is_said_in_a_line(was: str, now: str, says: str, write: Any) -> None:
+def test_an_invalid_network_is_refused_in_a_single_line(was: str, now: str, says: str, write: Any) -> None:
     text = NETWORKS.read_text()
     assert was in text
     with pytest.raises(UsageError, match=re.escape(says)) as raised:
@@ -467,7 +472,7 @@ def test_what_networks_cannot_be_is_said_in_a_line(was: str, now: str, says: str
     assert "\n" not in str(raised.value)
 
 
-def test_what_is_wanted_of_networks_needs_some(write: Any) -> None:
+def test_invalid_options_of_networks_are_refused(write: Any) -> None:
     for options, says in (
         ((EXAMPLE, "--wanted", "1"), "--wanted and --hops choose between networks"),
         ((NETWORKS, "--wanted", "0"), "--wanted is 0; give partitions a second, above 0"),

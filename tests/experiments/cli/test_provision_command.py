@@ -1,4 +1,4 @@
-"""``thalweg provision``: the example, what is launched, and what wrong files are told."""
+"""``thalweg provision``: the example, launched runs, and errors of wrong files."""
 
 from __future__ import annotations
 
@@ -76,47 +76,51 @@ def provision(*options: object) -> int:
 
 def answered(capsys: pytest.CaptureFixture[str], *options: object) -> dict[str, Any]:
     assert provision(*options, "--json") == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return answer
 
 
-def test_a_file_becomes_a_problem(write: Any) -> None:
+def test_a_problem_has_the_figures_of_the_file(write: Any) -> None:
     problem = load_provisioning(write())
-    it = problem.instance
-    assert it.operators == ("low", "top") and it.parent.tolist() == [1, -1] and it.leaves == ((0,), (1, 1))
-    assert it.object_bytes.tolist() == [1000, 4096] and it.frequency_hz.tolist() == [2, 2]
-    assert it.speed_mop_s.tolist() == [250, 600] and it.core_mop_s.tolist() == [250, 300]
-    assert it.card_bytes_s.tolist() == [1e6, 2e6] and it.limit.tolist() == [np.inf, 1]
-    assert (it.server_card_bytes_s.item(), it.server_link_bytes_s.tolist()) == (1e6, [[5e5, 5e5]])
+    instance = problem.instance
+    assert (
+        instance.operators == ("low", "top")
+        and instance.parent.tolist() == [1, -1]
+        and instance.leaves == ((0,), (1, 1))
+    )
+    assert instance.object_bytes.tolist() == [1000, 4096] and instance.frequency_hz.tolist() == [2, 2]
+    assert instance.speed_mop_s.tolist() == [250, 600] and instance.core_mop_s.tolist() == [250, 300]
+    assert instance.card_bytes_s.tolist() == [1e6, 2e6] and instance.limit.tolist() == [np.inf, 1]
+    assert (instance.server_card_bytes_s.item(), instance.server_link_bytes_s.tolist()) == (1e6, [[5e5, 5e5]])
     assert problem.core_mop_s == 500 and problem.offers[0].date == "2024-06-01"
 
 
-def test_the_example_is_proven_and_its_prices_are_dated(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answered(capsys, EXAMPLE, "--no-overlap")
-    assert found["proven"] and found["cost"] == pytest.approx(found["rent"] + found["egress"])
-    assert found["cost"] == pytest.approx(0.03513728)
-    assert [(each["machine"], each["region"], each["operators"]) for each in found["machines"]] == [
+def test_the_answer_to_the_example_is_proven_and_has_dated_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = answered(capsys, EXAMPLE, "--no-overlap")
+    assert answer["proven"] and answer["cost"] == pytest.approx(answer["rent"] + answer["egress"])
+    assert answer["cost"] == pytest.approx(0.03513728)
+    assert [(machine["machine"], machine["region"], machine["operators"]) for machine in answer["machines"]] == [
         ("t3.small", "aws:eu-central-1", ["people", "cars", "seen"]),
         ("t3.micro", "aws:us-east-1", ["crates", "report"]),
     ]
-    assert found["prices_of"] == ["2021-08-30 AWS on demand (Linux)", "2022-11-01 egress.csv"]
+    assert answer["prices_of"] == ["2021-08-30 AWS on demand (Linux)", "2022-11-01 egress.csv"]
     wider = answered(capsys, EXAMPLE, "--reserve", "30%")  # of which people and cars fit on no small instance
-    assert wider["cost"] > 1.2 * found["cost"] and all(each["computes"] <= 0.7 for each in wider["machines"])
+    assert wider["cost"] > 1.2 * answer["cost"] and all(machine["computes"] <= 0.7 for machine in wider["machines"])
     for heuristic in ("subtree-bottom-up", "random"):
-        assert answered(capsys, EXAMPLE, "--heuristic", heuristic)["cost"] >= found["cost"]
+        assert answered(capsys, EXAMPLE, "--heuristic", heuristic)["cost"] >= answer["cost"]
     assert provision(EXAMPLE) == 0
     assert "USD 0.0351 an hour (0.0344 for machines, 0.0007 for what they send)" in capsys.readouterr().out
 
 
 @pytest.mark.long
-def test_what_is_launched_reaches_the_throughput_and_misses_it_on_the_next_cheaper_machines(
+def test_rented_machines_reach_the_throughput_and_the_next_cheaper_machines_do_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = answered(capsys, EXAMPLE, "--launch", "sim", "--results", 20, "--out", tmp_path / "out")["launch"]
-    first, second = told["runs"]
-    assert first["reached"] and first["mean_interarrival_s"] <= 1.05 * told["wanted_s"] == 1.05
+    launch = answered(capsys, EXAMPLE, "--launch", "sim", "--results", 20, "--out", tmp_path / "out")["launch"]
+    first, second = launch["runs"]
+    assert first["reached"] and first["mean_interarrival_s"] <= 1.05 * launch["wanted_s"] == 1.05
     assert not second["reached"] and second["mean_interarrival_s"] > 1.3 and second["cost"] < first["cost"]
-    (own, other), (same, slower) = (run["machines"] for run in told["runs"])
+    (own, other), (same, slower) = (run["machines"] for run in launch["runs"])
     assert own == same and (other, slower) == ("t3.micro in aws:us-east-1", "t3.nano in aws:us-east-1")
     assert provision(EXAMPLE, "--launch", "sim", "--out", tmp_path / "out") == 2  # is not empty
     alone = ["--launch", "sim", "--results", 2, "--no-cheaper", "--out", tmp_path / "alone"]
@@ -127,12 +131,12 @@ def test_what_is_launched_reaches_the_throughput_and_misses_it_on_the_next_cheap
     assert placement["mean_interarrival_s"] == first["mean_interarrival_s"]
 
 
-def test_a_miss_on_a_machine_that_others_use_is_told_so() -> None:
+def test_a_missed_throughput_on_a_busy_machine_names_the_load() -> None:
     run = {"platform": "answer", "mean_interarrival_s": 1.6, "reached": False, "digest_ok": True, "load": 900.0}
     launch = {"testbed": "docker", "wanted_s": 1.0, "runs": [run]}
-    (said,) = missed(launch)
-    assert "1.600 s between two results, and 1.000 s are wanted; but 900 processes share this machine's" in said
-    assert missed({**launch, "testbed": "sim"}) == [said[: said.index("; but")].replace("docker", "sim")]
+    (message,) = missed(launch)
+    assert "1.600 s between two results, and 1.000 s are wanted; but 900 processes share this machine's" in message
+    assert missed({**launch, "testbed": "sim"}) == [message[: message.index("; but")].replace("docker", "sim")]
     (wrong,) = missed({**launch, "runs": [{**run, "reached": True, "digest_ok": False, "records": "r"}]})
     assert wrong == "the answer's results are not those of a single machine; see r"
 
@@ -149,9 +153,9 @@ def test_a_container_with_half_a_processor_reaches_the_throughput(
     assert (run["machines"], run["delivered"], run["digest_ok"], run["reached"]) == (["one"], 8, True, True)
 
 
-def test_a_platform_is_a_scenario_and_a_plan(write: Any, tmp_path: Path) -> None:
+def test_a_platform_is_written_as_a_scenario_and_a_plan(write: Any, tmp_path: Path) -> None:
     problem = load_provisioning(write(("work = 100", "work = 130")))
-    it = problem.instance
+    instance = problem.instance
     apart = Answer(np.array([0, 1]), np.array([0, 1]), np.array([[0, -1], [-1, 0]]))
     plan = tomllib.loads(write_platform(problem, apart, tmp_path / "apart").read_text())
     scenario = tomllib.loads((tmp_path / "apart" / plan["scenario"]).read_text())
@@ -170,15 +174,17 @@ def test_a_platform_is_a_scenario_and_a_plan(write: Any, tmp_path: Path) -> None
         {"name": "low", "host": "m1", "bytes": 2000, "inputs": ["x@s"], "compute_s": 0.1},
         {"name": "top", "host": "m2", "bytes": 0, "inputs": ["y@s", "low"], "compute_s": 0.26},
     ]
-    cheaper = next_cheaper(it, apart)
+    cheaper = next_cheaper(instance, apart)
     assert cheaper is not None and cheaper.class_of.tolist() == [0, 0]
-    assert next_cheaper(it, Answer(np.array([0, 0]), np.array([0]), np.array([[0, 0]]))) is None
-    odd = msgspec.structs.replace(problem, instance=msgspec.structs.replace(it, frequency_hz=np.array([2.0, 1.0])))
+    assert next_cheaper(instance, Answer(np.array([0, 0]), np.array([0]), np.array([[0, 0]]))) is None
+    odd = msgspec.structs.replace(
+        problem, instance=msgspec.structs.replace(instance, frequency_hz=np.array([2.0, 1.0]))
+    )
     with pytest.raises(UsageError, match="object 'y' is fetched 1 times a second, and a run fetches one for each"):
         write_platform(odd, apart, tmp_path / "odd")
-    taken = msgspec.structs.replace(problem, instance=msgspec.structs.replace(it, servers=("m1",)))
+    conflicting = msgspec.structs.replace(problem, instance=msgspec.structs.replace(instance, servers=("m1",)))
     with pytest.raises(UsageError, match="a run calls a host 'm1' itself"):
-        write_platform(taken, apart, tmp_path / "taken")
+        write_platform(conflicting, apart, tmp_path / "taken")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,7 @@ def test_a_platform_is_a_scenario_and_a_plan(write: Any, tmp_path: Path) -> None
         (("work = 100", 'work = "much"'), "Expected `float`, got `str`"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_in_one_line(
+def test_an_invalid_problem_is_refused_in_a_single_line(
     write: Any, edit: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert provision(write(edit)) == 2
@@ -222,7 +228,7 @@ def test_what_is_wrong_is_told_in_one_line(
     assert said in line and re.match(r"thalweg: /\S+", line)
 
 
-def test_which_constraint_stands_in_the_way_is_told(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_names_the_constraint_that_cannot_be_met(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     # both together are too much for a machine, and apart for their cards, at 8 and 16 kbit/s above the objects alone
     tight = write(("work = 100", "work = 250"), ("work = 50", "work = 120"), ("bytes = 2000", "bytes = 900000"))
     assert provision(tight) == 2
@@ -231,13 +237,15 @@ def test_which_constraint_stands_in_the_way_is_told(write: Any, capsys: pytest.C
     assert provision(write(*cards, ("bytes = 2000", "bytes = 1200"))) == 2
     assert "no limit to the cards of machines (2)" in capsys.readouterr().err
     assert provision(write(("work = 100", "work = 160")), "--no-overlap") == 2
-    said = "computes 0.533333 s on one processor at best, 0.0333333 more than there are between two results (0.5 s) (6)"
-    assert said in capsys.readouterr().err
+    reason = (
+        "computes 0.533333 s on one processor at best, 0.0333333 more than there are between two results (0.5 s) (6)"
+    )
+    assert reason in capsys.readouterr().err
     assert provision(write(("work = 100", "work = 220")), "--reserve", "40%") == 2
     assert "the throughput, with 40% of each left free (--reserve); there would be some" in capsys.readouterr().err
 
 
-def test_one_operator_is_a_problem_and_a_name_that_is_none_is_told(
+def test_a_single_operator_is_solved_and_invalid_options_are_refused(
     write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = SMALL.replace('inputs = ["low", "y", "y"]', 'inputs = ["y"]')
@@ -254,7 +262,7 @@ def test_one_operator_is_a_problem_and_a_name_that_is_none_is_told(
     assert "netns keeps no host to its processors; use --testbed docker or sim" in capsys.readouterr().err
 
 
-def test_catalogues_and_prices_of_bytes_are_read_with_their_errors(tmp_path: Path) -> None:
+def test_catalogues_and_egress_prices_are_read_and_invalid_catalogues_are_refused(tmp_path: Path) -> None:
     offers = read_catalogue(EXAMPLE.with_name("machines.csv"))
     assert len(offers) == 12 and offers[3].label == "t3.medium in aws:us-east-1" and offers[3].network == 256e6
     assert read_egress(EXAMPLE.with_name("egress.csv"))["aws:us-east-1", "aws:eu-central-1"] == 0.02
@@ -264,7 +272,7 @@ def test_catalogues_and_prices_of_bytes_are_read_with_their_errors(tmp_path: Pat
     )
     (offer,) = read_catalogue(same)
     assert (offer.date, offer.source, offer.price, offer.currency, offer.cores) == ("2024-06-01", "a", 0, "USD", 1)
-    for name, text, said in (
+    for name, text, error in (
         ("a.csv", "name,cpus\na,1", "has no column 'price'"),
         ("b.csv", "name,price\na,1,2", "row 1 has 3 cells, and there are 2 columns"),
         (
@@ -275,7 +283,7 @@ def test_catalogues_and_prices_of_bytes_are_read_with_their_errors(tmp_path: Pat
         ("d.toml", "machines = []", "there is no machine"),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(UsageError, match=re.escape(said)):
+        with pytest.raises(UsageError, match=re.escape(error)):
             read_catalogue(tmp_path / name)
 
 
@@ -295,10 +303,13 @@ def test_bytes_have_prices_by_region(write: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"egress egress\.csv has no cost from 'there' to 'here'; add a row"):
         load_provisioning(write(*placed))
     (tmp_path / "egress.csv").write_text("src,dest,cost\nhere,there,0.5\nthere,here,0.1\n")
-    it = load_provisioning(write(*placed)).instance
-    assert it.egress is not None and it.egress.from_servers.tolist() == [[0.5, 0.0]]
-    assert it.egress.between.tolist() == [[0.0, 0.1], [0.5, 0.0]] and it.egress.results.tolist() == [0.1, 0.0]
-    assert not violations(it, best(it).answer)
+    instance = load_provisioning(write(*placed)).instance
+    assert instance.egress is not None and instance.egress.from_servers.tolist() == [[0.5, 0.0]]
+    assert instance.egress.between.tolist() == [[0.0, 0.1], [0.5, 0.0]] and instance.egress.results.tolist() == [
+        0.1,
+        0.0,
+    ]
+    assert not violations(instance, best(instance).answer)
     assert load_provisioning(write(*placed)).prices_of == ("2024-06-01 a list", "undated egress.csv")
     with pytest.raises(UsageError, match="egress costs EUR, and machines USD"):
         load_provisioning(write(*placed, ("throughput = 2", 'throughput = 2\negress_currency = "EUR"')))
@@ -310,18 +321,20 @@ COMPARED = ["provision", "--compare", "2", "--n", "26", "--alpha", "1.9"]
 
 
 @pytest.mark.long
-def test_every_way_to_rent_machines_is_compared_with_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_method_of_renting_machines_is_compared_with_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([*COMPARED, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["feasible"] == answer["proven"] and answer["none"] + answer["feasible"] == answer["problems"] == 2
-    ways = {row["way"]: row for row in answer["ways"]}
-    assert {"random", "subtree-bottom-up", "best of the seven", "annealing", "best"} < set(ways) and len(ways) == 10
-    assert ways["best"]["optimal"] == ways["best"]["found"] == answer["feasible"]
-    assert all(row["ratio"] >= 1 for row in ways.values() if row["ratio"] is not None)
-    assert ways["best of the seven"]["worst"] <= ways["subtree-bottom-up"]["worst"]
+    methods = {row["way"]: row for row in answer["ways"]}
+    assert {"random", "subtree-bottom-up", "best of the seven", "annealing", "best"} < set(methods) and len(
+        methods
+    ) == 10
+    assert methods["best"]["optimal"] == methods["best"]["found"] == answer["feasible"]
+    assert all(row["ratio"] >= 1 for row in methods.values() if row["ratio"] is not None)
+    assert methods["best of the seven"]["worst"] <= methods["subtree-bottom-up"]["worst"]
 
 
-def test_trees_between_clouds_are_compared_by_what_bytes_cost(
+def test_trees_between_clouds_are_compared_by_the_cost_of_egress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("THALWEG_TRACES", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Every verb that takes a file refuses a pipe, a device, a socket, a folder and a file that is too large, in time."""
+"""Every verb that takes a file promptly refuses a pipe, a device, a socket, a folder or an oversized file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LARGE_BYTES = 5 << 30
 
 
 class Late(BaseException):
-    """A time limit has passed. No verb takes it for an error of a file."""
+    """Exception of a passed time limit, which no verb mistakes for an error of a file."""
 
 
 @contextmanager
 def within(limit_s: float) -> Iterator[None]:
-    """Raise Late in a block that takes longer, also where it waits for a file to be opened."""
+    """Raise Late in a block that takes longer than the limit, even if the block waits for a file to open."""
 
     def late(_: int, __: FrameType | None) -> None:
         raise Late(f"it still waits after {limit_s:g} s")
@@ -89,11 +89,11 @@ OF_NAMES = "sweep --figure 6 --configurations 1 --pool"  # a pool is a name, or 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_no_file_of_a_fit_size_is_refused(
+def test_a_special_or_oversized_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make, said = KINDS[kind]
+    make, expected = KINDS[kind]
     name = f"{kind}.csv" if "trace" in verb else f"{kind}.toml"
     make(Path(name))
     with within(patience(LIMIT_S)):
@@ -102,12 +102,12 @@ def test_what_is_no_file_of_a_fit_size_is_refused(
     assert err.startswith("thalweg: ")
     assert (err.count(name), err.count("\n")) == (1, 1), err
     if verb != OF_NAMES:
-        assert said in err
+        assert expected in err
 
 
 @pytest.mark.parametrize("word", ["/dev/stdin", "/dev/fd/0"])
-def test_a_pipe_of_a_shell_is_refused_too(word: str) -> None:
-    """``thalweg testbed plan <(…)`` would depend on how long the other program takes."""
+def test_a_pipe_of_a_shell_is_refused(word: str) -> None:
+    """The result of ``thalweg testbed plan <(…)`` would depend on the duration of the other program."""
     code = "import sys; from thalweg.experiments.cli.main import invoke; sys.exit(invoke(sys.argv[1:]))"
     with subprocess.Popen(
         [sys.executable, "-c", code, "testbed", "plan", word],
@@ -121,7 +121,7 @@ def test_a_pipe_of_a_shell_is_refused_too(word: str) -> None:
         assert f"cannot read {word}: it is a pipe" in done.stderr.read()
 
 
-def test_standard_input_from_a_file_is_a_file(tmp_path: Path) -> None:
+def test_standard_input_from_a_file_is_accepted(tmp_path: Path) -> None:
     example = Path(__file__).parents[3] / "docs/examples/placement.toml"
     code = "import sys; from thalweg.experiments.cli.main import invoke; sys.exit(invoke(sys.argv[1:]))"
     with example.open() as file:
@@ -144,7 +144,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("key", ["traces", "latency", "throughput", "trace"])
-def test_data_sets_of_a_scenario(
+def test_a_pipe_as_a_data_set_of_a_scenario_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -154,7 +154,7 @@ def test_data_sets_of_a_scenario(
     assert "found.csv" in refused(capsys, "testbed", "plan", "s.toml")
 
 
-def test_a_trace_in_a_folder(
+def test_a_pipe_in_a_folder_of_traces_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -167,7 +167,7 @@ def test_a_trace_in_a_folder(
 
 @pytest.mark.parametrize("key", ["catalogue", "egress"])
 @pytest.mark.parametrize("ending", ["csv", "toml"])
-def test_files_of_a_provisioning_problem(
+def test_a_pipe_as_a_file_of_a_provisioning_problem_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, ending: str
 ) -> None:
     examples = Path(__file__).parents[3] / "docs/examples"
@@ -182,7 +182,7 @@ def test_files_of_a_provisioning_problem(
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["run.toml", EVENTS, "comparison.json", "plots/hosts.png", "images/sheet.png"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_files_of_a_run_folder(
+def test_a_special_file_in_a_run_folder_is_refused_or_ignored(
     tmp_path: Path, new_run: Any, capsys: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
     run = new_run(tmp_path / "run")
@@ -202,18 +202,20 @@ def test_files_of_a_run_folder(
 
 
 @pytest.mark.parametrize("name", ["sweep.toml", "figures.json"])
-def test_files_of_a_sweeps_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_pipe_in_the_folder_of_a_sweep_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     from thalweg import __version__
 
     (tmp_path / "sweep.toml").touch()
     (tmp_path / "figures.json").write_text(f'{{"format": {FORMAT}, "version": "{__version__}"}}')
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    said = refused(capsys, "report", "--out", str(tmp_path / "page.html"), str(tmp_path))
-    assert name in said or "has no results yet" in said
+    error = refused(capsys, "report", "--out", str(tmp_path / "page.html"), str(tmp_path))
+    assert name in error or "has no results yet" in error
 
 
-def test_a_picture_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_among_pictures_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for site in ("a", "b"):
         (tmp_path / "pictures" / site).mkdir(parents=True)
         os.mkfifo(tmp_path / "pictures" / site / "1.png")
@@ -221,8 +223,8 @@ def test_a_picture_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
     refused(capsys, *words, "--out", str(tmp_path / "out"))
 
 
-def test_a_members_folder_with_a_pipe_lets_the_others_in(tmp_path: Path) -> None:
-    """A host looks at the folder at every handshake."""
+def test_a_pipe_in_the_members_folder_does_not_exclude_valid_members(tmp_path: Path) -> None:
+    """A host reads the folder at every handshake."""
     assert invoke(["keys", "new", "h1", "--out", str(tmp_path)]) == 0
     os.mkfifo(tmp_path / "h2.key")
     large(tmp_path / "h3.key")
@@ -233,7 +235,7 @@ def test_a_members_folder_with_a_pipe_lets_the_others_in(tmp_path: Path) -> None
     assert ["h3.key" in line for line in wrong] == [False, True]
 
 
-def test_a_state_of_a_testbed_that_is_a_pipe_is_passed_over(runtime_folder: Path) -> None:
+def test_a_pipe_among_the_states_of_testbeds_is_ignored(runtime_folder: Path) -> None:
     known.run_folder().mkdir(parents=True, exist_ok=True)
     os.mkfifo(known.run_folder() / "x.json")
     with within(patience(LIMIT_S)):
@@ -241,7 +243,7 @@ def test_a_state_of_a_testbed_that_is_a_pipe_is_passed_over(runtime_folder: Path
         detached.take_down()
 
 
-def test_records_into_a_pipe_that_nobody_reads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_for_the_records_of_a_host_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "records")
     words = ("host", "--name", "h1", "--listen", "tcp://127.0.0.1:*", "--insecure", "--records")
     err = refused(capsys, *words, str(tmp_path / "records"))

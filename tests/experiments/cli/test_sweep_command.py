@@ -27,7 +27,7 @@ Asked = list[tuple[Simulations, Path]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What the command would have run, and where."""
+    """Record the simulations that the command would have run, with their folders."""
     seen: Asked = []
 
     def run(one: Simulations, folder: Path, **_: Any) -> SweepOutcome:
@@ -41,7 +41,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_prints_the_results_and_the_reasons_of_failed_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, function="sweep_fakes:troubled"))
     first, folder = tmp_path / "first", tmp_path / "s [1]"
     first.touch()
@@ -58,88 +60,94 @@ def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(tmp_path: Path, m
     monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, function="sweep_fakes:result"))
     done = CliRunner().invoke(cli.app, [*command, "--json"])
     assert (done.exit_code, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert said.pop("wall_s") > 0
-    placements = said.pop("placements")
+    output = json.loads(done.stdout)
+    assert output.pop("wall_s") > 0
+    placements = output.pop("placements")
     assert placements["local"] == {"runs": 4, "failed": 0, "mean_interarrival_s": 21.0, "median_speedup": 5.0}
     identity = load_sweep(folder, Simulations).id
-    assert said == {"sweep": identity, "out": str(folder), "runs": 12, "done": 12, "failed": 0, "skipped": 8}
+    assert output == {"sweep": identity, "out": str(folder), "runs": 12, "done": 12, "failed": 0, "skipped": 8}
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_json_of_a_paper_s_figure_has_its_rows_beside_what_is_published(tmp_path: Path) -> None:
-    given = ["--configurations", "2", "--pools", "1", "--out", str(tmp_path / "s")]
-    done = CliRunner().invoke(cli.app, ["sweep", "--figure", "sbon-table1", *given, "--json"])
+def test_the_json_of_a_figure_has_rows_beside_the_published_values(tmp_path: Path) -> None:
+    options = ["--configurations", "2", "--pools", "1", "--out", str(tmp_path / "s")]
+    done = CliRunner().invoke(cli.app, ["sweep", "--figure", "sbon-table1", *options, "--json"])
     assert done.exit_code == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["placements"]["relaxation, 1"]["runs"] == 2
-    (figure,) = said["figures"]["results"]
+    output = json.loads(done.stdout)
+    assert output["placements"]["relaxation, 1"]["runs"] == 2
+    (figure,) = output["figures"]["results"]
     ours = {row["label"]: row["usage_penalty"]["mean"] for row in figure["rows"]}
-    beside = {one["name"]: (one["paper"], one["ours"]["mean"], one["unit"]) for one in figure["comparisons"]}
+    beside = {entry["name"]: (entry["paper"], entry["ours"]["mean"], entry["unit"]) for entry in figure["comparisons"]}
     assert beside["consumer, usage"] == (60, ours["consumer"], "%")
     assert beside["optimal, delay"][0] == 13
-    assert {"order", "usage", "delay"} <= {one["claim"] for one in figure["verdicts"]}
-    assert json.loads((tmp_path / "s" / "figures.json").read_text()) == said["figures"]
+    assert {"order", "usage", "delay"} <= {entry["claim"] for entry in figure["verdicts"]}
+    assert json.loads((tmp_path / "s" / "figures.json").read_text()) == output["figures"]
 
 
-def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(
+def test_placements_are_added_to_a_figure_and_other_options_replace_the_defaults(
     asked: Asked,
 ) -> None:
     options = ["--figure", "8", "--placement", "sweep_fakes:Mine", "--placement", "global", "--servers", "4"]
     done = CliRunner().invoke(cli.app, ["sweep", *options, "--configurations", "3"])
-    ((one, folder),) = asked
-    assert (one.figure, one.servers, one.pools, one.configurations) == ("8", (4,), 3, 3)
-    assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg", "sweep_fakes:Mine")
-    assert folder == Path("runs") / one.id
+    ((simulations, folder),) = asked
+    assert (simulations.figure, simulations.servers, simulations.pools, simulations.configurations) == ("8", (4,), 3, 3)
+    assert simulations.placements == ("download-all", "one-shot", "local", "global", "thalweg", "sweep_fakes:Mine")
+    assert folder == Path("runs") / simulations.id
     assert (done.exit_code, done.stderr) == (143, "thalweg: stopped by SIGTERM; nothing ran\n")
 
 
-def test_without_options_it_is_the_paper_s_four_and_ours_on_300_configurations(
+def test_a_sweep_without_options_runs_six_placements_on_300_configurations(
     asked: Asked,
 ) -> None:
     CliRunner().invoke(cli.app, ["sweep"])
     CliRunner().invoke(cli.app, ["sweep", "--figure", "6"])
-    (one, _), (sixth, _) = asked
-    assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg-once", "thalweg")
-    assert (one.servers, one.trees, one.periods_s, one.ks) == ((8,), ("binary",), (), ())
-    assert (one.configurations, one.pools, one.first_pool, one.pool, one.images) == (300, 10, 1001, "paper", 180)
-    assert one.trials() == [each for each in sixth.trials() if not each.variant]
-    assert (one.id[:6], sixth.id[:5]) == ("sweep-", "fig6-")
+    (default, _), (sixth, _) = asked
+    assert default.placements == ("download-all", "one-shot", "local", "global", "thalweg-once", "thalweg")
+    assert (default.servers, default.trees, default.periods_s, default.ks) == ((8,), ("binary",), (), ())
+    assert (default.configurations, default.pools, default.first_pool, default.pool, default.images) == (
+        300,
+        10,
+        1001,
+        "paper",
+        180,
+    )
+    assert default.trials() == [trial for trial in sixth.trials() if not trial.variant]
+    assert (default.id[:6], sixth.id[:5]) == ("sweep-", "fig6-")
 
 
-def test_sensitivity_sweeps_generated_pools_made_otherwise(asked: Asked, tmp_path: Path) -> None:
+def test_the_sensitivity_figure_sweeps_variants_of_the_generated_pool(asked: Asked, tmp_path: Path) -> None:
     CliRunner().invoke(cli.app, ["sweep", "--figure", "sensitivity", "--configurations", "1"])
-    ((one, _),) = asked
-    trials = one.trials()
+    ((simulations, _),) = asked
+    trials = simulations.trials()
     assert Counter(trial.pool for trial in trials) == dict.fromkeys(["paper", *(f"paper:{made}" for made in MADE)], 5)
-    assert [one.arm_of(msgspec.structs.asdict(trial)) for trial in trials] == one.arms()
+    assert [simulations.arm_of(msgspec.structs.asdict(trial)) for trial in trials] == simulations.arms()
     with pytest.raises(UsageError, match="is not generated"):
-        msgspec.structs.replace(one, pool=str(tmp_path)).check()
+        msgspec.structs.replace(simulations, pool=str(tmp_path)).check()
 
 
-def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: Asked) -> None:
+def test_variants_and_short_periods_of_a_figure_are_swept_too(asked: Asked) -> None:
     for options in (["ablation"], ["9"], ["9", "--period", "60"], ["stripes"]):
         CliRunner().invoke(cli.app, ["sweep", "--figure", *options])
-    (ablation, folder), (ninth, _), (given, _), (stripes, _) = asked
+    (ablation, folder), (ninth, _), (period, _), (stripes, _) = asked
     assert set(VARIANTS) == {*ablation.variants, *ninth.variants, *stripes.variants}
-    assert {one.variant for one in ablation.trials()} == {"", *ablation.variants}
+    assert {trial.variant for trial in ablation.trials()} == {"", *ablation.variants}
     assert folder.name.startswith("ablation-")
-    ours = [one.period_s for one in ninth.trials()[:18] if one.placement == "thalweg"]
+    ours = [trial.period_s for trial in ninth.trials()[:18] if trial.placement == "thalweg"]
     assert ours == [30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]
-    assert [one.period_s for one in given.trials()[:4]] == [None, 60.0, None, 60.0]
+    assert [trial.period_s for trial in period.trials()[:4]] == [None, 60.0, None, 60.0]
 
 
-def test_several_pools_are_a_sweep_each_in_a_folder_of_its_own(
+def test_every_pool_is_a_separate_sweep_in_a_separate_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[str] = []
 
     def run(one: Simulations, folder: Path, **_: Any) -> SweepOutcome:
         seen.append(one.pool)
-        made = {"sweep": one.id, "folder": folder, "reasons": {f"{one.pool} is odd": 1}, "notes": [], "wall_s": 2.0}
-        return SweepOutcome(runs=1, done=0, failed=1, skipped=0, **made)
+        outcome = {"sweep": one.id, "folder": folder, "reasons": {f"{one.pool} is odd": 1}, "notes": [], "wall_s": 2.0}
+        return SweepOutcome(runs=1, done=0, failed=1, skipped=0, **outcome)
 
     monkeypatch.setattr(sweep, "run_sweep", run)
     monkeypatch.setattr(sweep, "load_results", lambda folder, kind: schema(Simulation).empty_table())
@@ -152,8 +160,8 @@ def test_several_pools_are_a_sweep_each_in_a_folder_of_its_own(
     for pool in ("paper", "regions"):
         assert f"1 of 1 run failed: {pool} is odd" in done.stderr
     done = CliRunner().invoke(cli.app, ["sweep", "--figure", "stripes", "--out", out, "--json"])
-    said = json.loads(done.stdout.splitlines()[-1])["sweeps"]
-    assert {name: each["out"] for name, each in said.items()} == {
+    sweeps = json.loads(done.stdout.splitlines()[-1])["sweeps"]
+    assert {name: answer["out"] for name, answer in sweeps.items()} == {
         name: f"{out}/{name}" for name in ("paper", "wanify_aws", "puffer_max60")
     }
     monkeypatch.delenv("THALWEG_TRACES")
@@ -161,7 +169,7 @@ def test_several_pools_are_a_sweep_each_in_a_folder_of_its_own(
     assert seen == ["paper", "regions", "paper", "wanify_aws", "puffer_max60", "paper"]
 
 
-def test_folders_of_traces_are_told_by_their_whole_path(
+def test_a_folder_of_traces_is_recorded_with_the_absolute_path(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -169,12 +177,19 @@ def test_folders_of_traces_are_told_by_their_whole_path(
         (tmp_path / name).mkdir(parents=True)
     for pool in ("mine", "both", "real", "paper", "./both", "nowhere"):
         CliRunner().invoke(cli.app, ["sweep", "--pool", pool, "--traces", "t"])
-    there = str(tmp_path)
-    assert [one.pool for one, _ in asked] == [f"{there}/mine", "both", "real", "paper", f"{there}/both", "nowhere"]
-    assert [one.traces for one, _ in asked] == [f"{there}/t"] * 3 + [None] + [f"{there}/t"] * 2
+    parent = str(tmp_path)
+    assert [simulations.pool for simulations, _ in asked] == [
+        f"{parent}/mine",
+        "both",
+        "real",
+        "paper",
+        f"{parent}/both",
+        "nowhere",
+    ]
+    assert [simulations.traces for simulations, _ in asked] == [f"{parent}/t"] * 3 + [None] + [f"{parent}/t"] * 2
 
 
-def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_reports_the_saved_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(one: Simulations, folder: Path, *, master: str, tell: sweep.Tell) -> SweepOutcome:
         tell("simulating", 7, 12)
         raise Stopped(2)
@@ -220,13 +235,13 @@ def test_bad_input_starts_nothing(tmp_path: Path, options: list[str], says: str)
     assert not (tmp_path / "s").exists()
 
 
-def test_seeds_are_not_negative() -> None:
+def test_a_negative_seed_is_refused() -> None:
     done = CliRunner().invoke(cli.app, ["sweep", "--first-pool", "-1"])
     assert done.exit_code == 2
     assert "--first-pool" in done.stderr
 
 
-def test_one_is_said_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_of_1_is_printed_in_the_singular(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(one: Simulations, folder: Path, **_: Any) -> SweepOutcome:
         reasons = {"global: ValueError: no": 1}
         return SweepOutcome(

@@ -56,7 +56,7 @@ def call_json(*arguments: str, status: int = 0) -> Any:
 
 
 def refused(says: str, *words: str) -> None:
-    """The verb says so in one line, as a usage error or the testbed's."""
+    """Assert that the verb is refused in one line, with a usage error or an error of the testbed."""
     with pytest.raises((UsageError, TestbedError), match=says) as caught:
         call(*words)
     assert "\n" not in str(caught.value)
@@ -74,13 +74,13 @@ def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[st
 
 @pytest.mark.timed
 @pytest.mark.netns
-def test_a_testbed_from_up_to_down(folder: Path, tmp_path: Path) -> None:
-    made = call_json("up", "--hosts", "3", "--rate", "5mbit")
-    assert made["hosts"] == {"client": "10.77.0.1", "h1": "10.77.0.2", "h2": "10.77.0.3"}
-    assert made["links"] == 6
-    assert made["delay_emulated"] is False
+def test_a_testbed_is_set_up_verified_reported_and_removed(folder: Path, tmp_path: Path) -> None:
+    created = call_json("up", "--hosts", "3", "--rate", "5mbit")
+    assert created["hosts"] == {"client": "10.77.0.1", "h1": "10.77.0.2", "h2": "10.77.0.3"}
+    assert created["links"] == 6
+    assert created["delay_emulated"] is False
     (row,) = call_json("status")["testbeds"]
-    assert (row["id"], row["alive"], row["links"], row["processes"]) == (made["id"], True, 6, [])
+    assert (row["id"], row["alive"], row["links"], row["processes"]) == (created["id"], True, 6, [])
     done = run_exec("h1", "--", "sh", "-c", "cat; ip -o -4 address show dev eth0 >&2; exit 7", stdin="typed")
     assert (done.returncode, done.stdout) == (7, "typed")
     assert "10.77.0.2/16" in done.stderr
@@ -88,24 +88,24 @@ def test_a_testbed_from_up_to_down(folder: Path, tmp_path: Path) -> None:
     proven = call_json("verify")
     assert proven["links"]["checked"] == 6
     assert proven["links"]["worst_rate_error"] < 0.05
-    assert all(abs(one["tcp_bps"] / 5e6 - 1) < 0.05 for one in proven["proofs"])
-    assert proven["links"]["stalled"] == max(one["stalled"] for one in proven["proofs"]) < 0.35
-    told = call_json("report", "--out", str(tmp_path / "report"), "--last", "1h")
-    assert told["size_bytes"] == Path(told["report"]).stat().st_size > 10_000
-    assert [Path(table).stem for table in told["tables"]] == [
+    assert all(abs(proof["tcp_bps"] / 5e6 - 1) < 0.05 for proof in proven["proofs"])
+    assert proven["links"]["stalled"] == max(proof["stalled"] for proof in proven["proofs"]) < 0.35
+    report = call_json("report", "--out", str(tmp_path / "report"), "--last", "1h")
+    assert report["size_bytes"] == Path(report["report"]).stat().st_size > 10_000
+    assert [Path(table).stem for table in report["tables"]] == [
         "changes", "counters", "cuts", "events", "host_rates", "processes"
     ]  # fmt: skip
-    assert f"testbed {made['id']}" in Path(told["report"]).read_text().lower()
+    assert f"testbed {created['id']}" in Path(report["report"]).read_text().lower()
     (tmp_path / "report/other.parquet").touch()
     assert "and 6 tables beside it" in call("report", "--out", str(tmp_path / "report"))
-    assert call_json("down") == {"removed": [made["id"]]}
+    assert call_json("down") == {"removed": [created["id"]]}
     assert call_json("down") == {"removed": []}
     assert call_json("status") == {"testbeds": []}
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.netns
-def test_links_of_a_testbed_that_is_up_are_changed(tmp_path: Path) -> None:
+def test_links_of_a_running_testbed_are_changed(tmp_path: Path) -> None:
     call("up", "--hosts", "3", "--rate", "10mbit")
     (row,) = call_json("set", "client", "h1", "--rate", "2mbit")["links"]
     assert (row["src"], row["dst"], row["rate_bps"]) == ("client", "h1", 2e6)
@@ -129,24 +129,24 @@ def test_links_of_a_testbed_that_is_up_are_changed(tmp_path: Path) -> None:
 
 @pytest.mark.netns
 @pytest.mark.program("ping", "getent", "hostname")
-def test_hosts_know_each_other_by_name(folder: Path) -> None:
+def test_hosts_reach_other_hosts_by_name(folder: Path) -> None:
     up = call("up", "--hosts", "2", "--name", "lab")
     if by_address := re.search(r"note: (hosts know each other by address only, because .*)", up):
         pytest.skip(by_address[1])
     asked = "hostname; ping -4 -c1 -q client | head -1; ping -6 -c1 -q client | head -1; getent hosts h1 localhost"
     done = run_exec("h1", "--", "sh", "-c", asked)
-    hostname, ping, ping_6, *found = done.stdout.splitlines()
+    hostname, ping, ping_6, *addresses = done.stdout.splitlines()
     assert hostname == "h1"
     assert "(10.77.0.1) " in ping  # without a name, if it has addresses of both families
     assert re.match(r"PING client(\(client| ) ?\(fd74:6877:a4d::a4d:1\)", ping_6)  # as Debian 12 or 13 print it
-    names = {name: line.split()[0] for line in found for name in line.split()[1:]}
+    names = {name: line.split()[0] for line in addresses for name in line.split()[1:]}
     assert names["h1"] == "fd74:6877:a4d::a4d:2"
     assert ip_address(names["localhost"]).is_loopback
     assert "h1" not in Path("/etc/hosts").read_text().split()
 
 
 @pytest.mark.netns
-def test_testbeds_have_names(folder: Path) -> None:
+def test_testbeds_are_chosen_by_name_or_prefix(folder: Path) -> None:
     up = call("up", "--hosts", "2", "--name", "lab")
     assert up.startswith("testbed lab: 2 hosts, 0 shaped links")
     assert "\nclient 10.77.0.1, h1 10.77.0.2\n" in up
@@ -224,7 +224,7 @@ def test_a_shell_on_a_terminal_has_job_control(folder: Path) -> None:
 
 
 @pytest.mark.netns
-def test_a_command_runs_everywhere_or_stays(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_command_runs_on_all_hosts_or_in_the_background(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call("up", "--hosts", "2")
     done = run_exec("--all", "--", "sh", "-c", 'hostname; echo no >&2; test "$(hostname)" = h1')
     assert (done.returncode, sorted(done.stdout.splitlines())) == (1, ["client  client", "h1      h1"])
@@ -260,10 +260,10 @@ def test_a_command_runs_everywhere_or_stays(folder: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.netns
-def test_hosts_have_folders_of_their_own_and_their_logs_are_read_all_the_same(
+def test_logs_of_hosts_with_private_folders_are_readable(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The logs are in one of these folders."""
+    """The logs are in one of the private folders."""
     monkeypatch.chdir("/")
     need_own_folders()
     runtime = os.path.realpath(folder.parent)
@@ -288,33 +288,33 @@ def test_hosts_have_folders_of_their_own_and_their_logs_are_read_all_the_same(
 
 
 @pytest.mark.netns
-def test_several_testbeds_are_told_apart_and_a_crashed_one_is_cleared_away(folder: Path) -> None:
-    one, two = (call_json("up", "--hosts", "2")["id"] for _ in range(2))
+def test_a_crashed_testbed_is_removed_while_a_second_testbed_stays(folder: Path) -> None:
+    first, second = (call_json("up", "--hosts", "2")["id"] for _ in range(2))
     refused("2 testbeds are up", "exec", "h1", "true")
-    state = next(state for state in known.known_testbeds() if state.id == one)
+    state = next(state for state in known.known_testbeds() if state.id == first)
     kill(psutil.Process(state.pid))
     rows = {row["id"]: row for row in call_json("status")["testbeds"]}
-    assert (rows[one]["alive"], rows[two]["alive"]) == (False, True)
-    assert f"testbed down {one}" in call("status")
-    lost = f"testbed {one} has crashed, and its record is lost; remove it with: thalweg testbed down {one}"
-    refused(lost, "report", "--id", one)
+    assert (rows[first]["alive"], rows[second]["alive"]) == (False, True)
+    assert f"testbed down {first}" in call("status")
+    lost = f"testbed {first} has crashed, and its record is lost; remove it with: thalweg testbed down {first}"
+    refused(lost, "report", "--id", first)
     (folder / "orphan.sock").touch()
-    assert call_json("down", one) == {"removed": [one]}
-    with pytest.raises(TestbedError, match=f"there is no testbed 'no-such-testbed'; there is {two}"):
+    assert call_json("down", first) == {"removed": [first]}
+    with pytest.raises(TestbedError, match=f"there is no testbed 'no-such-testbed'; there is {second}"):
         call("down", "no-such-testbed")
-    assert [row["id"] for row in call_json("status")["testbeds"]] == [two]
-    assert call_json("down") == {"removed": [two]}
+    assert [row["id"] for row in call_json("status")["testbeds"]] == [second]
+    assert call_json("down") == {"removed": [second]}
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.netns
-def test_a_reused_process_number_is_nobody_of_ours(folder: Path) -> None:
-    made = call_json("up", "--hosts", "2")["id"]
-    file = folder / f"{made}.json"
+def test_a_reused_process_number_does_not_count_as_a_supervisor(folder: Path) -> None:
+    identity = call_json("up", "--hosts", "2")["id"]
+    file = folder / f"{identity}.json"
     state = json.loads(file.read_text())
     file.write_text(json.dumps({**state, "pid": os.getpid()}))
     assert not known.known_testbeds()[0].alive
-    assert call_json("down") == {"removed": [made]}  # and we live
+    assert call_json("down") == {"removed": [identity]}  # and we live
     kill(psutil.Process(state["pid"]))  # the real one, orphaned by this test
 
 
@@ -332,7 +332,7 @@ def test_traces_are_replayed_without_a_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-def test_a_failed_up_leaves_nothing(folder: Path) -> None:
+def test_a_failed_up_command_leaves_nothing(folder: Path) -> None:
     assert "not a rate" in call("up", "--rate", "fast", status=2)
     refused("9 hosts asked, but the subnet", "up", "--subnet", "10.0.0.0/29")
     refused("outside what can be emulated", "up", "--hosts", "2", "--rate", "1tbit")
@@ -340,11 +340,11 @@ def test_a_failed_up_leaves_nothing(folder: Path) -> None:
     refused("cannot be kept up", "up", "--backend", "loopback")
     assert not folder.exists() or list(folder.iterdir()) == []
     family = psutil.Process().children(recursive=True)
-    assert not psutil.wait_procs([one for one in family if one.name() == "unshare"], 5)[1]
+    assert not psutil.wait_procs([process for process in family if process.name() == "unshare"], 5)[1]
 
 
-def test_a_command_on_a_host_starts_at_once() -> None:
-    """Neither numpy nor typer is imported for it, nor any testbed."""
+def test_the_exec_verb_imports_neither_numpy_nor_typer() -> None:
+    """A command on a host starts fast, because no large library and no testbed is imported."""
     code = "import sys; from thalweg.experiments.cli.main import invoke"
     code += "; status = invoke(['testbed', 'exec', 'h1', 'true'])"
     code += "; print(status, {'numpy', 'typer', 'thalweg.emulation.testbeds.testbed'} & set(sys.modules))"
@@ -355,7 +355,7 @@ def test_a_command_on_a_host_starts_at_once() -> None:
     assert done.stderr.startswith("thalweg: no testbed is up; start one with")
 
 
-def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reports_stalls_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     right = LinkProof("a", "b", 1e6, 1e6, 0.0, 0.3, 9000, "udp", stalled=0.07)
     verify._report("bed", [right], None, as_json=False, delay_emulated=False)
     assert "the machine let nothing pass for up to 7% of the time (a → b): it is busy" in capsys.readouterr().out
@@ -365,7 +365,7 @@ def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> N
     assert "is kept waiting by this machine for 50% of the time; make it less busy" in capsys.readouterr().err
 
 
-def test_without_a_testbed_the_verbs_say_what_to_do() -> None:
+def test_verbs_explain_that_no_testbed_is_up() -> None:
     for verb in (("exec", "h1", "true"), ("verify",), ("report",)):
         with pytest.raises(UsageError, match="thalweg testbed up"):
             call(*verb)
@@ -373,7 +373,7 @@ def test_without_a_testbed_the_verbs_say_what_to_do() -> None:
     assert "nothing to remove" in call("down")
 
 
-def test_a_run_folder_of_somebody_else_is_refused(folder: Path) -> None:
+def test_a_run_folder_that_is_not_private_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o777)
     refused("private", "status")
@@ -384,17 +384,17 @@ def test_a_testbed_without_hosts_is_refused() -> None:
     refused("at least one", "up", "--hosts", "0")
 
 
-def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_lists_all_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_java() -> tuple[str, int]:
         raise CapabilityError("no Java; install it")
 
     monkeypatch.setattr("thalweg.experiments.cli.doctor.find_java", no_java)
     single = Typer()
     single.command()(doctor)
-    told = json.loads(CliRunner().invoke(single, ["--json"]).output)
+    output = json.loads(CliRunner().invoke(single, ["--json"]).output)
     names = "netns netem managed_queues host_rates user_namespaces docker user_mode_linux records analysis java"
-    assert set(told["capabilities"]) == set(names.split())
-    assert told["capabilities"]["java"] == {"works": False, "detail": "no Java; install it"}
+    assert set(output["capabilities"]) == set(names.split())
+    assert output["capabilities"]["java"] == {"works": False, "detail": "no Java; install it"}
     shown = CliRunner().invoke(single, []).output
     assert "no Java; install it" in shown
     assert "processors" in shown
@@ -418,7 +418,7 @@ esac
 
 
 @pytest.mark.netns
-def test_iperf3_measures_links_where_it_is_installed(
+def test_verify_measures_links_with_iperf3_if_installed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call("up", "--hosts", "2", "--rate", "1.5mbit")
@@ -434,8 +434,8 @@ def test_iperf3_measures_links_where_it_is_installed(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     done = CliRunner().invoke(app, ["verify", "--with", "iperf3", "--json"])
     assert done.exit_code == 1
-    (one, _) = json.loads(done.stdout)["links"]
-    assert one["tcp_bps"] == one["tcp4_bps"] == pytest.approx(1.5e6)  # with headers
-    assert one["udp_bps"] == pytest.approx(0.98e6 * 1428 / 1400)
+    (link, _) = json.loads(done.stdout)["links"]
+    assert link["tcp_bps"] == link["tcp4_bps"] == pytest.approx(1.5e6)  # with headers
+    assert link["udp_bps"] == pytest.approx(0.98e6 * 1428 / 1400)
     assert "link client → h1 at 1.50 Mbit/s is off by iperf3: UDP -33.4%" in done.stderr
     call("down")

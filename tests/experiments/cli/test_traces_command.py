@@ -19,7 +19,7 @@ def _no_traces_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str | Path, env: dict[str, str] | None = None) -> str:
-    """Standard output of ``thalweg traces ARGUMENTS``; what it raises is raised."""
+    """Return the standard output of ``thalweg traces ARGUMENTS``. Exceptions pass through."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=env, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -55,8 +55,8 @@ def test_grids_between_sites_are_listed_and_described(folder: Path) -> None:
 
 def test_list_names_data_sets_or_traces(folder: Path) -> None:
     content = run_json("list", folder)
-    assert [(one["name"], one["traces"]) for one in content["sets"]] == [("x", 2), ("y", 1)]
-    assert [one["name"] for one in content["traces"]] == ["x/one", "x/two", "y/three"]
+    assert [(item["name"], item["traces"]) for item in content["sets"]] == [("x", 2), ("y", 1)]
+    assert [item["name"] for item in content["traces"]] == ["x/one", "x/two", "y/three"]
     assert "x/one" not in run("list", folder)
     assert run_json("list", env={"THALWEG_TRACES": str(folder)}) == content
     table = run("list", folder / "x")
@@ -64,7 +64,7 @@ def test_list_names_data_sets_or_traces(folder: Path) -> None:
     assert "1.5" in table
 
 
-def test_describe_gives_each_trace_and_all_together(folder: Path) -> None:
+def test_describe_prints_every_trace_and_the_whole_pool(folder: Path) -> None:
     content = run_json("describe", folder / "x")
     assert content["pool"] == {
         "traces": 2,
@@ -78,17 +78,17 @@ def test_describe_gives_each_trace_and_all_together(folder: Path) -> None:
         "p95_bps": pytest.approx(3.7e6),
         "median_change_s": 10.0,
     }
-    assert [one["zero_share"] for one in content["traces"]] == [0.0, 0.5]
+    assert [trace["zero_share"] for trace in content["traces"]] == [0.0, 0.5]
     assert "1.75 Mbit/s" in run("describe", folder / "x")
     assert "time at rate 0" in run("describe", folder / "x" / "two.csv")
 
 
-def test_without_a_folder_the_error_says_what_to_set() -> None:
+def test_the_error_for_a_missing_folder_names_the_variable_to_set() -> None:
     with pytest.raises(UsageError, match="set THALWEG_TRACES"):
         run("list")
 
 
-def test_generate_writes_what_the_generator_makes(tmp_path: Path) -> None:
+def test_generate_writes_the_traces_of_the_generator(tmp_path: Path) -> None:
     out = tmp_path / "new" / "pool"
     content = run_json("generate", "--count", "5", "--duration", "600", "--seed", "7", "--out", out)
     assert content["files"] == [f"{trace.name}.csv" for trace in load_pool(out)]
@@ -101,7 +101,7 @@ def test_generate_writes_what_the_generator_makes(tmp_path: Path) -> None:
     assert load_pool(out)[0].duration_s == 300.0
 
 
-def test_generate_takes_every_parameter(tmp_path: Path) -> None:
+def test_generate_accepts_every_parameter(tmp_path: Path) -> None:
     classes = ["--link-class", "lan:1gbit:1gbit:1", "--link-class", "wan:125kbps:1mbit:3"]
     still = ["--big-sigma", "0", "--small-sigma", "0", "--jitter", "0", "--stretch", "1", "--mean-s-per-kb", "0"]
     grid = ["--step", "5", "--big-hold", "60", "--small-hold", "30", "--pivot", "1mbit"]
@@ -155,7 +155,7 @@ DRIVE = 'at,"where, roughly",mbps,rtt_ms,lost (%)\n1700000000,"a, b",8,40,0\n170
         ("time_s,loss\n0,0.5\n1,0\n", "", "0,0.5\n1,0\n", []),
     ],
 )  # fmt: skip
-def test_columns_and_units_are_what_one_says(
+def test_columns_and_units_follow_the_options_and_guesses_are_noted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str, asked: str, written: str, told: list[str]
 ) -> None:
     (tmp_path / "drive.csv").write_text(content)
@@ -163,7 +163,7 @@ def test_columns_and_units_are_what_one_says(
     result = CliRunner().invoke(app, ["import", str(tmp_path / "drive.csv"), *words, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "drive.csv").read_text().partition("\n")[2] == written
-    assert [line for line in result.stderr.splitlines() for one in told if one in line] == result.stderr.splitlines()
+    assert [line for line in result.stderr.splitlines() for note in told if note in line] == result.stderr.splitlines()
     assert len(result.stderr.splitlines()) == len(told)
     figures = run_json("describe", tmp_path / "out" / "drive.csv")
     assert ("delay_s" in figures) == ("rtt" in asked)
@@ -190,7 +190,7 @@ def test_columns_and_units_are_what_one_says(
         ("t,r\n0,1e300\n", "--time t --rate r:tbit", "drive.csv:2: r is 1e300, too large to be counted"),
     ],
 )
-def test_what_is_wrong_with_columns_is_said_in_a_line(tmp_path: Path, content: str, asked: str, says: str) -> None:
+def test_wrong_columns_are_refused_in_a_single_line(tmp_path: Path, content: str, asked: str, says: str) -> None:
     (tmp_path / "drive.csv").write_text(content)
     with pytest.raises((TraceError, UsageError), match=says) as caught:
         run("import", tmp_path / "drive.csv", *asked.split(), "--out", tmp_path / "out")

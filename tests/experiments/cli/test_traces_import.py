@@ -1,4 +1,4 @@
-"""Files as field tools write them: each is imported with the expected figures, or refused in one line."""
+"""Files of field tools are imported with the expected figures, or refused in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PENSIEVE = "0.0\t4.03\n0.5\t3\n1.0\t0\n"
 
 
 def sums(*intervals: dict[str, Any]) -> str:
-    return json.dumps({"start": {}, "intervals": [{"streams": [], "sum": one} for one in intervals], "end": {}})
+    return json.dumps({"start": {}, "intervals": [{"streams": [], "sum": values} for values in intervals], "end": {}})
 
 
 def interval(start: float, rate: float, **more: Any) -> dict[str, Any]:
@@ -205,20 +205,20 @@ def words(arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_an_odd_file_is_imported_with_its_figures_and_each_guess_is_told(tmp_path: Path, case: str) -> None:
+def test_an_odd_file_is_imported_with_the_right_figures_and_every_guess_is_noted(tmp_path: Path, case: str) -> None:
     name, content, arguments, rows, notes = GOOD[case]
     path, out = write(tmp_path, name, content), tmp_path / "out"
     result = CliRunner().invoke(
         app, ["import", str(path), *words(arguments), "--out", str(out)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
-    (made,) = out.iterdir()
-    lines = made.read_text().splitlines()[1:]
+    (imported,) = out.iterdir()
+    lines = imported.read_text().splitlines()[1:]
     got = [tuple(map(float, line.split(","))) for line in lines]
     assert got == [pytest.approx(row, rel=1e-9) for row in rows]
-    told = result.stderr.splitlines()
-    assert [note for note, line in zip(notes, told, strict=True) if note not in line] == [], told
-    assert all(line.startswith(f"note: {path}") for line in told)
+    stderr_lines = result.stderr.splitlines()
+    assert [note for note, line in zip(notes, stderr_lines, strict=True) if note not in line] == [], stderr_lines
+    assert all(line.startswith(f"note: {path}") for line in stderr_lines)
 
 
 BAD: dict[str, tuple[str, str | bytes, str, str]] = {
@@ -286,7 +286,7 @@ BAD: dict[str, tuple[str, str | bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+def test_a_bad_file_is_refused_in_a_single_line(tmp_path: Path, case: str) -> None:
     name, content, arguments, says = BAD[case]
     path, out = write(tmp_path, name, content), tmp_path / "out"
     with pytest.raises((TraceError, UsageError), match=says) as caught:
@@ -315,10 +315,10 @@ def test_the_last_line_has_duration_median_step_and_longest_hole(
     assert result.stdout.splitlines()[-1] == last
 
 
-def test_the_last_line_of_several_files_has_their_ranges_and_names_the_hole(tmp_path: Path) -> None:
-    one = write(tmp_path, "one.csv", "time_s,loss\n0,0\n1,0\n2,0\n")
-    two = write(tmp_path, "two", "0 1\n2 1\n4 1\n64 1\n")
-    arguments = ["import", str(one), str(two), "--out", str(tmp_path / "out")]
+def test_the_last_line_of_several_files_has_ranges_and_names_the_longest_hole(tmp_path: Path) -> None:
+    first = write(tmp_path, "one.csv", "time_s,loss\n0,0\n1,0\n2,0\n")
+    second = write(tmp_path, "two", "0 1\n2 1\n4 1\n64 1\n")
+    arguments = ["import", str(first), str(second), "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     says = "duration 3 s to 66 s, median step 1 s to 2 s, longest hole 60 s from 4 s on in two, held"
     assert result.stdout.splitlines()[-1] == says

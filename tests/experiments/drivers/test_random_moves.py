@@ -1,4 +1,4 @@
-"""The driver that moves at random: what it asks a run for, and when."""
+"""Driver of random moves: its requests to a run, and their times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 3 + GRACE  # partitions: the sources are three levels from the sink
 
 
 class Asked:
-    """A run that does what it is asked for ``after`` so many more partitions; never where that is None."""
+    """Fake run that carries out a request ``after`` further partitions, or never if ``after`` is None."""
 
     def __init__(self, after: int | None = 0) -> None:
         self.tree: tuple[Dataflow, Placement] = FLOW, {"s1": "h1", "s2": "h2", "o": "h1", "p": "h3", "t": "client"}
@@ -56,18 +56,18 @@ class Asked:
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_as_many_operators_move_as_shall_each_somewhere_else_and_no_pinned_one(after: int) -> None:
+def test_the_requested_number_of_moves_leads_free_operators_to_new_hosts(after: int) -> None:
     run = Asked(after)
     where = ["h1"]
     run.drive(RandomMover(RandomMoves(5, seed=1), run, HOSTS), 40)
-    assert [list(each) for each in run.moves] == [["o"]] * 5
-    where += [each["o"] for each in run.moves]
-    assert all(one != other for one, other in itertools.pairwise(where))
+    assert [list(move) for move in run.moves] == [["o"]] * 5
+    where += [move["o"] for move in run.moves]
+    assert all(before != after_move for before, after_move in itertools.pairwise(where))
     assert run.tree[1]["o"] == where[-1]
     assert run.shapes == []
 
 
-def test_what_does_not_come_about_is_asked_for_again_and_then_given_up() -> None:
+def test_a_move_that_does_not_happen_is_requested_again_and_then_abandoned() -> None:
     run = Asked(after=None)
     mover = RandomMover(RandomMoves(1, seed=1), run, HOSTS)
     run.drive(mover, PATIENCE)
@@ -79,7 +79,7 @@ def test_what_does_not_come_about_is_asked_for_again_and_then_given_up() -> None
     assert first[0] != second[0]
 
 
-def test_the_tree_changes_as_often_as_it_shall_and_operators_move_between() -> None:
+def test_the_tree_changes_as_often_as_requested_and_operators_move_in_between() -> None:
     run = Asked(after=2)
     run.drive(RandomMover(RandomReshapes(6, 4, seed=3), run, HOSTS, (FREE,)), 100)
     assert len(run.shapes) == 6
@@ -90,17 +90,17 @@ def test_the_tree_changes_as_often_as_it_shall_and_operators_move_between() -> N
     assert (len(plain.shapes), plain.moves) == (6, [])
 
 
-def test_the_same_seed_asks_for_the_same() -> None:
+def test_the_same_seed_requests_the_same_moves() -> None:
     asked = []
     for seed in (1, 1, 2, 3, 4, 5):
         run = Asked()
         run.drive(RandomMover(RandomMoves(10, seed), run, HOSTS), 10)
-        asked.append([each["o"] for each in run.moves])
+        asked.append([move["o"] for move in run.moves])
     assert asked[0] == asked[1]
-    assert len({tuple(each) for each in asked}) > 3
+    assert len({tuple(move) for move in asked}) > 3
 
 
-def test_there_is_nowhere_to_go_on_a_single_host() -> None:
+def test_a_run_on_a_single_host_has_no_moves() -> None:
     run = Asked()
     run.drive(RandomMover(RandomMoves(3), run, ("h1",)), 5)
     assert run.moves == []

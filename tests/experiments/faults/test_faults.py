@@ -1,4 +1,4 @@
-"""Trials of fault plans: what they may come to, and what becomes of a plan that fails."""
+"""Trials of fault plans: their outcomes, and the handling of plans that fail."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ HOSTS = ("h1", "h2", "h3", "client")
 
 
 @pytest.mark.long
-def test_the_plans_of_many_seeds_are_kept() -> None:
-    """The promise itself, on a few plans; ``thalweg sweep --faults 1000`` is the same on more."""
+def test_drawn_plans_of_trees_do_not_fail() -> None:
+    """Run a few drawn plans. ``thalweg sweep --faults 1000`` runs more of them."""
     moves, outcomes = Counter[str](), Counter[str]()
     for seed in range(1, 26):
         result, _ = run_trial(drawn_plan(seed))
@@ -78,8 +78,8 @@ def test_the_plans_of_many_seeds_are_kept() -> None:
 
 
 @pytest.mark.long
-def test_the_plans_of_graphs_are_kept() -> None:
-    """The same for several consumers, sinks and queries, filters and windows; ``thalweg sweep … --graphs``."""
+def test_drawn_plans_of_graphs_do_not_fail() -> None:
+    """Run plans with several consumers, sinks and queries, filters and windows, as ``thalweg sweep … --graphs``."""
     outcomes, moves, queries, nothing = Counter[str](), Counter[str](), Counter[str](), 0
     for seed in range(1, 13):
         result, _ = run_trial(drawn_plan(seed, graph=True))
@@ -110,26 +110,26 @@ def test_the_plans_of_graphs_are_kept() -> None:
     ],
     ids=str,
 )
-def test_the_plans_of_every_kind_are_kept(kind: Kind) -> None:
-    """``thalweg sweep --faults … --stripes`` and ``--networks`` take the same plans, with gray faults."""
+def test_drawn_plans_of_every_kind_do_not_fail(kind: Kind) -> None:
+    """Run the plans of ``thalweg sweep --faults …`` with ``--stripes`` or ``--networks``, with gray faults."""
     results = [run_trial(kind.plan(seed))[0] for seed in range(5001, 5021)]
     assert [result for result in results if result.outcome == "failed"] == []
-    done = Counter[str]()
+    counts = Counter[str]()
     for result in results:
-        done.update(result.faults)
-    assert done["bulk-outage"] and done["large-outage"]
+        counts.update(result.faults)
+    assert counts["bulk-outage"] and counts["large-outage"]
 
 
-def test_streams_over_several_trees_have_all_there_is() -> None:
+def test_drawn_striped_trials_cover_every_variant() -> None:
     trials = [trial_of(FaultPlan(seed, stripes=True)) for seed in range(200)]
     assert [trial.dataflow for trial in trials] == [
         trial_of(FaultPlan(seed, stripes=True)).dataflow for seed in range(200)
     ]
     striped = [trial.striped for trial in trials if trial.striped is not None]
     assert len(striped) == 200
-    assert {len(each.trees) for each in striped} == {2, 3, 4}
-    assert {all(flow == each.trees[0][0] for flow, _ in each.trees) for each in striped} == {True, False}
-    aboves = [each.above[0] for each in striped if each.above is not None]
+    assert {len(stream.trees) for stream in striped} == {2, 3, 4}
+    assert {all(flow == stream.trees[0][0] for flow, _ in stream.trees) for stream in striped} == {True, False}
+    aboves = [stream.above[0] for stream in striped if stream.above is not None]
     assert {len(above.operators) for above in aboves} == {0, 1, 2}
     assert {len(above.sinks) for above in aboves} == {1, 2}
     assert {(type(trial.adaptation), type(trial.driver)) for trial in trials} == {
@@ -142,7 +142,7 @@ def test_streams_over_several_trees_have_all_there_is() -> None:
     assert {len(node.stand_ins) for flow in spared for node in flow.nodes if node.kind == "source"} == {0, 1, 2}
 
 
-def test_trials_of_several_networks_are_as_without_but_for_these() -> None:
+def test_trials_of_several_networks_differ_from_plain_trials_only_in_the_networks() -> None:
     over = set[int | str]()
     for seed in range(60):
         trial = trial_of(FaultPlan(seed, networks=True))
@@ -150,13 +150,13 @@ def test_trials_of_several_networks_are_as_without_but_for_these() -> None:
         assert trial.links == {**bare.links, **joined.links}
         assert (trial.dataflow, trial.placement, trial.hosts) == (bare.dataflow, bare.placement, bare.hosts)
         assert {link.via for link in joined.links} == joined.networks.keys() - {NET}
-        for way in joined.ways:
-            assert NET in way.over
-            over |= {via if isinstance(via, str) else len(via) for via in way.over}
+        for route in joined.ways:
+            assert NET in route.over
+            over |= {via if isinstance(via, str) else len(via) for via in route.over}
     assert over == {NET, "fast", "far", 2}
 
 
-def test_partitions_take_further_networks_and_relays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_go_over_further_networks_and_relays(monkeypatch: pytest.MonkeyPatch) -> None:
     over = Counter[str]()
 
     class Watched(fault_trials.FaultyWorld):
@@ -173,7 +173,7 @@ def test_partitions_take_further_networks_and_relays(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", [Kind(graph=True), Kind(networks=True)], ids=str)
-def test_several_trees_go_with_neither_graphs_nor_networks(kind: Kind) -> None:
+def test_stripes_with_graphs_or_networks_are_refused(kind: Kind) -> None:
     with pytest.raises(UsageError, match=r"--stripes and --.* do not go together"):
         msgspec.structs.replace(kind, stripes=True)
     plan = {"seed": 1, "stripes": True, "graph": kind.graph, "networks": kind.networks}
@@ -185,7 +185,7 @@ def test_several_trees_go_with_neither_graphs_nor_networks(kind: Kind) -> None:
 
 
 def watched(*messages: tuple[float, e.Record]) -> Watch:
-    """Return a watch of a sink that gets nothing between 10 and 60 s, and what the client records."""
+    """Return a watch of a sink that gets nothing between 10 and 60 s, with these records of the client."""
     watch = Watch("client")
     for at_s in (1.0, 10.0, 60.0, 61.0):
         watch.on_delivered("t", at_s)
@@ -218,35 +218,35 @@ def test_a_standstill_is_silent_until_a_message_names_the_fault(
     messages: list[tuple[float, e.Record]], unnamed_s: float
 ) -> None:
     faults = lasting(FaultPlan(1, (BULK, Slow("h3", 9.0, 0.0, 99.0))), HOSTS)
-    before, found = watched(*messages).standstills(faults, ["t"], 61.0)
+    before, standstill = watched(*messages).standstills(faults, ["t"], 61.0)
     assert before[:3] == ("t", 1.0, 10.0)
-    assert found == Standstill("t", 10.0, 60.0, unnamed_s)
+    assert standstill == Standstill("t", 10.0, 60.0, unnamed_s)
 
 
-def test_what_was_said_just_before_a_standstill_holds_for_it() -> None:
+def test_a_message_shortly_before_a_standstill_counts_for_the_standstill() -> None:
     watch = watched((8.5, fault("the run goes on without it", "h2")))
     (before,) = watch.standstills(lasting(FaultPlan(1, (BULK,)), HOSTS), ["t"], 61.0)
     assert before == Standstill("t", 1.0, 10.0, 3.5)
 
 
-def test_a_host_that_is_gone_is_named_once() -> None:
+def test_a_lost_host_needs_to_be_named_only_once() -> None:
     watch, faults = watched((7.0, fault("has been silent", "h3"))), (Crash("h3", 3.0), Stop("h2", 20.0, 15.0))
-    before, found = watch.standstills(lasting(FaultPlan(1, faults), HOSTS), ["t"], 61.0)
-    assert (before.unnamed_s, found.unnamed_s) == (4.0, 15.0)
+    before, standstill = watch.standstills(lasting(FaultPlan(1, faults), HOSTS), ["t"], 61.0)
+    assert (before.unnamed_s, standstill.unnamed_s) == (4.0, 15.0)
     assert [*lasting(FaultPlan(1, (Crash("g2", 3.0),)), HOSTS)] == []  # another client's end holds up no sink
 
 
-def test_a_run_s_end_is_a_message_and_a_sink_that_never_gets_anything_stands_still_from_the_start() -> None:
+def test_a_sink_without_deliveries_stands_still_from_the_start_until_a_failure() -> None:
     watch, outage = Watch("client"), Outage("h1", "client", 0.0)
     assert [*watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 40.0)] == [
         Standstill("t", 0.0, 40.0, 40.0)
     ]
     watch.on_failed(30.0, "host 'h1', which holds s, has been silent for 30 s")
-    (found,) = watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 30.0)
-    assert found.unnamed_s == 30.0
+    (standstill,) = watch.standstills(lasting(FaultPlan(1, (outage,)), HOSTS), ["t"], 30.0)
+    assert standstill.unnamed_s == 30.0
 
 
-def test_a_plan_in_which_a_stream_stands_still_without_a_message_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_fails_if_a_stream_stands_still_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = 3
     source = draw_trial(seed).dataflow.by_name["s0"].pinned
     hosts = [host for host in draw_trial(seed).hosts if host != source]
@@ -273,18 +273,18 @@ def test_a_plan_in_which_a_stream_stands_still_without_a_message_has_failed(monk
         pytest.param(1010706, id="a guest gave up leaving what was still to begin"),
     ],
 )
-def test_a_run_goes_on_or_ends_whatever_its_guests_do(seed: int) -> None:
+def test_no_action_of_a_guest_makes_a_run_fail(seed: int) -> None:
     result, _ = run_trial(drawn_plan(seed, graph=True))
     assert result.outcome != "failed", result
 
 
-def test_a_run_goes_on_for_other_clients_when_the_application_s_first_query_has_left() -> None:
-    """In its next generation another client's sink is the first of the graph."""
+def test_a_run_goes_on_for_other_clients_after_the_first_query_has_left() -> None:
+    """In the next generation of the run, a sink of another client is the first sink of the graph."""
     result, _ = run_trial(drawn_plan(80_177, graph=True, gray=True))
     assert result.outcome != "failed", result
 
 
-def test_the_first_query_stands_still_until_it_fails_and_no_longer_where_others_go_on() -> None:
+def test_the_standstill_of_a_failed_query_ends_while_other_queries_go_on() -> None:
     faults = Outage("h4", "h5", 14.06, 76.49), Drop("client", "h4", "Install", 1), Drop("client", "h1", "Partition", 1)
     result, _ = run_trial(FaultPlan(9_100_011, faults, graph=True))
     assert result.outcome != "failed", result
@@ -292,18 +292,18 @@ def test_the_first_query_stands_still_until_it_fails_and_no_longer_where_others_
 
 
 @pytest.mark.parametrize("seed", [80_299, 80_425])
-def test_partitions_of_before_a_change_of_networks_leave_routes_that_carry_nothing(seed: int) -> None:
+def test_old_partitions_leave_dead_routes_after_a_change_of_networks(seed: int) -> None:
     result, _ = run_trial(drawn_plan(seed, networks=True, lasting=True, gray=True))
     assert (result.outcome, result.delivered) == ("delivered", result.expected)
 
 
-def test_a_guest_that_leaves_as_it_is_called_too_slow_costs_nobody_else_anything() -> None:
+def test_a_slow_guest_that_leaves_does_not_make_the_run_fail() -> None:
     result, _ = run_trial(drawn_plan(80_376, graph=True, gray=True))
     assert result.outcome != "failed", result
 
 
-def test_a_query_that_shares_what_has_ended_is_told_so_also_in_a_run_that_outlives_its_hosts() -> None:
-    """Who says so has the node that has ended, and none of the query's."""
+def test_a_query_that_shares_an_ended_node_is_notified_in_a_run_with_failover() -> None:
+    """The host that sends the notice has the ended node and no node of the query."""
     result, _ = run_trial(drawn_plan(80_297, graph=True, lasting=True, gray=True))
     assert result.outcome != "failed", result
 
@@ -311,28 +311,28 @@ def test_a_query_that_shares_what_has_ended_is_told_so_also_in_a_run_that_outliv
 @pytest.mark.long
 @settings(max_examples=8)
 @given(st.integers(1000, 10**6))
-def test_every_sink_of_a_graph_gets_what_one_machine_would_give_whatever_moves(seed: int) -> None:
+def test_every_sink_of_a_graph_gets_the_reference_results_while_operators_move(seed: int) -> None:
     result, _ = run_trial(FaultPlan(seed, graph=True))
     assert (result.outcome, result.lost) == ("delivered", 0), result
 
 
-def test_an_operator_of_which_nobody_wants_anything_any_more_as_it_comes_ends_there() -> None:
+def test_an_arriving_operator_without_further_demands_ends_at_the_new_host() -> None:
     result, _ = run_trial(drawn_plan(920_508, graph=True))
     assert (result.outcome, result.delivered) == ("delivered", result.expected)
 
 
 @pytest.mark.long
-def test_a_guest_of_which_an_answer_to_another_word_counted_is_told_which_sink_is_whose() -> None:
+def test_a_guest_learns_the_owners_of_sinks_after_a_late_answer_to_an_earlier_message() -> None:
     result, _ = run_trial(drawn_plan(991_241, graph=True))
     assert (result.outcome, result.queries["subscribed"]) == ("delivered", 5)
 
 
-def test_an_operator_that_was_to_leave_before_its_consumer_was_heard_anew_leaves_then() -> None:
+def test_an_operator_with_a_pending_move_leaves_once_the_consumers_have_reported() -> None:
     result, _ = run_trial(drawn_plan(3_700_313))
     assert (result.outcome, result.delivered, result.recoveries) == ("delivered", result.expected, 3)
 
 
-def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_have_ended() -> None:
+def test_a_waiting_query_begins_if_a_host_is_lost_after_all_streams_have_ended() -> None:
     result, _ = run_trial(drawn_plan(41_003_056, graph=True))
     assert (result.outcome, result.delivered, result.queries["attached"]) == ("delivered", result.expected, 3)
 
@@ -350,12 +350,12 @@ def test_a_query_that_waits_begins_also_where_a_host_is_lost_when_all_streams_ha
         pytest.param(5_400_082, True, id="what an operator held could go as it went on, as fewer outputs were kept"),
     ],
 )
-def test_a_run_that_outlives_its_hosts_gives_all(seed: int, lasting: bool) -> None:
+def test_a_run_of_a_graph_delivers_all_partitions_despite_faults(seed: int, lasting: bool) -> None:
     result, _ = run_trial(drawn_plan(seed, graph=True, lasting=lasting))
     assert (result.outcome, result.delivered) == ("delivered", result.expected), result
 
 
-def test_the_shape_changes_after_a_host_was_lost_where_several_partitions_are_under_way() -> None:
+def test_a_reshaping_after_the_loss_of_a_host_delivers_all_partitions_under_way() -> None:
     result, _ = run_trial(drawn_plan(71_002_586, lasting=True))
     assert (result.outcome, result.delivered) == ("delivered", result.expected), result
 
@@ -369,24 +369,24 @@ def test_the_shape_changes_after_a_host_was_lost_where_several_partitions_are_un
         ({"h1", "h3"}, {"h4"}, set()),
     ],
 )
-def test_a_run_may_end_for_hosts_of_whose_sources_it_needs_one(
+def test_a_lost_host_is_needed_if_a_required_source_has_no_other_host(
     gone: set[str], there: set[str], found: set[str]
 ) -> None:
     code = Code("composite")
     sources = [Node("s1", "source", (), code, "h1"), Node("s3", "source", (), code, "h3", stand_ins=("h4",))]
-    others = [Node("s2", "source", (), code, "h2"), Node("p", "operator", ("s2",), code)]
+    pinned = [Node("s2", "source", (), code, "h2"), Node("p", "operator", ("s2",), code)]
     o = Node("o", "operator", ("s1", "s3"), code, missing="nothing")
     sinks = [Node("t", "sink", ("o", "p"), None, "client"), Node("u", "sink", ("o",), None, "client")]
-    assert needed(Dataflow((*sources, *others, o, *sinks)), gone, there) == found
+    assert needed(Dataflow((*sources, *pinned, o, *sinks)), gone, there) == found
 
 
-def test_a_stream_over_several_trees_may_end_for_a_host_that_its_last_tree_needs() -> None:
+def test_a_striped_stream_may_end_for_a_host_that_the_last_tree_needs() -> None:
     """Both hosts that may have a source are gone. The first tree ends for one of them, and the last for the other."""
     result, _ = run_trial(drawn_plan(740_005, lasting=True, stripes=True, gray=True))
     assert (result.outcome, "host 'h5', which holds s2," in result.what) == ("ended", True), result
 
 
-def test_lasting_plans_draw_what_takes_the_place_of_sources() -> None:
+def test_lasting_plans_have_stand_ins_for_sources_and_rules_for_missing_inputs() -> None:
     plans = [drawn_plan(seed, graph=True, lasting=True) for seed in range(1, 60)]
     assert {(plan.lasting, plan.spares) for plan in plans} == {(True, True)}
     assert {plan.ahead for plan in plans} == {1, 2, 4}
@@ -400,19 +400,19 @@ def test_lasting_plans_draw_what_takes_the_place_of_sources() -> None:
         assert Dataflow(tuple(spared)) == bare  # all else is as it would be without
 
 
-def test_a_run_that_goes_on_for_other_clients_alone_may_end_for_a_lost_host() -> None:
+def test_a_run_with_only_other_clients_may_end_for_a_lost_host() -> None:
     result, _ = run_trial(drawn_plan(41_000_096, graph=True))
     assert (result.outcome, result.delivered) == ("ended", result.expected)
 
 
 @pytest.mark.parametrize("seed", range(1, 21))
-def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
+def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_restarted_host(seed: int) -> None:
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
     result, _ = run_trial(FaultPlan(seed, faults))
     assert result.outcome in ("delivered", "ended"), result
 
 
-def test_what_comes_late_brings_no_run_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_message_does_not_bring_a_run_back(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = [Duplicate("client", host, "Install", 1, 55.0) for host in ("h1", "h2")]
     plans = [FaultPlan(1, tuple(copies)), FaultPlan(2, tuple(copies)), drawn_plan(87)]
     assert any(isinstance(fault, Late) for fault in plans[-1].faults)
@@ -423,25 +423,27 @@ def test_what_comes_late_brings_no_run_back(monkeypatch: pytest.MonkeyPatch) -> 
         assert (result.kind, result.what[:23]) == ("AssertionError", "the run is back on host"), result
 
 
-def test_a_hostile_host_changes_nothing_unless_everybody_may_say_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_host_changes_nothing_unless_every_host_may_send_every_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plans = [FaultPlan(seed, (Hostility("stranger", 0.0, 40.0, 0.05),)) for seed in (1, 2, 3, 5, 7)]
     assert {run_trial(plan)[0].outcome for plan in plans} == {"delivered"}
     monkeypatch.setattr(RunCore, "may_say", lambda *_: True)
     assert {run_trial(plan)[0].outcome for plan in plans} == {"failed"}
 
 
-def test_a_host_that_a_hostile_one_has_sound_others_has_met_them() -> None:
+def test_a_trial_delivers_if_a_hostile_host_makes_a_host_probe_further_hosts() -> None:
     assert run_trial(drawn_plan(89, graph=True))[0].outcome == "delivered"
 
 
-def test_a_plan_gives_one_result() -> None:
+def test_a_plan_always_gives_the_same_result() -> None:
     plan = drawn_plan(7)
     first, second = run_trial(plan, digest=True), run_trial(plan, digest=True)
     assert first == second
     assert first[0].digest.startswith("sha256:")
 
 
-def test_what_a_seed_draws_is_all_there_is() -> None:
+def test_drawn_trees_cover_every_variant() -> None:
     trials = [draw_trial(seed) for seed in range(60)]
     assert {(type(trial.adaptation), type(trial.driver)) for trial in trials} == {
         (LocalMoves, RandomMoves),
@@ -457,7 +459,7 @@ def test_what_a_seed_draws_is_all_there_is() -> None:
     assert sizes == {1, 18_000, 300_000}
 
 
-def test_graphs_that_are_drawn_have_all_there_is() -> None:
+def test_drawn_graphs_cover_every_variant() -> None:
     trials = [draw_trial(seed, graph=True) for seed in range(300)]
     flows = [trial.dataflow for trial in trials]
     assert {len(flow.nodes) for flow in flows} >= set(range(4, 16))
@@ -467,7 +469,7 @@ def test_graphs_that_are_drawn_have_all_there_is() -> None:
     assert {node.ahead for flow in flows for node in flow.nodes} == {1, 2, 4}
     assert {node.rate for flow in flows for node in flow.nodes} == {None, 3.0, 20.0}
     params = [node.code.params for flow in flows for node in flow.nodes if node.code is not None]
-    assert {key for each in params for key in each} >= {
+    assert {key for mapping in params for key in mapping} >= {
         "length",
         "state_bytes",
         "passed",
@@ -487,8 +489,8 @@ def test_graphs_that_are_drawn_have_all_there_is() -> None:
 
 
 @pytest.mark.parametrize("graph", [False, True], ids=["tree", "graph"])
-def test_a_state_that_is_lost_shows(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The harness itself: an operator that begins anew on each host is found out."""
+def test_a_lost_state_is_detected(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the harness: an operator that restarts without its state on each host is detected."""
     counting = fault_graphs.Counting if graph else Counting
     monkeypatch.setattr(counting, "restore", lambda self, state: None)
     kinds = {run_trial(FaultPlan(seed, graph=graph))[0].kind for seed in range(1, 8)}
@@ -498,8 +500,8 @@ def test_a_state_that_is_lost_shows(graph: bool, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.long
 @pytest.mark.parametrize("kept", [slice(1), slice(1, None)], ids=["the last one's", "the others'"])
-def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
-    """The harness itself: all of them count, also of those whose outputs the last has had all the time."""
+def test_an_unmerged_state_is_detected(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
+    """Check the harness: every state to merge counts, even if the last operator has always had the outputs."""
     merge = Counting.merge
     monkeypatch.setattr(Counting, "merge", lambda self, states: merge(self, states[kept]))
     kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 100) if seed % 12 in MERGED}
@@ -521,9 +523,7 @@ def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept:
         ((BulkOutage("h1", "client", 1.0, via="fast"), Outage("h2", "client", 1.0, via="net")), {"h2"}),
     ],
 )
-def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
-    planned: tuple[Fault, ...], lost: set[str]
-) -> None:
+def test_a_host_may_be_lost_after_a_crash_or_a_long_outage(planned: tuple[Fault, ...], lost: set[str]) -> None:
     assert LIMITS.liveness_s == 30.0
     assert may_be_lost(FaultPlan(1, planned), HOSTS) == lost
 
@@ -542,16 +542,14 @@ def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
                                             ("h2", "h1"), ("h3", "h1"), ("client", "h1")]),
     ],
 )  # fmt: skip
-def test_a_way_may_be_taken_for_dead_where_it_is_cut_for_long(
-    planned: tuple[Fault, ...], dead: list[tuple[str, str]]
-) -> None:
+def test_a_route_may_count_as_dead_after_a_long_outage(planned: tuple[Fault, ...], dead: list[tuple[str, str]]) -> None:
     assert LIMITS.liveness_s == LIMITS.detect_s == 30.0
     assert may_be_dead(FaultPlan(1, planned), HOSTS) == dead
 
 
 @pytest.mark.long
-def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ways that only another tree needs are among them: of every six seeds two change the tree."""
+def test_a_permanently_cut_route_ends_the_run_or_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plans include routes that only a later tree needs: of every six seeds, two change the tree."""
     plans = [FaultPlan(seed, (Outage("h1", "h2", 3.0),)) for seed in range(1, 25)]
     results = [run_trial(plan)[0] for plan in plans]
     assert Counter(result.outcome for result in results).keys() == {"delivered", "ended"}
@@ -563,15 +561,15 @@ def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: p
     assert (result.outcome, result.kind) == ("failed", "stalled")
 
 
-def test_a_run_that_ends_without_need_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = next(seed for seed in range(1, 99) if any(isinstance(one, Crash) for one in drawn_plan(seed).faults)
+def test_a_trial_fails_if_a_run_ends_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(1, 99) if any(isinstance(fault, Crash) for fault in drawn_plan(seed).faults)
                 and run_trial(drawn_plan(seed))[0].outcome == "ended")  # fmt: skip
     monkeypatch.setattr(fault_trials, "may_be_lost", lambda plan, hosts: set())
     result, _ = run_trial(drawn_plan(seed))
     assert (result.outcome, result.kind) == ("failed", "ended")
 
 
-def test_a_hand_over_that_is_not_recorded_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_fails_if_a_hand_over_is_not_recorded_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in range(1, 99) if run_trial(FaultPlan(seed))[0].moves)
     record = Departures._record
 
@@ -579,14 +577,14 @@ def test_a_hand_over_that_is_not_recorded_has_failed(monkeypatch: pytest.MonkeyP
         record(departures, *arguments)
         record(departures, *arguments)
 
-    for wrong, said in ((lambda *_: None, "neither moved nor stayed"), (twice, "is recorded 2 times: ")):
+    for wrong, message in ((lambda *_: None, "neither moved nor stayed"), (twice, "is recorded 2 times: ")):
         monkeypatch.setattr(Departures, "_record", wrong)
         result, _ = run_trial(FaultPlan(seed))
         assert (result.outcome, result.kind) == ("failed", "relocation")
-        assert said in result.what
+        assert message in result.what
 
 
-def test_a_host_that_crashed_before_it_had_a_part_in_the_run_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_crashes_before_the_installation_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in range(1, 99) if draw_trial(seed).dataflow.by_name["s0"].pinned == "h1")
     plan = FaultPlan(seed, (Crash("h1", 0.001, 0.2),))
     assert run_trial(plan)[0].outcome == "delivered"
@@ -598,14 +596,17 @@ def test_a_host_that_crashed_before_it_had_a_part_in_the_run_is_asked_again(monk
 
 
 @pytest.mark.parametrize(("seed", "host"), [(120, "h2"), (215, "h2"), (526, "h2"), (531, "h5")])
-def test_a_host_that_had_its_part_unheard_of_and_was_restarted_is_lost(seed: int, host: str) -> None:
-    """It holds nothing at first, so the run begins without its word; an operator moves there before it crashes."""
+def test_a_restarted_host_with_an_unconfirmed_installation_is_lost(seed: int, host: str) -> None:
+    """The host holds no node at first, so the run begins without its confirmation.
+
+    An operator moves there before the crash.
+    """
     result, _ = run_trial(FaultPlan(seed, (Outage(host, "client", 0.0, 4.0), Crash(host, 3.0, 0.2))))
     assert (result.outcome, "was restarted" in result.what) == ("ended", True), result
 
 
-def test_only_a_host_that_had_handed_over_all_it_held_is_unheard() -> None:
-    """Operator o1 leaves h2, which crashes before the client hears of that; a host that never came to it is none."""
+def test_only_a_host_that_had_handed_over_all_nodes_ends_the_run_as_unheard() -> None:
+    """Operator o1 leaves h2, which crashes before the client is notified. A host that never joined is not unheard."""
     moved, held = Outage("h2", "client", 0.5, 1.5), Crash("h2", 0.3, 0.2)
     assert _ended(FaultPlan(208, (moved, Crash("h2", 2.0, 0.2)))) == ("ended", "unheard")
     assert _ended(FaultPlan(208, (held,))) == ("ended", "")
@@ -617,7 +618,7 @@ def _ended(plan: FaultPlan) -> tuple[str, str]:
     return result.outcome, result.kind
 
 
-def test_a_fault_of_a_message_counts_once_and_only_where_there_was_such_a_message() -> None:
+def test_a_fault_of_a_message_counts_once_if_the_message_was_sent() -> None:
     drops = Drop("client", "h1", "Install", 1), Drop("client", "h1", "Install", 10**6)
     assert run_trial(FaultPlan(1, (*drops, Slow("h1", 2.0, 1.0, 1.0))))[0].faults == {"drop": 1, "slow": 1}
 
@@ -625,7 +626,7 @@ def test_a_fault_of_a_message_counts_once_and_only_where_there_was_such_a_messag
 # --- minimal plans ------------------------------------------------------------------------------------
 
 
-def test_shrinking_leaves_what_fails_together() -> None:
+def test_shrinking_leaves_the_items_that_fail_together() -> None:
     asked: list[list[int]] = []
 
     def fails(items: object) -> bool:
@@ -639,7 +640,10 @@ def test_shrinking_leaves_what_fails_together() -> None:
 
 
 def fake(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
-    """A defect that shows where message 3 and message 50 are lost, which the storm of seed 2 takes both."""
+    """Return a result of a pretended defect, which shows if messages 3 and 50 are both lost.
+
+    The storm of seed 2 drops both messages.
+    """
     done = (
         tuple(Drop("h1", "h2", "Demand", number) for number in range(1, 80)) if _stormy(plan) and plan.seed == 2 else ()
     )
@@ -665,7 +669,7 @@ def test_a_plan_that_fails_is_made_minimal() -> None:
     assert minimize(calm, fake) == calm
 
 
-def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
+def test_minimizing_a_plan_stops_at_the_limit_of_events() -> None:
     counts = []
 
     def long(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
@@ -679,7 +683,7 @@ def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
     assert 2 < len(plan.faults) < 81
 
 
-def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_plans_are_saved_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "drawn_plan", lambda seed, **_: FaultPlan(seed, (Storm(0.5),)))
     summary = sweep_faults(3, first_seed=1, out=tmp_path / "f", master="local", tell=lambda *_: None, run=fake)
     assert (summary.delivered, summary.failed, summary.lost, summary.partitions) == (2, 1, 1, 29)
@@ -691,10 +695,10 @@ def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytes
     assert load_plan(path) == FaultPlan(2, (Drop("h1", "h2", "Demand", 3), Drop("h1", "h2", "Demand", 50)))
 
 
-def test_a_sweep_that_is_stopped_tells_what_was_done_and_how_to_go_on(
+def test_a_stopped_sweep_reports_the_done_plans_and_the_command_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After two plans, of which the second has failed; and before the first is done."""
+    """The sweep is stopped after two plans, of which the second has failed, and before the first plan is done."""
     monkeypatch.setattr(faults, "drawn_plan", lambda seed, **_: FaultPlan(seed, (Storm(0.5),)))
     ends_at = 3
 
@@ -724,11 +728,11 @@ def test_a_sweep_that_is_stopped_tells_what_was_done_and_how_to_go_on(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_plans_come_to_the_same_on_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
+def test_plans_have_the_same_results_on_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_process = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
     monkeypatch.setattr(faults, "FEW_TRIALS", 0)
-    there = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
-    assert msgspec.structs.replace(there, wall_s=here.wall_s) == here
+    on_spark = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
+    assert msgspec.structs.replace(on_spark, wall_s=in_process.wall_s) == in_process
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -741,22 +745,22 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 # --- the command --------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_became_of_the_plans(tmp_path: Path) -> None:
+def test_the_command_prints_the_outcomes_of_the_plans(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["sweep", "--faults", "4", "--out", str(tmp_path / "f"), "--json"])
     assert (done.exit_code, done.stderr) == (0, ""), done.output
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert (said["faults"], said["failed"], said["lost"], said["failures"]) == (4, 0, 0, [])
-    assert said["delivered"] + said["ended"] + said["abandoned"] == 4
-    assert said["unheard"] <= said["ended"]
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert (output["faults"], output["failed"], output["lost"], output["failures"]) == (4, 0, 0, [])
+    assert output["delivered"] + output["ended"] + output["abandoned"] == 4
+    assert output["unheard"] <= output["ended"]
     assert not (tmp_path / "f").exists()
     done = CliRunner().invoke(cli.app, ["sweep", "--faults", "2", "--first-seed", "3"])
     assert done.stdout.startswith("2 fault plans from seed 3 in ")
 
 
-def test_a_plan_is_replayed_from_its_seed_or_its_file(tmp_path: Path) -> None:
+def test_a_plan_is_replayed_from_a_seed_or_a_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(msgspec.json.encode(Kind().plan(5)))
-    outputs = [CliRunner().invoke(cli.app, ["sweep", "--replay-faults", what]).stdout for what in ("5", str(path))]
+    outputs = [CliRunner().invoke(cli.app, ["sweep", "--replay-faults", plan]).stdout for plan in ("5", str(path))]
     assert outputs[0] == outputs[1]
     assert outputs[0].startswith("seed 5, ")
     done = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "5", "--json"])
@@ -766,10 +770,10 @@ def test_a_plan_is_replayed_from_its_seed_or_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["--stripes", "--networks"])
 def test_plans_of_several_trees_and_networks_are_run_and_replayed(kind: str) -> None:
     done = CliRunner().invoke(cli.app, ["sweep", "--faults", "2", "--first-seed", "8", kind, "--json"])
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert (said["faults"], said["failed"], said["lost"]) == (2, 0, 0)
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert (output["faults"], output["failed"], output["lost"]) == (2, 0, 0)
     replayed = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "8", kind, "--json"])
-    assert json.loads(replayed.stdout.splitlines()[-1])["silent_s"] <= said["silent_s"]
+    assert json.loads(replayed.stdout.splitlines()[-1])["silent_s"] <= output["silent_s"]
 
 
 def test_a_replay_that_fails_has_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -780,7 +784,7 @@ def test_a_replay_that_fails_has_status_1(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("options", [["--faults", "0"], ["--faults", "1", "--first-seed", "-1"]])
-def test_no_plans_and_seeds_below_0_are_refused(options: list[str]) -> None:
+def test_zero_plans_and_negative_seeds_are_refused(options: list[str]) -> None:
     assert CliRunner().invoke(cli.app, ["sweep", *options]).exit_code == 2
 
 
@@ -795,7 +799,7 @@ def test_no_plans_and_seeds_below_0_are_refused(options: list[str]) -> None:
         (["--faults", "1", "--stripes", "--graphs"], "--stripes and --graphs do not go together"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_line(options: list[str], said: str) -> None:
+def test_unreadable_plans_and_conflicting_options_are_refused(options: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         CliRunner().invoke(cli.app, ["sweep", *options], catch_exceptions=False)
 
@@ -807,6 +811,6 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         load_plan(tmp_path / "plan.json")
 
 
-def test_a_plan_of_another_trial_is_refused() -> None:
+def test_a_plan_with_an_unknown_host_is_refused() -> None:
     with pytest.raises(UsageError, match="the plan names host 'h9'"):
         run_trial(FaultPlan(1, (Crash("h9", 1.0),)))

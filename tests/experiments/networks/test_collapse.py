@@ -27,11 +27,11 @@ Links = dict[Link, BandwidthTrace]
 
 
 def under(one: Collapse, links: Links) -> Mapping[Link, Rates]:
-    """What the links' rates are in a run that has the collapse."""
+    """Return the links' rates in a run with the collapse."""
     return Network(Timeline.of_traces(links)).befallen(one.changes(links)).timeline.rates(floor_bps=0.0)
 
 
-def test_the_host_with_most_operators_collapses_never_the_client() -> None:
+def test_the_host_with_most_operators_collapses_and_never_the_client() -> None:
     placement = {"op0": "client", "op1": "h2", "op2": "h3", "op3": "client", "op4": "client", "op5": "h3", "op6": "h2"}
     assert choose_host(placement, HOSTS, "client") == "h2"
     assert choose_host({**placement, "op0": "h3"}, HOSTS, "client") == "h3"
@@ -39,21 +39,21 @@ def test_the_host_with_most_operators_collapses_never_the_client() -> None:
         choose_host(dict.fromkeys(placement, "client"), HOSTS, "client")
 
 
-def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None:
+def test_a_collapse_slows_all_links_from_and_to_the_host_and_leaves_the_rest() -> None:
     links = dict.fromkeys(links_between(HOSTS), CONSTANT)
-    one = Collapse("h2", 5e4, *WHEN)
-    assert {change.link for change in one.changes(links)} == {(a, b) for a, b in links if "h2" in (a, b)}
-    rates = under(one, links)
+    collapse = Collapse("h2", 5e4, *WHEN)
+    assert {change.link for change in collapse.changes(links)} == {(a, b) for a, b in links if "h2" in (a, b)}
+    rates = under(collapse, links)
     for (a, b), trace in rates.items():
         low = 1e5 if "h2" in (a, b) else 1e6
         during = (COLLAPSE_AT_S, COLLAPSE_AT_S + COLLAPSE_S - 1)
         outside = (0.0, COLLAPSE_AT_S - 1, COLLAPSE_AT_S + COLLAPSE_S)
         assert [trace.rate_at(t_s) for t_s in during] == pytest.approx([low, low])
         assert [trace.rate_at(t_s) for t_s in outside] == pytest.approx([1e6, 1e6, 1e6])
-    assert COLLAPSE_FACTOR == one.factor == 0.1
+    assert COLLAPSE_FACTOR == collapse.factor == 0.1
 
 
-def test_no_link_collapses_below_the_floor_and_none_that_is_there_falls() -> None:
+def test_no_link_falls_below_the_floor_and_a_slower_link_keeps_the_rate() -> None:
     ab, ba, ac = Link("a", "b"), Link("b", "a"), Link("a", "c")
     rates = under(Collapse("a", 5e4, *WHEN), {ab: TRACE, ba: TRACE.scaled(0.1), ac: TRACE.scaled(0.05)})
     slowest_s = COLLAPSE_AT_S + 115.0 - COLLAPSE_AT_S % 40.0  # the last row of the trace
@@ -70,7 +70,7 @@ def test_a_collapse_that_no_testbed_can_set_is_refused() -> None:
         check_collapse(links, 0.99 * RATE_FLOOR_BPS / (2e6 * COLLAPSE_FLOOR))
 
 
-def test_truth_is_the_mean_of_the_replay_that_ran_then() -> None:
+def test_the_true_rate_is_the_mean_over_the_span_within_a_replay() -> None:
     truth = Truth(time_scale=10.0)
     truth.add(Replayed(1000.0, 1010.0, {("a", "b"): TRACE}))
     truth.add(Replayed(1020.0, 1030.0, {("a", "b"): CONSTANT}))
@@ -87,7 +87,7 @@ def test_truth_is_the_mean_of_the_replay_that_ran_then() -> None:
     assert truth.mean_bps(("b", "a"), 1002.0, 1.0) is None
 
 
-def test_truth_goes_beside_estimates_and_leaves_all_else_alone(tmp_path: Path) -> None:
+def test_the_true_rate_is_added_to_estimates_and_all_other_lines_stay(tmp_path: Path) -> None:
     truth = Truth(time_scale=10.0)
     truth.add(Replayed(1000.0, 1010.0, {("a", "b"): TRACE}))
     row = {"t": 20.0, "wall": 1002.0, "host": "a", "kind": "estimate", "peer": "b", "value": 2e6, "duration_s": 10.0}

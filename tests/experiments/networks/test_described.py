@@ -1,4 +1,4 @@
-"""Runs on networks that scenario files describe: who is who, what contradicts the file, and the digests."""
+"""Runs on networks that scenario files describe: roles of hosts, contradictions of the file, and digests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_hosts_take_their_roles_and_keep_their_links(file: Path) -> None:
+def test_hosts_take_roles_and_keep_links(file: Path) -> None:
     assert roles(read_scenario(file), "a") == {"client": "client", "paris": "h1", "tokyo": "h2"}
     network = described(RunConfig(scenario=str(file), time_scale=60.0))
     timeline = network.timeline
@@ -63,7 +63,7 @@ def test_hosts_take_their_roles_and_keep_their_links(file: Path) -> None:
     assert "h2 is tokyo (aws:ap-northeast-1)" in network.notes[0]
 
 
-def test_without_a_host_named_client_the_first_is_it(file: Path) -> None:
+def test_the_first_host_is_the_client_if_no_host_is_named_client(file: Path) -> None:
     file.write_text(FILE.replace("client@", "ohio@").replace('to = "client"', 'to = "ohio"'))
     assert roles(read_scenario(file), "a") == {"paris": "client", "ohio": "h1", "tokyo": "h2"}
     file.write_text('hosts = ["alone"]\n[links]\nrate = "1mbit"\n')
@@ -71,7 +71,7 @@ def test_without_a_host_named_client_the_first_is_it(file: Path) -> None:
         roles(read_scenario(file), "a")
 
 
-def test_no_delay_leaves_the_rates(file: Path) -> None:
+def test_the_no_delay_option_removes_delays_and_leaves_rates(file: Path) -> None:
     network = described(RunConfig(scenario=str(file), no_delay=True, time_scale=60.0))
     shape = network.timeline.wall_shapes()["h1", "client"]
     assert (shape.delay_s, shape.rate_bps) == (0.0, pytest.approx(24e6))
@@ -88,7 +88,7 @@ def test_no_delay_leaves_the_rates(file: Path) -> None:
         (["--time-scale", "60000"], "busy links of 400 kbit/s at --time-scale 60000"),
     ],
 )
-def test_what_contradicts_the_file_is_refused(
+def test_options_that_contradict_the_file_are_refused(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert invoke(["run", "--scenario", str(file), "--out", str(tmp_path / "r"), *arguments]) == 2
@@ -98,7 +98,7 @@ def test_what_contradicts_the_file_is_refused(
     assert not (tmp_path / "r").exists()
 
 
-def test_an_unknown_scenario_and_delays_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_and_no_delay_without_a_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["run", "--scenario", "colapse"]) == 2
     assert invoke(["run", "--no-delay"]) == 2
     first, second = capsys.readouterr().err.splitlines()
@@ -114,10 +114,10 @@ def run(
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_a_virtual_run_of_a_file_has_its_delays_losses_and_events(
+def test_delays_losses_and_events_of_the_file_slow_a_virtual_run(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of them takes longer than without; the same file is the same run."""
+    """Delays, losses and events each lengthen the run. A second run of the same file takes the same time."""
     links = FILE.partition("[[event]]")[0]
     cases = {
         "plain": (links, ("--no-delay",)),
@@ -125,34 +125,34 @@ def test_a_virtual_run_of_a_file_has_its_delays_losses_and_events(
         "losses": (links.replace("delay = ", 'loss = "5%"\ndelay = '), ()),
         "events": (FILE, ("--no-delay",)),
     }
-    found = {}
+    elapsed_s = {}
     for name, (text, more) in cases.items():
         file.write_text(text)
-        said = run(["sim"], file, tmp_path / name, capsys, 120, *more)["placements"]["one-shot"]
-        assert said["delivered"] == 120
-        found[name] = said["elapsed_s"]
+        placement = run(["sim"], file, tmp_path / name, capsys, 120, *more)["placements"]["one-shot"]
+        assert placement["delivered"] == 120
+        elapsed_s[name] = placement["elapsed_s"]
         assert (tmp_path / name / "scenario.toml").read_text() == text
-    assert found["delays"] > found["plain"] + 2 * 2.0
-    assert found["losses"] > found["plain"] * 1.05
-    assert found["events"] > found["plain"] + 20.0
+    assert elapsed_s["delays"] > elapsed_s["plain"] + 2 * 2.0
+    assert elapsed_s["losses"] > elapsed_s["plain"] * 1.05
+    assert elapsed_s["events"] > elapsed_s["plain"] + 20.0
     again = run(["sim"], file, tmp_path / "again", capsys, 120, "--no-delay")["placements"]["one-shot"]
-    assert again["elapsed_s"] == found["events"]
+    assert again["elapsed_s"] == elapsed_s["events"]
 
 
 @pytest.mark.parametrize("name", ["campus", "delays"])
 def test_the_examples_are_played_in_virtual_time(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[3] / "docs" / "examples" / f"{name}.toml"
-    found = run(["sim"], example, tmp_path / "r", capsys)
-    assert found["placements"]["one-shot"]["delivered"] == 6
+    answer = run(["sim"], example, tmp_path / "r", capsys)
+    assert answer["placements"]["one-shot"]["delivered"] == 6
 
 
 @pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.netns
-def test_a_virtual_run_takes_as_long_as_one_on_namespaces(
+def test_a_virtual_run_takes_as_long_as_a_run_on_namespaces(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With links that change and rest meanwhile; rates alone, which every kernel can shape."""
+    """The links change during the run. Only rates are set, because every kernel can shape rates."""
     seconds = [
         run(testbed, file, tmp_path / testbed[0], capsys, 120, "--no-delay")["placements"]["one-shot"]["elapsed_s"]
         for testbed in (["netns", "--no-prove"], ["sim"])
@@ -163,33 +163,35 @@ def test_a_virtual_run_takes_as_long_as_one_on_namespaces(
 
 @pytest.mark.timed
 @pytest.mark.netns
-def test_a_run_of_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(["netns"], file, tmp_path / "r", capsys, 6, "--no-delay")
-    assert found["placements"]["one-shot"]["digest"] == found["reference_digest"]
-    assert found["links"]["checked"] == 6
-    assert found["links"]["worst_rate_error"] < 0.05
-    assert 0.5 < found["links"]["worst_window"] < 1.1
-    assert found["links"]["lag_max_s"] < 1.0
+def test_a_run_of_a_file_on_namespaces_has_the_reference_digest_and_proven_links(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = run(["netns"], file, tmp_path / "r", capsys, 6, "--no-delay")
+    assert answer["placements"]["one-shot"]["digest"] == answer["reference_digest"]
+    assert answer["links"]["checked"] == 6
+    assert answer["links"]["worst_rate_error"] < 0.05
+    assert 0.5 < answer["links"]["worst_window"] < 1.1
+    assert answer["links"]["lag_max_s"] < 1.0
     assert (tmp_path / "r" / "scenario.toml").read_text() == FILE
 
 
 @pytest.mark.timed
 @pytest.mark.docker
-def test_the_same_file_in_containers(
+def test_a_run_of_a_file_in_containers_has_the_reference_digest_records_and_images(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], docker_image: str
 ) -> None:
-    found = run(["docker", "--image", docker_image], file, tmp_path / "r", capsys, 6, "--no-delay")
-    assert found["testbed"] == "docker"
-    assert found["placements"]["one-shot"]["digest"] == found["reference_digest"]
-    assert found["links"]["worst_rate_error"] < 0.05
-    assert found["placements"]["one-shot"]["transfers"] > 0  # the records came back
+    answer = run(["docker", "--image", docker_image], file, tmp_path / "r", capsys, 6, "--no-delay")
+    assert answer["testbed"] == "docker"
+    assert answer["placements"]["one-shot"]["digest"] == answer["reference_digest"]
+    assert answer["links"]["worst_rate_error"] < 0.05
+    assert answer["placements"]["one-shot"]["transfers"] > 0  # the records came back
     assert len(list((tmp_path / "r" / "images" / "one-shot").glob("*.png"))) == 6
     assert not (tmp_path / "r" / "logs").exists()
 
 
 @pytest.mark.long
 @pytest.mark.docker
-def test_a_container_that_is_killed_ends_the_run_with_its_name(tmp_path: Path, docker_image: str) -> None:
+def test_a_killed_container_ends_the_run_with_the_name_of_the_host(tmp_path: Path, docker_image: str) -> None:
     import threading
 
     from thalweg.emulation.containers import engine as docker_engine

@@ -1,4 +1,4 @@
-"""``thalweg testbed plan``: what it says of a scenario file, and what it draws."""
+"""``thalweg testbed plan``: printed facts of a scenario file, and the picture."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def call(*arguments: str) -> str:
     return result.output
 
 
-def test_it_prints_hosts_links_events_and_what_it_takes(file: Path) -> None:
+def test_a_plan_prints_hosts_links_events_and_requirements(file: Path) -> None:
     shown = call(str(file))
     for words in (
         "wan: 3 hosts, 6 links, seed 1; rates count IP packets",
@@ -78,7 +78,7 @@ def test_it_prints_hosts_links_events_and_what_it_takes(file: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 200
 
 
-def test_cells_are_whole_whatever_columns_are_left_out(tmp_path: Path) -> None:
+def test_cells_are_printed_in_full_if_columns_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "path.toml"
     path.write_text('hosts = [{ name = "a", preset = "adsl" }, "b"]\n[links]\npreset = "transatlantic"\nloss = "1%"\n')
     shown = [" ".join(line.split()) for line in call(str(path)).splitlines()]
@@ -88,21 +88,26 @@ def test_cells_are_whole_whatever_columns_are_left_out(tmp_path: Path) -> None:
     assert "a b 287 Mbit/s 39.4 ms 1 % queue 100 ms" in shown
 
 
-def test_it_tells_machines_the_same(file: Path) -> None:
-    told: dict[str, Any] = json.loads(
+def test_json_output_has_the_hosts_links_and_events_of_the_plan(file: Path) -> None:
+    output: dict[str, Any] = json.loads(
         call(str(file), "--json", "--until", "5min", "--time-scale", "1").splitlines()[-1]
     )
-    assert (told["scenario"], told["time_scale"], told["until_s"], told["needs_netem"]) == ("wan", 1.0, 300.0, True)
-    assert [host["name"] for host in told["hosts"]] == ["client", "h1", "h2"]
-    (link,) = [one for one in told["links"] if one["delay_s"]]
+    assert (output["scenario"], output["time_scale"], output["until_s"], output["needs_netem"]) == (
+        "wan",
+        1.0,
+        300.0,
+        True,
+    )
+    assert [host["name"] for host in output["hosts"]] == ["client", "h1", "h2"]
+    (link,) = [entry for entry in output["links"] if entry["delay_s"]]
     assert (link["src"], link["dst"], link["mean_bps"], link["follows"]) == ("h1", "h2", 4e6, None)
-    change, churn, outage = told["events"]
+    change, churn, outage = output["events"]
     assert change["spans"] == {"all links of h2": [[60.0, 120.0]]}
     assert outage["spans"] == {"h1 → h2": [[30.0, 60.0]]}
     assert set(churn["spans"]) == {"h1", "h2"}
     assert all(120 < start < stop <= 300 for spans in churn["spans"].values() for start, stop in spans)
-    assert told["wall"]["full_bps"] == 9e6
-    assert told["out"] is None
+    assert output["wall"]["full_bps"] == 9e6
+    assert output["out"] is None
 
 
 def test_rates_over_time_are_the_means_of_equal_spans(file: Path) -> None:
@@ -118,7 +123,7 @@ def test_rates_over_time_are_the_means_of_equal_spans(file: Path) -> None:
     assert shown[1, 2] == links.index(("h1", "h2"))
 
 
-def test_it_draws_what_changes_and_what_does_not(file: Path, tmp_path: Path) -> None:
+def test_only_a_plan_with_events_is_drawn_with_a_time_line(file: Path, tmp_path: Path) -> None:
     assert "drawn" in call(str(file), "--out", str(tmp_path / "plan.png"))
     with Image.open(tmp_path / "plan.png") as picture:
         width, height = picture.size
@@ -133,7 +138,7 @@ def test_it_draws_what_changes_and_what_does_not(file: Path, tmp_path: Path) -> 
         call(str(still), "--out", str(tmp_path / "still.nonsense"))
 
 
-def test_what_is_wrong_is_said_before_anything_is_drawn(file: Path, tmp_path: Path) -> None:
+def test_errors_are_reported_before_a_picture_is_drawn(file: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--until is 0 s; the time line must be longer"):
         call(str(file), "--until", "0")
     file.write_text(TEXT.replace("factor", "facktor"))
@@ -142,7 +147,7 @@ def test_what_is_wrong_is_said_before_anything_is_drawn(file: Path, tmp_path: Pa
     assert not (tmp_path / "plan.png").exists()
 
 
-def test_many_events_are_capped(tmp_path: Path) -> None:
+def test_the_list_of_events_is_capped_without_the_all_option(tmp_path: Path) -> None:
     event = '[[event]]\nkind = "outage"\nhost = "h2"\nat = "{0}s"\nuntil = "{0}.5s"\n'
     text = 'hosts = 3\n[links]\nrate = "1mbit"\n' + "".join(map(event.format, range(100)))
     (tmp_path / "wan.toml").write_text(text)
@@ -152,7 +157,7 @@ def test_many_events_are_capped(tmp_path: Path) -> None:
     assert call(str(tmp_path / "wan.toml"), "--all").count(" outage ") == 100
 
 
-def test_many_links_are_told_by_host(tmp_path: Path) -> None:
+def test_many_links_are_summarized_by_host(tmp_path: Path) -> None:
     (tmp_path / "wan.toml").write_text('hosts = 12\n[links]\nrate = "1mbit"\nloss = "1%"\n')
     shown = call(str(tmp_path / "wan.toml"))
     assert "11 hosts" in shown

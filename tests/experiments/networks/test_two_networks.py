@@ -1,4 +1,4 @@
-"""Runs over a public and a dedicated network: which links carry what, the same results, and the bill."""
+"""Runs over a public and a dedicated network: the traffic of each link, equal results, and the bill."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ran(file: Path, capsys: pytest.CaptureFixture[str], testbed: str, *more: str
     return placement | {"folder": folder, "reference": run["reference_digest"]}
 
 
-def test_a_bill_is_bytes_times_price_and_the_hours_of_what_is_rented() -> None:
+def test_a_bill_is_bytes_times_price_plus_the_hours_of_rented_links() -> None:
     rented = {Link("a", "b", "leased"): 1e6, Link("b", "a", "leased"): 2e6, Link("a", "c", "leased"): 1e6}
     carried = {Link("a", "b"): 1e9, Link("c", "a"): 2e9, Link("a", "b", "leased"): 5e9}
     bill = Bill.of({NET: TARIFFS["public"], "leased": TARIFFS["dedicated"]}, rented, carried, HOUR_S / 2)
@@ -60,7 +60,7 @@ def test_a_bill_is_bytes_times_price_and_the_hours_of_what_is_rented() -> None:
     assert bill.text == "$0.67: net 3,000 MB $0.27; leased 5,000 MB $0.1, 2 links for 0.5 h $0.3"
 
 
-def test_in_virtual_time_a_weak_uplink_is_passed_by_over_the_link_that_is_rented(
+def test_a_virtual_run_bypasses_a_weak_uplink_over_the_rented_link(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ran(file, capsys, "sim", "--images", "12")
@@ -69,39 +69,43 @@ def test_in_virtual_time_a_weak_uplink_is_passed_by_over_the_link_that_is_rented
     assert both["bill"]["networks"]["leased"]["size_bytes"] > 12 * 20_000
     assert both["bill"]["networks"]["leased"]["rented"] == 1
     assert alone["bill"]["networks"].keys() == {NET}
-    (told,) = [line for line in lines_of(summarize_run(both["folder"])) if " cost " in line]
-    assert told.startswith("thalweg cost $") and "leased" in told
+    (cost_line,) = [line for line in lines_of(summarize_run(both["folder"])) if " cost " in line]
+    assert cost_line.startswith("thalweg cost $") and "leased" in cost_line
 
 
-def test_what_hosts_pass_on_is_told_and_saves_what_a_weak_uplink_costs(
+def test_a_relay_bypasses_a_weak_link_and_the_summary_names_relayed_partitions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "relays.toml"
     file.write_text((Path(__file__).parents[3] / "docs/examples/relays.toml").read_text())
-    made = {}
+    answers = {}
     for hops in ("1", "2"):
-        said = ["--scenario", str(file), "--hops", hops, "--placement", "download-all", "--images", "12"]
-        assert invoke(["run", "--testbed", "sim", "--out", str(tmp_path / hops), "--json", *said]) == 0
-        made[hops] = json.loads(capsys.readouterr().out.splitlines()[-1])["placements"]["download-all"]
-        assert made[hops]["lost"] == made[hops]["duplicate"] == made[hops]["out_of_order"] == 0
-    assert made["2"]["mean_interarrival_s"] < made["1"]["mean_interarrival_s"] / 3
-    (told,) = made["2"]["relayed"]
-    assert "relayed" not in made["1"]
-    assert (told["source"], told["target"], told["relays"]) == ("h1", "client", ["h2"])
-    assert 8 <= told["partitions"] <= 12 and told["size_bytes"] > 8 * 100_000
+        options = ["--scenario", str(file), "--hops", hops, "--placement", "download-all", "--images", "12"]
+        assert invoke(["run", "--testbed", "sim", "--out", str(tmp_path / hops), "--json", *options]) == 0
+        answers[hops] = json.loads(capsys.readouterr().out.splitlines()[-1])["placements"]["download-all"]
+        assert answers[hops]["lost"] == answers[hops]["duplicate"] == answers[hops]["out_of_order"] == 0
+    assert answers["2"]["mean_interarrival_s"] < answers["1"]["mean_interarrival_s"] / 3
+    (relayed,) = answers["2"]["relayed"]
+    assert "relayed" not in answers["1"]
+    assert (relayed["source"], relayed["target"], relayed["relays"]) == ("h1", "client", ["h2"])
+    assert 8 <= relayed["partitions"] <= 12 and relayed["size_bytes"] > 8 * 100_000
     (line,) = [line for line in lines_of(summarize_run(tmp_path / "2")) if "passed on" in line]
-    assert line.startswith(f"download-all: h2 passed on {told['partitions']} partitions (")
+    assert line.startswith(f"download-all: h2 passed on {relayed['partitions']} partitions (")
     assert line.endswith(" MB) from h1 to client")
 
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_namespaces_uses_and_proves_links_of_both_networks(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     both = ran(file, capsys, "netns", "--images", "8")
     assert both["digest"] == both["reference"]
     net, leased = (both["bill"]["networks"][via] for via in (NET, "leased"))
     assert leased["size_bytes"] > 8 * 20_000
-    assert both["bill"]["total"] == pytest.approx(sum(one["bytes_cost"] + one["rent"] for one in (net, leased)))
+    assert both["bill"]["total"] == pytest.approx(
+        sum(network["bytes_cost"] + network["rent"] for network in (net, leased))
+    )
     assert leased["rent"] == pytest.approx(0.3 * both["bill"]["hours"])
     rows = pq.read_table(both["folder"] / "events.parquet").to_pylist()
     proofs = [
@@ -111,7 +115,7 @@ def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, caps
     assert {("h1", "h2", "leased"), ("h1", "h2", None)} <= {*proofs}
     write_report([both["folder"]], file.parent / "page.html")
     page = (file.parent / "page.html").read_text()
-    assert all(said in page for said in ("h1 → h2 over leased", "thalweg cost $"))
+    assert all(text in page for text in ("h1 → h2 over leased", "thalweg cost $"))
     carried = {row["peer"] for row in rows if row["kind"] == "link" and row["host"] == "h1"}
     assert "h2 over leased" in carried
 
@@ -119,7 +123,7 @@ def test_on_namespaces_too_and_the_proofs_tell_of_both_networks(file: Path, caps
 def test_the_example_shows_an_outage_that_moves_an_edge_to_a_rented_link_and_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two runs of sixty images each, as the page about it tells of them."""
+    """Run sixty images with both networks and with the public network alone, as the documentation page does."""
     example = Path(__file__).parents[3] / "docs" / "examples" / "two-networks.toml"
     both, alone = tmp_path / "both", tmp_path / "alone"
     runs = []
@@ -146,19 +150,19 @@ def test_the_example_shows_an_outage_that_moves_an_edge_to_a_rented_link_and_bac
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_a_rented_cable_that_is_cut_while_it_carries_a_partition_is_left_for_the_public_one(
+def test_the_public_network_replaces_a_rented_link_that_is_cut_during_a_transfer(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It takes some seconds, as a link counts as stuck only then: connections see nothing of a cut cable."""
+    """The link counts as stuck only after some seconds, because connections do not notice a cut cable."""
     cut = '[[event]]\nkind = "outage"\nat = "8s"\nhost = "h1"\nnetwork = "leased"\n'
     file.write_text(FILE + cut)
     run = ran(file, capsys, "netns", "--images", "20")
     assert run["digest"] == run["reference"]
     rows = pq.read_table(run["folder"] / "events.parquet").to_pylist()
-    told = [row | {"detail": json.loads(row["detail"] or "{}")} for row in rows if row["host"] == "h1"]
-    (stuck,) = [row for row in told if row["kind"] == "fault" and row["detail"].get("via") == "leased"]
+    records = [row | {"detail": json.loads(row["detail"] or "{}")} for row in rows if row["host"] == "h1"]
+    (stuck,) = [row for row in records if row["kind"] == "fault" and row["detail"].get("via") == "leased"]
     assert stuck["detail"]["parts"] == 1 and stuck["peer"] == "h2"
-    sent = {row["index"]: row["detail"].get("via", NET) for row in told if row["kind"] == "transfer"}
+    sent = {row["index"]: row["detail"].get("via", NET) for row in records if row["kind"] == "transfer"}
     before = [*sent.values()].count("leased")
     assert 0 < before < 20
     assert [sent[index] for index in range(20)] == ["leased"] * before + [NET] * (20 - before)
@@ -172,7 +176,7 @@ def test_a_rented_cable_that_is_cut_while_it_carries_a_partition_is_left_for_the
         (["--hops", "9"], "--hops is 9; give 1, for links from host to host, to 8"),
     ],
 )
-def test_what_the_file_has_not_is_refused_before_anything(
+def test_invalid_network_options_are_refused_before_a_run_starts(
     file: Path, capsys: pytest.CaptureFixture[str], options: list[str], says: str
 ) -> None:
     assert invoke(["run", "--scenario", str(file), "--out", str(file.parent / "r"), *options]) == 2

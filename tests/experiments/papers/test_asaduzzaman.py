@@ -1,4 +1,4 @@
-"""Figures 7 to 9 of Asaduzzaman and Maheswaran: platforms, rates, small simulations, and what figures say."""
+"""Figures 7 to 9 of Asaduzzaman and Maheswaran: platforms, rates, small simulations, and verdicts."""
 
 from __future__ import annotations
 
@@ -47,25 +47,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_platforms_are_grown_by_preference_and_nest() -> None:
-    """Fewer links are the first of more; a host of degree d has 1 + d services and capacity for two of each."""
+def test_platforms_grow_by_preference_and_contain_smaller_platforms() -> None:
+    """A platform with fewer links has the first links of a platform with more links.
+
+    A host of degree d has 1 + d services and capacity for two of each.
+    """
     tree = preferential(100, 99, np.random.default_rng(1))
     assert len({*tree}) == 99
     assert {host for pair in tree for host in pair} == {*range(100)}
     assert max(np.bincount(np.array(tree).ravel())) > 6
     few, many = (platform((3, 0), links=count) for count in (50, 150))
-    assert [(one.one, one.other, one.rate_bps) for one in few.links] == [
-        (one.one, one.other, one.rate_bps) for one in many.links[:50]
+    assert [(link.one, link.other, link.rate_bps) for link in few.links] == [
+        (link.one, link.other, link.rate_bps) for link in many.links[:50]
     ]
-    assert len({(one.one, one.other) for one in many.links}) == 150
+    assert len({(link.one, link.other) for link in many.links}) == 150
     for host, server in enumerate(many.servers):
-        degree = sum(host in (one.one, one.other) for one in many.links)
+        degree = sum(host in (link.one, link.other) for link in many.links)
         assert (server.capacity, len(server.services)) == (2 * (1 + degree), min(25, 1 + degree))
         assert few.servers[host].services <= server.services
         assert few.servers[host].uplink_bps == server.uplink_bps
 
 
-def test_rates_in_lock_step_are_those_of_the_slowest() -> None:
+def test_rates_in_lock_step_follow_the_slowest_hop() -> None:
     random = np.random.default_rng(1)
     for hops in (1, 3, 11):
         drawn = np.minimum((2 ** random.standard_normal((200_000, hops)) / MEAN).min(axis=1), 1).mean()
@@ -76,7 +79,7 @@ def test_rates_in_lock_step_are_those_of_the_slowest() -> None:
 
 
 @pytest.mark.parametrize("cost", ["balanced", "frugal"])
-def test_a_simulation_gives_everything_back(cost: Any) -> None:
+def test_a_finished_simulation_releases_all_resources(cost: Any) -> None:
     trial = Simulating(cost=cost, tasks=25, hosts=40, links=45, per_hour=200.0, pool_seed=4)
     world = platform((4, 0), 40, 45)
     simulation = Simulation(trial, world, workload(trial))
@@ -91,25 +94,25 @@ def test_a_simulation_gives_everything_back(cost: Any) -> None:
         assert not agent.resources.held
         assert agent.resources.uplink_bps == pytest.approx(server.uplink_bps)
         for to, free_bps in agent.resources.free_bps.items():
-            (link,) = (one for one in world.links if {one.one, one.other} == {agent.host, to})
+            (link,) = (candidate for candidate in world.links if {candidate.one, candidate.other} == {agent.host, to})
             assert free_bps == pytest.approx(link.rate_bps)
     assert simulate(trial) == outcome
 
 
 def _begun(world: Platform, *ways: tuple[tuple[int, str], ...]) -> Simulation:
-    """A simulation with a task on each of these ways: hosts, and the network that each sends over."""
+    """Return a simulation with a task on each of these routes, given as hosts and their outgoing networks."""
     tasks = [(float(at), MappingTask(at, 0, 2, (0,), (1.0,), (RATE_BPS,) * 2)) for at in range(len(ways))]
     simulation = Simulation(Simulating(), world, tasks)
-    for number, way in enumerate(ways):
-        legs = tuple(Leg(host, min(at, 1), 1, via) for at, (host, via) in enumerate(way))  # type: ignore[arg-type]
+    for number, route in enumerate(ways):
+        legs = tuple(Leg(host, min(at, 1), 1, via) for at, (host, via) in enumerate(route))  # type: ignore[arg-type]
         for at, (leg, after) in enumerate(itertools.pairwise(legs)):
             simulation.exchange.hosts[leg.host].resources.hold((number, 0), at, leg.via, after.host, RATE_BPS)
         simulation._begin(number, 0, FinishedMap(legs, 0.0))
     return simulation
 
 
-def test_public_edges_share_what_their_sender_has_of_uplink() -> None:
-    """Where links that are allocated anew send more to the public network than was reserved of it."""
+def test_public_edges_share_the_uplink_of_the_sender() -> None:
+    """Reallocated links may send more over the public network than was reserved."""
     world = Platform((Server(9.0, frozenset(), 1e6, 1e6), *(Server(9.0, frozenset(), 9e6, 9e6) for _ in range(2))))
     one = _begun(world, ((0, PUBLIC), (1, CONTROL))).running[0]
     assert one.rate == in_lock_step((1.0,))
@@ -119,8 +122,8 @@ def test_public_edges_share_what_their_sender_has_of_uplink() -> None:
     assert two.running[0].rate == in_lock_step((1.0,))
 
 
-def test_an_edge_over_others_takes_the_direct_link_as_soon_as_that_has_room() -> None:
-    """Also where no edge of its sender is on the public network (Algorithm 4 looks at all of them)."""
+def test_a_relayed_edge_takes_the_direct_link_as_soon_as_the_link_has_room() -> None:
+    """No edge of the sender is on the public network, and Algorithm 4 considers all edges."""
     links = tuple(Dedicated(a, b, 1.5 * RATE_BPS) for a, b in ((0, 1), (1, 2), (0, 2)))
     simulation = _begun(
         Platform((Server(9.0, frozenset()),) * 3, links),
@@ -144,7 +147,7 @@ def test_dedicated_links_alone_keep_the_rate() -> None:
     assert (outcome.deviation, outcome.elongation) == (pytest.approx(0), pytest.approx(0))
 
 
-def test_exact_maps_are_the_optimum_and_no_heuristic_is_below() -> None:
+def test_exact_maps_are_the_optimum_and_least_cost_maps_are_not_cheaper() -> None:
     compared = 0
     for seed in range(8):
         random = np.random.default_rng(seed)
@@ -153,12 +156,12 @@ def test_exact_maps_are_the_optimum_and_no_heuristic_is_below() -> None:
             Dedicated(a, b, float(random.uniform(1, 3)), 0.01, float(random.uniform(1, 9))) for a, b in pairs
         )  # fmt: skip
         world = Platform(tuple(Server(float(random.uniform(0.5, 2)), frozenset({0, 1})) for _ in range(5)), links)
-        one = MappingTask(0, 0, 4, (0, 1, 0), (0.7, 0.8, 0.6), (1.0, 1.5, 1.2, 0.9), budget=1.0)
-        best = optimum(world, one)
+        mapping_task = MappingTask(0, 0, 4, (0, 1, 0), (0.7, 0.8, 0.6), (1.0, 1.5, 1.2, 0.9), budget=1.0)
+        best = optimum(world, mapping_task)
         costs = {}
         for pruning in ("exact", "least-cost"):
             exchange = Exchange(world, Rules(cost="links", ordered=False, pruning=pruning, limit=10**6))  # type: ignore[arg-type]
-            exchange.begin(one)
+            exchange.begin(mapping_task)
             while notes := exchange.run(50.0):
                 costs.update((pruning, note.found.cost) for _, note in notes if note.found and note.state == "running")
         if best is None:
@@ -166,13 +169,13 @@ def test_exact_maps_are_the_optimum_and_no_heuristic_is_below() -> None:
             continue
         compared += 1
         assert costs["exact"] == pytest.approx(best[0])
-        assert bound(world, one) <= best[0] + 1e-9
+        assert bound(world, mapping_task) <= best[0] + 1e-9
         assert costs.get("least-cost", math.inf) >= best[0] - 1e-9
     assert compared >= 3
 
 
 class OneByOne(Exchange):
-    """The same, with every answer queued and told by itself."""
+    """Exchange that queues and delivers every answer separately."""
 
     def post(self, sender: int, sends: Iterable[Transmit]) -> None:
         for send in sends:
@@ -182,7 +185,7 @@ class OneByOne(Exchange):
 
 
 @pytest.mark.parametrize("rules", [Rules(), Rules(cost="balanced", ordered=False)])
-def test_answers_that_are_told_together_end_mappings_when_the_last_one_is_there(rules: Rules) -> None:
+def test_answers_delivered_together_give_the_same_outcomes_as_single_answers(rules: Rules) -> None:
     world, settled = platform((5, 0), 40, 50), []
     for kind in (Exchange, OneByOne):
         exchange, notes = kind(world, rules), []
@@ -190,15 +193,15 @@ def test_answers_that_are_told_together_end_mappings_when_the_last_one_is_there(
         for number in range(6):  # which meet
             exchange.begin(task(number, dice, 40))
             notes += [(exchange.now, *note) for note in exchange.run(exchange.now + 0.05)]
-        while found := exchange.run(30.0):
-            notes += [(exchange.now, *note) for note in found]
+        while batch := exchange.run(30.0):
+            notes += [(exchange.now, *note) for note in batch]
         assert not exchange.busy
         settled.append((notes, exchange.sent))
     assert settled[0] == settled[1]
     assert {note.state for _, _, note in settled[0][0]} > {"mapped", "running"}
 
 
-def test_heuristics_are_compared_on_one_network() -> None:
+def test_heuristics_differ_in_messages_and_cost_on_the_same_network() -> None:
     by = {name: map_one(Heuristic(heuristic=name, pool_seed=3)) for name in (*HEURISTICS, "optimum")}
     assert by["ordered"].messages < 0.6 * by["least-cost"].messages < by["annealed"].messages
     assert by["random-neighbor"].messages < by["ordered"].messages
@@ -225,7 +228,10 @@ def test_chains_take_as_long_as_expected(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def _simulated(trial: Any) -> Simulated:
-    """As the paper has it: both above the sum of each, re-allocation helps; with our cost more."""
+    """Return made-up results as in the paper.
+
+    Both networks together exceed the sum, and reallocation helps. With our cost more tasks are accepted.
+    """
     both, gain = trial.networks == "both", 1.2 if trial.cost == "frugal" else 1.0
     share = {"dedicated": 0.004 * (trial.links - 20), "public": 0.1, "both": min(0.98, 0.005 * trial.links)}[
         trial.networks
@@ -257,7 +263,7 @@ def _flowed(trial: Any) -> Flowed:
     ("means", "verdict"),
     [((230, 260, 250), True), ((190, 230, 205), "not shown"), ((180, 205, 190), "not shown"), ((150, 160, 155), False)],
 )
-def test_what_is_too_near_a_bound_to_tell_is_not_shown(means: tuple[float, ...], verdict: bool | str) -> None:
+def test_a_claim_too_near_a_bound_is_not_shown(means: tuple[float, ...], verdict: bool | str) -> None:
     class One:
         def value(self, series: str, column: str) -> Any:
             return pooled(dict(enumerate(means)))
@@ -276,27 +282,27 @@ def test_what_is_too_near_a_bound_to_tell_is_not_shown(means: tuple[float, ...],
         (HOPS, "bimodal-hops", _flowed, set()),
     ],
 )
-def test_figures_say_what_results_do(
+def test_verdicts_of_figures_follow_from_the_results(
     spark_session: SparkSession, tmp_path: Path, study: Study, number: str, made: Callable[[Any], Any], fails: set[str]
 ) -> None:
-    """On results that are made up: every claim is tested, those hold that should, and pictures are drawn."""
+    """The results are made up. Every claim is tested, the expected claims hold, and pictures are drawn."""
     kind: type[Trial] = study.trial
     trials = [
         kind(pool_seed=seed, **msgspec.structs.asdict(arm))
         for seed in range(2)
         for arm in study.figures[number].sweep.arms()
     ]
-    table = pa.Table.from_pylist([row(one, made(one)) for one in trials], schema=schema(kind))
+    table = pa.Table.from_pylist([row(item, made(item)) for item in trials], schema=schema(kind))
     data = figure_data(spark_session, table, study, figure=number)
     result: FigureResult[Any, Any] = data.results[0]
-    assert {one.claim: one.verdict for one in result.verdicts if one.verdict != "holds"} == dict.fromkeys(
+    assert {item.claim: item.verdict for item in result.verdicts if item.verdict != "holds"} == dict.fromkeys(
         fails, "does not hold"
     )
-    assert all(one.ours is not None for one in result.comparisons)
+    assert all(item.ours is not None for item in result.comparisons)
     assert [path.name for path in plot_figures(data, tmp_path)] == [f"figure-{number}.png"]
 
 
 def test_tasks_join_two_hosts_and_have_different_services() -> None:
     random = np.random.default_rng(2)
-    made = [task(number, random, 10).check() for number in range(50)]
-    assert all(len(set(one.services)) == 10 for one in made)
+    tasks = [task(number, random, 10).check() for number in range(50)]
+    assert all(len(set(drawn.services)) == 10 for drawn in tasks)

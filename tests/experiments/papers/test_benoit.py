@@ -29,37 +29,37 @@ if TYPE_CHECKING:
 def swept(
     spark: SparkSession, number: str, folder: Path, trees: int = 1, of: Callable[[Platform], bool] = lambda arm: True
 ) -> FigureData[Any]:
-    """A figure's results on so many trees of those of its arms, drawn as well."""
+    """Return a figure's results on this number of trees of the selected arms, and draw the figure."""
     trials = [
         Renting(pool_seed=tree, **msgspec.structs.asdict(arm))
         for tree in range(trees)
         for arm in STUDY.figures[number].sweep.arms()
         if isinstance(arm, Platform) and of(arm)
     ]
-    made = pa.Table.from_pylist([row(trial, rent(trial)) for trial in trials], schema=schema(Renting))
-    data = figure_data(spark, made, STUDY, figure=number)
+    results = pa.Table.from_pylist([row(trial, rent(trial)) for trial in trials], schema=schema(Renting))
+    data = figure_data(spark, results, STUDY, figure=number)
     assert [path.name for path in plot_figures(data, folder)] == [f"figure-{number}.png"]
     return data
 
 
 def verdicts(data: FigureData[Any]) -> dict[str, str]:
-    return {one.claim: one.verdict for one in data.results[0].verdicts}
+    return {verdict.claim: verdict.verdict for verdict in data.results[0].verdicts}
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_cost_rises_and_platforms_end_where_alpha_does_it(spark_session: SparkSession, tmp_path: Path) -> None:
+def test_cost_rises_and_platforms_end_at_thresholds_of_alpha(spark_session: SparkSession, tmp_path: Path) -> None:
     data = swept(spark_session, "benoit-3", tmp_path, of=lambda arm: arm.nodes == 20 or arm.alpha < 1)
     (result,) = data.results
     rises, second, ends = thresholds(result, 20).values()
     assert 1.4 < rises.mean < second.mean < ends.mean < 2.3
     last = ALPHAS[ALPHAS.index(ends.mean) - 1]
-    found = {one: at(CHEAPEST, "found", {"nodes": 20, "alpha": one})(result).mean for one in (last, ends.mean)}
-    assert found == {last: 100.0, ends.mean: 0.0}
+    shares = {item: at(CHEAPEST, "found", {"nodes": 20, "alpha": item})(result).mean for item in (last, ends.mean)}
+    assert shares == {last: 100.0, ends.mean: 0.0}
     # a tree without a platform is no failure
     assert (data.failed, data.failures, sum(row.failed for row in result.rows)) == (0, {}, 0)
     assert verdicts(data)["flat-20"] == "holds" and verdicts(data)["flat-60"] == "not tested"
-    ours = {one.name: one.ours for one in result.comparisons}
+    ours = {item.name: item.ours for item in result.comparisons}
     assert ours["α with no platform, N = 20"].mean == ends.mean and ours["α with no platform, N = 60"] is None
 
 
@@ -67,7 +67,7 @@ def test_cost_rises_and_platforms_end_where_alpha_does_it(spark_session: SparkSe
 def test_the_second_half_of_table_2_is_the_low_rate(spark_session: SparkSession, tmp_path: Path) -> None:
     data = swept(spark_session, "benoit-table2", tmp_path, of=lambda arm: arm.nodes in (115, 119))
     assert {verdicts(data)[claim] for claim in ("heads", "needless")} == {"holds"}
-    papers = {one.name: one.paper for one in data.results[0].comparisons}
+    papers = {comparison.name: comparison.paper for comparison in data.results[0].comparisons}
     assert papers["Comm, N = 116, 1/2 s"] == 15_495 and papers["Subtree, N = 119, 1/50 s"] == 8_745
     heads, rows = cells(data.results[0])
     assert heads[:2] == ["N, objects, f", "cheapest $"] and rows[0][0] == "115, big, 1/2"
@@ -76,10 +76,10 @@ def test_the_second_half_of_table_2_is_the_low_rate(spark_session: SparkSession,
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_what_heuristics_pay_is_beside_the_optimum(spark_session: SparkSession, tmp_path: Path) -> None:
+def test_costs_of_heuristics_stand_beside_the_optimum(spark_session: SparkSession, tmp_path: Path) -> None:
     data = swept(spark_session, "benoit-9", tmp_path, 2, lambda arm: arm.sizes == "small" and arm.nodes in (20, 30))
     (result,) = data.results
-    times = [one.value("over_optimum") for one in result.rows]
+    times = [figure_row.value("over_optimum") for figure_row in result.rows]
     assert all(value.mean >= 1 - 1e-9 for value in times if value)
     where = {"nodes": 30, "alpha": 0.9, "sizes": "small", "machines": "one"}
     assert at(CHEAPEST, "tied_subtree_bottom_up", where)(result).mean == 100
@@ -90,13 +90,13 @@ def test_what_heuristics_pay_is_beside_the_optimum(spark_session: SparkSession, 
     assert verdicts(data)["optimal"] == "holds" and verdicts(data)["fails"] == "not tested"
 
 
-def test_pools_are_of_other_trees() -> None:
-    made = {pool: drawn(Renting(nodes=21, pool=pool).drawing, np.random.default_rng(1)) for pool in STUDY.pools}
-    assert [one.count for one in made.values()] == [10, 21, 10, 10]
-    assert max(map(len, made["left-deep"].children)) == 1 and max(map(len, made["n-ary"].leaves)) > 2
+def test_every_pool_has_trees_of_a_different_form() -> None:
+    instances = {pool: drawn(Renting(nodes=21, pool=pool).drawing, np.random.default_rng(1)) for pool in STUDY.pools}
+    assert [instance.count for instance in instances.values()] == [10, 21, 10, 10]
+    assert max(map(len, instances["left-deep"].children)) == 1 and max(map(len, instances["n-ary"].leaves)) > 2
 
 
-def test_who_finds_none_says_what_was_short() -> None:
+def test_a_heuristic_without_an_answer_names_the_scarce_resource() -> None:
     assert rent(Renting(nodes=60, alpha=2.2)).short == "machines"
     assert rent(Renting(nodes=60, alpha=2.2, heuristic=CHEAPEST)).subtree == "machines"
     assert rent(Renting(nodes=25, sizes="big", copies=1, configuration=5)).short == "servers"

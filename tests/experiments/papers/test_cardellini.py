@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def swept(
     spark: SparkSession, study: Study, trial: type[Trial], number: str, folder: Path, pools: int = 2, **given: Any
 ) -> FigureResult[Any, Any]:
-    """A figure's results on so many draws, drawn as well."""
+    """Return a figure's results on this number of draws, and draw the figure."""
     run = schedule if trial is Scheduling else solve_one
     made = []
     for pool_seed, arm in itertools.product(range(pools), study.figures[number].sweep.arms()):
@@ -46,26 +46,26 @@ def swept(
 
 
 def verdicts(result: FigureResult[Any, Any]) -> dict[str, str]:
-    return {one.claim: one.verdict for one in result.verdicts}
+    return {verdict.claim: verdict.verdict for verdict in result.verdicts}
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_best_response_and_the_best_availability_cost_each_other(
+def test_the_optimum_for_availability_and_the_optimum_for_response_differ(
     spark_session: SparkSession, tmp_path: Path
 ) -> None:
     result = swept(spark_session, STUDY, Scheduling, "odp-4", tmp_path, 4)
-    found = verdicts(result)
-    assert (found["available"], found["ties"]) == ("holds", "holds")
+    decided = verdicts(result)
+    assert (decided["available"], decided["ties"]) == ("holds", "holds")
     assert 1 <= over("odp-availability", "odp-response", "network_ms")(result).mean < 1.8
     assert result.value("odp-availability", "lost").mean == 0
-    ours = {one.name: (one.paper, one.ours.mean) for one in result.comparisons}
+    ours = {comparison.name: (comparison.paper, comparison.ours.mean) for comparison in result.comparisons}
     assert ours["R of S-ODP_A over S-ODP_R"][0] == 1.8
     assert ours["availability of S-ODP_R"] == (92.27, result.value("odp-response", "availability").mean)
 
 
-def test_what_is_lost_is_by_the_ways_of_a_tuple() -> None:
-    """Of the five operators' two executors each, one of the first operator's is on 99 %: half of the tuples pass it."""
+def test_the_loss_follows_from_the_executors_on_the_routes_of_tuples() -> None:
+    """Each of five operators has two executors. Half of the tuples pass an executor with 99 % availability."""
     instance = tag_and_count(np.random.default_rng(1))
     where = np.zeros(instance.count, dtype=np.intp)
     assert lost(instance, where) == 0
@@ -104,9 +104,7 @@ def test_every_problem_of_figure_9_is_proven(spark_session: SparkSession, tmp_pa
 
 
 @pytest.mark.spark
-def test_samples_of_candidates_cost_more_where_operators_are_in_a_row(
-    spark_session: SparkSession, tmp_path: Path
-) -> None:
+def test_samples_of_candidates_cost_more_for_sequential_operators(spark_session: SparkSession, tmp_path: Path) -> None:
     result = swept(spark_session, SOLVED, Solving, "odp-10", tmp_path, 1, operators=16, hosts=8, time_limit_s=5.0)
     few = {
         shape: at(shape, "degradation", operators=16, hosts=8, share=0.2)(result).mean
@@ -117,7 +115,7 @@ def test_samples_of_candidates_cost_more_where_operators_are_in_a_row(
 
 
 def made(study: Study, number: str, without: str) -> FigureResult[Any, Any]:
-    """A figure's results with 1 in every column, but none in those of one series, of which no draw finished."""
+    """Return a figure's results with 1 in every column, except for a series of which no draw finished."""
     figure, one = study.figures[number], pooled({1: 1.0})
     columns = (study.level, *study.columns)
     rows = [
@@ -134,7 +132,7 @@ def made(study: Study, number: str, without: str) -> FigureResult[Any, Any]:
     ("study", "number", "without", "claim"),
     [(STUDY, "odp-5", "cost-space", "cost-space"), (SOLVED, "odp-9", "fat", "fat-proven")],
 )
-def test_a_series_of_which_no_draw_finished_leaves_its_claims_untested(
+def test_a_series_without_a_finished_draw_leaves_the_claims_untested(
     study: Study, number: str, without: str, claim: str
 ) -> None:
     result = made(study, number, without)
@@ -143,7 +141,7 @@ def test_a_series_of_which_no_draw_finished_leaves_its_claims_untested(
         assert draw(result) is not None
 
 
-def test_what_is_not_of_these_studies_is_named() -> None:
+def test_an_unknown_scheduler_or_shape_is_named() -> None:
     with pytest.raises(UsageError, match="'xu' is no scheduler of this study"):
         schedule(Scheduling(scheduler="xu"))
     with pytest.raises(UsageError, match="'ladder' is no shape of this study"):

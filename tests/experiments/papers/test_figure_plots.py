@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 def texts(data: FigureData, pool: str = "paper") -> str:
-    """All that is written in a figure."""
+    """Return all texts of a figure."""
     with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
         result = next(result for result in data.results if result.pool == pool)
         figure = draw(result)
@@ -49,11 +49,11 @@ def texts(data: FigureData, pool: str = "paper") -> str:
     ],
 )
 def test_every_figure_is_drawn(number: str, seen: tuple[str, ...], spark_session: SparkSession, tmp_path: Path) -> None:
-    """With a researcher's own placement, and on one pool of another name where most is missing."""
+    """A researcher's own placement is included. A second pool lacks most results."""
     arms = FIGURES[number].sweep.with_more(MINE).arms()
-    made = rows(arms, pools=(1, 2), configurations=4)
-    made += rows(arms, pool="some/where else", pools=[1], configurations=2)[: len(arms) + 2]
-    data = figure_data(spark_session, table(made), figure=number)
+    results = rows(arms, pools=(1, 2), configurations=4)
+    results += rows(arms, pool="some/where else", pools=[1], configurations=2)[: len(arms) + 2]
+    data = figure_data(spark_session, table(results), figure=number)
     paths = plot_figures(data, tmp_path)
     assert paths == [tmp_path / "plots" / f"figure-{number}-{pool}.png" for pool in ("paper", "some_where_else")]
     for path in paths:
@@ -67,8 +67,8 @@ def test_every_figure_is_drawn(number: str, seen: tuple[str, ...], spark_session
     assert ("the paper's" in written) == (number in ("6", "9", "sensitivity"))
 
 
-def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) -> None:
-    """Download-all alone; all failed: nothing; no folder: one line."""
+def test_pools_with_few_results_are_drawn_and_failed_pools_are_not(spark_session: SparkSession, tmp_path: Path) -> None:
+    """One pool has download-all alone, and one has failed runs only. A missing folder is an error."""
     arms = FIGURES["6"].sweep.arms()
     made = rows(arms[:1], configurations=2) + [fail(row, "no") for row in rows(arms, pool="real", configurations=1)]
     made += rows(arms[1:], pool="regions", configurations=2)
@@ -80,7 +80,7 @@ def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) 
 
 @pytest.mark.long
 def test_the_ablation_is_drawn(spark_session: SparkSession, tmp_path: Path) -> None:
-    """With all of its rows; of a part of them the gap is left out."""
+    """With all rows the gap is drawn. With a part of the rows the gap is left out."""
     arms = FIGURES["ablation"].sweep.with_more(MINE).arms()
     made = rows(arms, pools=(1, 2), configurations=3) + rows(arms[:2], pool="regions", configurations=2)
     data = figure_data(spark_session, table(made), figure="ablation")

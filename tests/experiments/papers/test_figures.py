@@ -49,7 +49,7 @@ def get(data: FigureData, number: str, pool: str = "paper") -> FigureResult:
 
 
 def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **options: Any) -> list[dict[str, Any]]:
-    """A figure's whole grid once for each gain, on pools of that name."""
+    """Return the rows of a figure's whole grid for each gain, on a pool with the gain's name."""
     arms = FIGURES[number].sweep.arms()
     return [row for pool, how in cases.items() for row in rows(arms, pool=pool, gain=how, **options)]
 
@@ -57,7 +57,7 @@ def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **option
 # --- what is swept and claimed ----------------------------------------------------------------------
 
 
-def test_grids_are_the_papers() -> None:
+def test_grids_have_the_placements_and_parameters_of_the_paper() -> None:
     counts = {number: len(figure.sweep.arms()) for number, figure in FIGURES.items()}
     of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].sweep.arms()) for number in FIGURES}
     assert of_paper == {"6": 5, "7": 8, "8": 16, "9": 10, "10": 6, "sensitivity": 32, "ablation": 3, "stripes": 0}
@@ -74,7 +74,7 @@ def test_grids_are_the_papers() -> None:
     assert {arm.k for arm in FIGURES["7"].sweep.arms() if arm.placement == "local"} == set(range(7))
 
 
-def test_more_placements_run_once_for_each_network_and_tree() -> None:
+def test_added_placements_run_once_for_every_network_and_tree() -> None:
     for number, figure in FIGURES.items():
         more = figure.sweep.with_more(MINE, "global", MINE).arms()
         mine = [arm for arm in more if arm.placement == MINE]
@@ -83,7 +83,7 @@ def test_more_placements_run_once_for_each_network_and_tree() -> None:
         assert len(set(more)) == len(more)
 
 
-def test_options_go_to_the_placements_that_take_them() -> None:
+def test_periods_reach_local_and_global_and_k_reaches_only_local() -> None:
     arms = Simulations(placements=("one-shot", "local", "global"), periods_s=(60.0, 600.0), ks=(0, 2)).arms()
     assert [(arm.placement, arm.period_s, arm.k) for arm in arms] == [
         ("one-shot", None, None), ("local", 60, 0), ("local", 60, 2), ("local", 600, 0), ("local", 600, 2),
@@ -91,21 +91,21 @@ def test_options_go_to_the_placements_that_take_them() -> None:
     ]  # fmt: skip
 
 
-def test_every_claim_is_decided_and_every_conclusion_rests_on_one() -> None:
+def test_every_claim_has_a_rule_and_every_conclusion_rests_on_a_claim() -> None:
     claims = [claim for figure in FIGURES.values() for claim in figure.claims]
     assert len({claim.name for claim in claims}) == len(claims)
     assert {claim.conclusion for claim in claims} - {None} == set(STUDY.conclusions)
     assert all(claim.how and claim.quote for claim in claims)
 
 
-def test_pooled_is_of_pools() -> None:
+def test_a_pooled_value_has_mean_and_deviation_over_pools() -> None:
     value = pooled({2: 3.0, 1: 1.0, 3: None, 4: math.nan})
     assert value is not None
     assert (value.mean, value.deviation, value.by_pool) == (2.0, pytest.approx(math.sqrt(2)), {1: 1.0, 2: 3.0})
     assert value.error == pytest.approx(1.0)
-    one = pooled({1: 5.0})
-    assert one is not None
-    assert (one.mean, one.deviation, one.error) == (5.0, None, None)
+    single = pooled({1: 5.0})
+    assert single is not None
+    assert (single.mean, single.deviation, single.error) == (5.0, None, None)
     assert pooled({1: None}) is None
 
 
@@ -114,7 +114,7 @@ def test_pooled_is_of_pools() -> None:
 
 @pytest.fixture(scope="module")
 def six(spark_session: SparkSession) -> FigureData:
-    """Fig. 6 as the paper has it, on measured pools where local beats global, and on one pool by regions."""
+    """Return Fig. 6 as in the paper, on measured pools where local beats global, and on one pool by regions."""
     arms = FIGURES["6"].sweep.with_more(MINE).arms()
     made = rows(arms, pools=range(1, 6), configurations=12)
     made += rows(arms, pool="real", gain=lambda arm: {"local": 6.5, "one-shot": 1.5}.get(arm.placement, gain(arm)))
@@ -124,8 +124,11 @@ def six(spark_session: SparkSession) -> FigureData:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSession) -> None:
-    """Against numpy, with failed, missing and repeated runs: what failed is left out on both sides of a ratio."""
+def test_figures_are_means_over_the_values_of_pools(spark_session: SparkSession) -> None:
+    """Compare with numpy, with failed, missing and repeated runs.
+
+    A failed run is left out on both sides of a ratio.
+    """
     arms = [arm for arm in FIGURES["6"].sweep.arms() if not arm.variant]
     made = rows(arms, pools=(1, 2), configurations=5)
     lost = made.pop(3)  # pool 1, configuration 0, global
@@ -186,8 +189,8 @@ def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSess
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_defaults_given_or_not_are_the_same_arm(spark_session: SparkSession) -> None:
-    """A ten-minute period that was asked for is the default one; download-all has neither period nor k."""
+def test_explicit_and_implicit_defaults_are_the_same_arm(spark_session: SparkSession) -> None:
+    """A requested period of ten minutes is the default period. Download-all has neither period nor k."""
     made = rows([Arm("download-all"), Arm("global"), Arm("local")], pools=[1], configurations=2)
     more = [Arm("global", period_s=600.0), Arm("global", period_s=60.0), Arm("download-all", k=2), Arm("local", k=0)]
     made += rows(more, pools=[1], configurations=2)
@@ -200,7 +203,7 @@ def test_defaults_given_or_not_are_the_same_arm(spark_session: SparkSession) -> 
 
 
 @pytest.mark.spark
-def test_results_that_no_figure_is_of_are_refused(spark_session: SparkSession) -> None:
+def test_results_that_match_no_figure_are_refused(spark_session: SparkSession) -> None:
     made = rows(FIGURES["6"].sweep.arms(), configurations=1)
     with pytest.raises(UsageError, match="no results yet"):
         figure_data(spark_session, table([]))
@@ -216,28 +219,28 @@ def test_results_that_no_figure_is_of_are_refused(spark_session: SparkSession) -
 
 
 @pytest.mark.spark
-def test_fig_6_as_in_the_paper(six: FigureData) -> None:
+def test_the_claims_of_fig_6_hold_on_results_as_in_the_paper(six: FigureData) -> None:
     result = get(six, "6")
     assert set(decided(result).values()) == {"holds"}
     assert all(verdict.pools_holding and verdict.pools == 5 for verdict in result.verdicts)
-    assert {one.name: one.within for one in result.comparisons} == {
+    assert {item.name: item.within for item in result.comparisons} == {
         "download-all": True, "one-shot": True, "local": True, "global": True, "global over one-shot": True,
         "global over local": True,
     }  # fmt: skip
-    (heads, made), ratios = comparison_cells(result), ratio_cells(result)[1]
+    (heads, body), ratios = comparison_cells(result), ratio_cells(result)[1]
     assert heads == ["figure", "paper", "ours", "ratio", "accepted", "within"]
-    assert made[0][1] == "101.2 s"
-    assert made[0][4:] == ["86.0 to 116.4 s", "yes"]
+    assert body[0][1] == "101.2 s"
+    assert body[0][4:] == ["86.0 to 116.4 s", "yes"]
     assert [row[0] for row in ratios][:2] == ["global over one-shot", "global over local"]
-    assert [one.verdict for one in six.conclusions if one.pool == "paper"] == [
+    assert [item.verdict for item in six.conclusions if item.pool == "paper"] == [
         "holds", "holds", "not tested", "not tested", "not tested",
     ]  # fmt: skip
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_fig_6_otherwise_than_in_the_paper(six: FigureData) -> None:
-    """On measured pools claims are decided, too, but the paper's values are no target."""
+def test_the_claims_of_fig_6_are_decided_on_measured_pools_without_targets(six: FigureData) -> None:
+    """Claims are decided on measured pools too, but the paper's values are no target."""
     result = get(six, "6", "real")
     assert decided(result) == {
         "relocation-helps": "holds", "one-shot-gains": "does not hold", "global-adds": "holds", "local-adds": "holds",
@@ -247,13 +250,13 @@ def test_fig_6_otherwise_than_in_the_paper(six: FigureData) -> None:
     }  # fmt: skip
     assert verdicts(result)["order"].detail.startswith("download-all ")
     assert verdicts(result)["order"].pools_holding == 0
-    assert all(one.ratio is not None and one.accept is None for one in result.comparisons)
+    assert all(comparison.ratio is not None and comparison.accept is None for comparison in result.comparisons)
     assert "pool real: the paper's values are no target" in result.notes
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_one_pool_has_no_spread(six: FigureData) -> None:
+def test_a_single_pool_has_no_spread(six: FigureData) -> None:
     result = get(six, "6", "regions")
     assert result.pools == 1
     assert "one pool: no spread" in result.notes
@@ -264,7 +267,7 @@ def test_one_pool_has_no_spread(six: FigureData) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> None:
+def test_a_placement_of_a_researcher_stands_beside_the_papers_placements(six: FigureData) -> None:
     result = get(six, "6")
     assert result.series() == [*PLACEMENTS, *OURS, MINE]
     assert [row[0] for row in cells(result)[1]][-2:] == [MINE, "global, by periods"]
@@ -279,16 +282,16 @@ def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> No
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_fig_7(spark_session: SparkSession) -> None:
+def test_the_claim_of_fig_7_holds_only_if_k_does_not_matter(spark_session: SparkSession) -> None:
     def helps(arm: Arm) -> float:
         return gain(arm) * (1 + 0.04 * (arm.k or 0))
 
     data = figure_data(spark_session, table(scenarios("7", {"paper": gain, "real": helps})), figure="7")
     assert decided(get(data, "7")) == {"k-does-not-matter": "holds"}
-    found = verdicts(get(data, "7", "real"))["k-does-not-matter"]
-    assert found.verdict == "does not hold"
-    assert found.numbers["change k=6"] == pytest.approx(0.24, abs=0.08)
-    assert "at k = 6" in found.detail
+    verdict = verdicts(get(data, "7", "real"))["k-does-not-matter"]
+    assert verdict.verdict == "does not hold"
+    assert verdict.numbers["change k=6"] == pytest.approx(0.24, abs=0.08)
+    assert "at k = 6" in verdict.detail
     part = [row for row in scenarios("7", {"paper": gain}, configurations=3) if row["k"] in (None, 0, 3)]
     result = get(figure_data(spark_session, table(part)), "7")
     assert decided(result) == {"k-does-not-matter": "not tested"}
@@ -296,7 +299,7 @@ def test_fig_7(spark_session: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_fig_8(spark_session: SparkSession) -> None:
+def test_the_claims_of_fig_8_hold_only_if_global_scales_with_servers(spark_session: SparkSession) -> None:
     def levels(arm: Arm) -> float:
         return gain(arm) * ((arm.servers / 8) ** -0.6 if arm.placement == "global" else 1)
 
@@ -305,7 +308,10 @@ def test_fig_8(spark_session: SparkSession) -> None:
     assert set(decided(get(data, "8")).values()) == {"holds"}
     assert verdicts(get(data, "8"))["scales-over-local"].numbers["growth"] == pytest.approx(8**0.3, rel=0.1)
     assert set(decided(get(data, "8", "real")).values()) == {"does not hold"}
-    assert [one.verdict for one in data.conclusions if one.conclusion == 3] == ["holds", "does not hold"]
+    assert [conclusion.verdict for conclusion in data.conclusions if conclusion.conclusion == 3] == [
+        "holds",
+        "does not hold",
+    ]
     part = [row for row in made if row["pool"] == "paper" and row["servers"] < 32]
     data = figure_data(spark_session, table(part))
     assert [result.figure for result in data.results] == ["6", "8"]
@@ -315,22 +321,22 @@ def test_fig_8(spark_session: SparkSession) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_fig_9(spark_session: SparkSession) -> None:
+def test_the_claim_of_fig_9_holds_only_if_five_to_ten_minutes_are_best(spark_session: SparkSession) -> None:
     def seldom(arm: Arm) -> float:
         return gain(arm) * (1 + math.log2((arm.period_s or 600.0) / 60) / 4)
 
     data = figure_data(spark_session, table(scenarios("9", {"paper": gain, "real": seldom}, configurations=30)))
     assert decided(get(data, "9")) == {"five-to-ten-minutes": "holds", "five-to-ten-minutes-aged": "not shown"}
-    found = verdicts(get(data, "9", "real"))["five-to-ten-minutes"]
-    assert found.verdict == "does not hold"
-    assert found.detail.startswith("best 60 min")
-    assert found.pools_holding == 0
+    verdict = verdicts(get(data, "9", "real"))["five-to-ten-minutes"]
+    assert verdict.verdict == "does not hold"
+    assert verdict.detail.startswith("best 60 min")
+    assert verdict.pools_holding == 0
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_fig_10(spark_session: SparkSession) -> None:
-    """Speed-ups are over download-all with the same tree, however slow that is."""
+def test_the_claims_of_fig_10_hold_only_if_the_binary_tree_gains_more(spark_session: SparkSession) -> None:
+    """Speed-ups are over download-all with the same tree, even if download-all is slow."""
     made = scenarios("10", {"paper": gain, "real": lambda arm: gain(msgspec.structs.replace(arm, tree="binary"))})
     slower = [
         {**row, "mean_interarrival_s": 2 * row["mean_interarrival_s"]} if row["tree"] == "left-deep" else row
@@ -340,12 +346,15 @@ def test_fig_10(spark_session: SparkSession) -> None:
         data = figure_data(spark_session, table(results), figure="10")
         assert decided(get(data, "10")) == {"binary-global": "holds", "binary-local": "holds"}
         assert decided(get(data, "10", "real")) == {"binary-global": "does not hold", "binary-local": "does not hold"}
-    assert [one.verdict for one in data.conclusions if one.conclusion == 5] == ["holds", "does not hold"]
+    assert [conclusion.verdict for conclusion in data.conclusions if conclusion.conclusion == 5] == [
+        "holds",
+        "does not hold",
+    ]
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_session: SparkSession) -> None:
+def test_several_trees_are_compared_with_a_single_tree_on_the_same_interfaces(spark_session: SparkSession) -> None:
     seconds = {
         "independent-1": 8.0,
         "independent-8": 2.0,
@@ -360,11 +369,11 @@ def test_trees_at_once_are_compared_with_one_on_the_same_interfaces(spark_sessio
         row["mean_interarrival_s"] = seconds[row["variant"]] * row["pool_seed"]
         row["bound_period_s"] = 1.0 * row["pool_seed"]
     result = get(figure_data(spark_session, table(made), figure="stripes"), "stripes")
-    heads, found = cells(result)
-    told = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
-    eight = told["independent, 8 trees"]
+    heads, body = cells(result)
+    by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in body}
+    eight = by_name["independent, 8 trees"]
     assert (eight["mean s"], eight["of one tree"], eight["of the bound"]) == ("3.0", "0.25 ± 0.00", "2.0")
-    assert told["single, 4 trees"]["of one tree"] == "0.90 ± 0.00"
+    assert by_name["single, 4 trees"]["of one tree"] == "0.90 ± 0.00"
     (_, single), (_, independent) = result.definition.tables
     steps = {row[0]: row[1:] for row in independent(result)[1]}
     assert steps["as many trees as repay"][1] == "+0.9"
@@ -387,7 +396,7 @@ def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSessi
     for row in made:
         row["mean_interarrival_s"] = at(Arm(row["placement"], variant=row["variant"])) * row["pool_seed"]
     result = get(figure_data(spark_session, table(made), figure="ablation"), "ablation")
-    heads, found = cells(result)
+    heads, body = cells(result)
     assert heads == [
         "variant",
         "mean s",
@@ -399,10 +408,10 @@ def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSessi
         "probes MB",
         "ms a plan",
     ]
-    by_name = {row[0]: row[2:] for row in found}
+    by_name = {row[0]: row[2:] for row in body}
     assert by_name["given tree, periods"] == ["0.80", "2.00 ± 0.00", "4.0", "2.0", "3.0", "2.0", "25"]
     assert by_name["thalweg: periods, every minute, 5 %, forecasts"][:2] == ["0.40", "1.00 ± 0.00"]
-    assert [row[0] for row in found][:4] == ["one-shot", SAYS["global"], "given tree, periods", SAYS["thalweg"]]
+    assert [row[0] for row in body][:4] == ["one-shot", SAYS["global"], "given tree, periods", SAYS["thalweg"]]
     gap = gap_cells(result)[1]
     assert [(row[1].partition(" ")[0], row[2]) for row in gap] == [
         ("1.5", ""), ("2.5", "+1.0"), ("4.5", "+2.0"), ("5.2", "+0.8"), ("6.0", "+0.8"), ("7.5", "+1.5"),
@@ -418,59 +427,59 @@ def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSessi
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> None:
+def test_times_are_shown_as_shares_of_global_and_beside_the_bound(six: FigureData) -> None:
     result = get(six, "6")
-    heads, found = cells(result)
-    column = {row[0]: row[heads.index("of global")] for row in found}
+    heads, body = cells(result)
+    column = {row[0]: row[heads.index("of global")] for row in body}
     assert (column["download-all"], column["global"]) == ("–", "1.00")
     assert float(column["thalweg"]) == pytest.approx(GAINS["global"] / GAINS["thalweg"], rel=0.1)
-    assert next(row for row in found if row[0] == "thalweg")[-1] == "2.0*"  # trees, not moves
+    assert next(row for row in body if row[0] == "thalweg")[-1] == "2.0*"  # trees, not moves
     assert "no mixture of trees has less between images than 1.5 s at 8 servers (bound, mean)" in result.notes
     ((caption, of),) = result.definition.tables
-    heads, found = of(result)
-    told = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
+    heads, body = of(result)
+    by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in body}
     assert caption == "beside the yardsticks"
     assert heads == ["mean time", "of global", "of global, by periods", "of one-shot", "faster than one-shot on"]
     for name, gained in (("thalweg", GAINS["thalweg"]), ("local", GAINS["local"])):
         for head, other in zip(heads[1:4], ("global", "global", "one-shot"), strict=True):
-            assert float(told[name][head].partition(" ")[0]) == pytest.approx(GAINS[other] / gained, rel=0.1)
+            assert float(by_name[name][head].partition(" ")[0]) == pytest.approx(GAINS[other] / gained, rel=0.1)
     ratio = result.ratio(result.arm("global"), result.arm("one-shot"))
     assert ratio is not None
-    assert told["global"][heads[4]] == f"{ratio.faster.mean:.0%}"
-    assert (told["one-shot"][heads[3]], told["one-shot"][heads[4]]) == ("1.00 ± 0.00", "–")
-    assert told["global, by periods"]["of global, by periods"] == "1.00 ± 0.00"
+    assert by_name["global"][heads[4]] == f"{ratio.faster.mean:.0%}"
+    assert (by_name["one-shot"][heads[3]], by_name["one-shot"][heads[4]]) == ("1.00 ± 0.00", "–")
+    assert by_name["global, by periods"]["of global, by periods"] == "1.00 ± 0.00"
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_pools_that_are_made_otherwise_are_beside_each_other(spark_session: SparkSession) -> None:
-    """Each is compared on its own networks, and measured by what is published."""
+def test_pools_with_changed_parameters_are_compared_separately(spark_session: SparkSession) -> None:
+    """Each pool is compared on its own networks and measured against the published values."""
 
     def at(arm: Arm) -> float:
         return gain(arm) * (2.0 if arm.placement == "one-shot" and arm.made == "stretch=1.8" else 1.0)
 
     made = scenarios("sensitivity", {"paper": at}, configurations=4, noise=0.01)
     (result,) = figure_data(spark_session, table(made), figure="sensitivity").results
-    heads, found = cells(result)
-    told = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
-    assert list(told) == [AS_IS, *sorted(MADE)]
-    ratios = {name: float(row["global over one-shot"].partition(" ")[0]) for name, row in told.items()}
+    heads, body = cells(result)
+    by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in body}
+    assert list(by_name) == [AS_IS, *sorted(MADE)]
+    ratios = {name: float(row["global over one-shot"].partition(" ")[0]) for name, row in by_name.items()}
     assert ratios[AS_IS] == pytest.approx(GAINS["global"] / GAINS["one-shot"], rel=0.05)
     assert ratios["stretch=1.8"] == pytest.approx(GAINS["global"] / GAINS["one-shot"] / 2, rel=0.05)
-    assert (told[AS_IS]["faster on"], told["stretch=1.8"]["faster on"]) == ("100%", "0%")
-    assert float(told["stretch=1.8"]["off"]) > 2 * float(told[AS_IS]["off"]) > 0
+    assert (by_name[AS_IS]["faster on"], by_name["stretch=1.8"]["faster on"]) == ("100%", "0%")
+    assert float(by_name["stretch=1.8"]["off"]) > 2 * float(by_name[AS_IS]["off"]) > 0
     assert (result.pool, result.binding, ratio_cells(result)[1]) == ("paper", True, [])
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_without_the_base_or_without_any_success(spark_session: SparkSession) -> None:
+def test_results_without_the_base_or_without_a_success_leave_claims_untested(spark_session: SparkSession) -> None:
     arms = FIGURES["6"].sweep.arms()
     made = rows(arms[1:], configurations=3) + [fail(row, "RunError: no") for row in rows(arms, pool="real")]
     data = figure_data(spark_session, table(made))
-    found = verdicts(get(data, "6"))
-    assert found["relocation-helps"].detail == "not in the results: download-all"
-    assert found["median-local"].verdict == "holds"
+    by_claim = verdicts(get(data, "6"))
+    assert by_claim["relocation-helps"].detail == "not in the results: download-all"
+    assert by_claim["median-local"].verdict == "holds"
     assert set(decided(get(data, "6", "real")).values()) == {"not tested"}
     names = sorted((*PLACEMENTS, *OURS))
     failures = {f"{name}: RunError: no": 30 for name in names} | {"global: RunError: no": 60}
@@ -480,7 +489,7 @@ def test_without_the_base_or_without_any_success(spark_session: SparkSession) ->
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSession) -> None:
+def test_a_tiny_difference_is_a_tie_and_shows_nothing(spark_session: SparkSession) -> None:
     """Nothing moved: times differ in the fourth digit, always in the paper's favour."""
 
     def still(arm: Arm) -> float:
@@ -497,21 +506,23 @@ def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSess
     assert (ratio.faster.mean, ratio.slower.mean, ratio.tied) == (0.0, 0.0, 1.0)
     assert ratio_cells(six)[0][-2:] == ["faster on", "as fast on"]
     assert ratio_cells(six)[1][1][-2:] == ["0%", "100%"]
-    found = verdicts(six)
-    assert found["order"].verdict == "not shown"
-    assert found["order"].pools_holding == 0
-    assert found["global-beats-local"].verdict == "does not hold"
-    assert "faster on 0% of 12 configurations, as fast on 100%, slower on 0%" in found["global-beats-local"].detail
-    assert "more than 1% faster" in found["global-beats-local"].how
-    assert found["relocation-helps"].verdict == "holds"
+    by_claim = verdicts(six)
+    assert by_claim["order"].verdict == "not shown"
+    assert by_claim["order"].pools_holding == 0
+    assert by_claim["global-beats-local"].verdict == "does not hold"
+    assert "faster on 0% of 12 configurations, as fast on 100%, slower on 0%" in by_claim["global-beats-local"].detail
+    assert "more than 1% faster" in by_claim["global-beats-local"].how
+    assert by_claim["relocation-helps"].verdict == "holds"
     assert decided(eight)["global-best-to-32"] == decided(eight)["global-best-of-all"] == "not shown"
     assert decided(nine)["five-to-ten-minutes"] == "not shown"
-    assert [one.verdict for one in data.conclusions if (one.conclusion, one.pool) == (4, "9")] == ["not shown"]
+    assert [
+        conclusion.verdict for conclusion in data.conclusions if (conclusion.conclusion, conclusion.pool) == (4, "9")
+    ] == ["not shown"]
 
 
 @pytest.mark.spark
 def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
-    """On the configuration where they failed everything is far slower, or relocation gains far more."""
+    """On the configuration of the failed runs, all times are far slower, or relocation gains far more."""
 
     def failing(number: str, who: Callable[[dict[str, Any]], bool], slow: Callable[[str], bool]) -> FigureResult:
         made = scenarios(number, {"paper": gain}, configurations=4, noise=0.002)
@@ -536,19 +547,19 @@ def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_options_that_the_paper_had_not_make_its_values_no_target(spark_session: SparkSession) -> None:
+def test_options_outside_the_paper_remove_the_papers_values_as_targets(spark_session: SparkSession) -> None:
     arms = FIGURES["6"].sweep.with_more(MINE).arms()
     made = rows(arms, configurations=2, cost="period", hysteresis=0.1)
     result = get(figure_data(spark_session, table(made)), "6")
     assert not result.comparable
     assert decided(result)["level-download-all"] == "not tested"
-    said = "hysteresis 0.1 instead of the default, cost period instead of critical-path"
-    assert f"not as the paper ran it ({said}): its values are no target" in result.notes
-    others = {"global": {"view": "truth"}, MINE: {"cost": "mine"}, "download-all": {"cost": "none"}}
-    made = [row | others.get(row["placement"], {}) for row in rows(arms, configurations=2)]
+    difference = "hysteresis 0.1 instead of the default, cost period instead of critical-path"
+    assert f"not as the paper ran it ({difference}): its values are no target" in result.notes
+    changes = {"global": {"view": "truth"}, MINE: {"cost": "mine"}, "download-all": {"cost": "none"}}
+    made = [row | changes.get(row["placement"], {}) for row in rows(arms, configurations=2)]
     result = get(figure_data(spark_session, table(made)), "6")
-    said = "view of global truth instead of probe"
-    assert f"not as the paper ran it ({said}): its values are no target" in result.notes
+    difference = "view of global truth instead of probe"
+    assert f"not as the paper ran it ({difference}): its values are no target" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -571,7 +582,7 @@ def test_a_difference_counts_beyond_a_tie_and_two_standard_errors(ratios: list[f
         ([0.0, 0.13], "not shown"), ([-0.02, 0.02], True),
     ],
 )  # fmt: skip
-def test_no_difference_is_below_5_percent_and_not_just_unknown(changes: list[float], shown: bool | str) -> None:
+def test_an_absent_difference_is_a_known_change_below_5_percent(changes: list[float], shown: bool | str) -> None:
     value = pooled(dict(enumerate(changes)))
     assert value is not None
     assert changes_less(value, SAME) == shown
@@ -580,7 +591,7 @@ def test_no_difference_is_below_5_percent_and_not_just_unknown(changes: list[flo
 @pytest.mark.long
 @pytest.mark.spark
 def test_no_run_fails_without_a_reason(spark_session: SparkSession) -> None:
-    """Of one image there is no time between images, and nothing went wrong."""
+    """A run of one image has no time between images, although nothing went wrong."""
     made = [row | {"mean_interarrival_s": None} for row in rows(FIGURES["6"].sweep.arms(), pools=[1])]
     data = figure_data(spark_session, table(made))
     assert data.failed == sum(data.failures.values()) == 70
@@ -591,8 +602,8 @@ def test_no_run_fails_without_a_reason(spark_session: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_a_sweep_folder(spark_session: SparkSession, tmp_path: Path) -> None:
-    """What a sweep writes is read as it is, unfinished, and comes back from figures.json."""
+def test_the_results_of_an_unfinished_sweep_folder_are_aggregated(spark_session: SparkSession, tmp_path: Path) -> None:
+    """The results are read as the sweep writes them, and the figures come back from figures.json."""
     folder = tmp_path / "fig8"
     folder.mkdir()
     grid = FIGURES["8"].sweep
@@ -613,7 +624,7 @@ def test_a_sweep_folder(spark_session: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_figures_json(six: FigureData, tmp_path: Path) -> None:
+def test_figures_json_reads_back_and_invalid_files_are_refused(six: FigureData, tmp_path: Path) -> None:
     path = save_figures(tmp_path, six)
     assert load_figures(tmp_path) == six
     path.write_bytes(path.read_bytes()[:1000])
@@ -636,7 +647,7 @@ def test_figures_json(six: FigureData, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_the_terminal_shows_it_in_80_columns(six: FigureData) -> None:
+def test_the_terminal_shows_figures_in_80_columns(six: FigureData) -> None:
     console = Console(width=80, file=io.StringIO())
     print_figures(six, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -655,24 +666,24 @@ def test_the_terminal_shows_it_in_80_columns(six: FigureData) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_another_paper_needs_only_its_own_folder(
+def test_a_new_paper_needs_only_a_folder(
     spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its own trials are swept and resumed; its figure has rows, verdicts, a table and a picture."""
+    """The trials of the paper are swept and resumed. Its figure has rows, verdicts, a table and a picture."""
     for name in ("study", "plots"):
         monkeypatch.setitem(sys.modules, f"thalweg.experiments.papers.toy.{name}", toy_study)
     command = ["sweep", "--figure", "toy:2", "--configurations", "6", "--pools", "2", "--out", str(tmp_path / "s")]
     assert invoke([*command, "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert (said["runs"], said["done"], said["failed"]) == (54, 48, 6)
-    assert said["placements"]["random, 60"]["failed"] == 6
+    output = json.loads(capsys.readouterr().out)
+    assert (output["runs"], output["done"], output["failed"]) == (54, 48, 6)
+    assert output["placements"]["random, 60"]["failed"] == 6
     assert invoke([*command, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["skipped"] == 48
     data = aggregate(spark_session, tmp_path / "s")
     assert load_figures(tmp_path / "s") == data
     result = data.results[0]
     assert decided(result) == {"cheap": "holds", "more": "holds"}
-    assert [one.verdict for one in data.conclusions] == ["holds"]
+    assert [conclusion.verdict for conclusion in data.conclusions] == ["holds"]
     assert cells(result)[1][-1][0] == "subtree, 60 operators"
     assert result.over_factor("subtree", "greedy", "operators")[40].mean == pytest.approx(3.0)
     assert [path.name for path in plot_figures(data, tmp_path / "s")] == ["figure-2.png"]

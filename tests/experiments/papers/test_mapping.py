@@ -48,13 +48,13 @@ def task(*services: int, source: int = 0, sink: int = 2, rate: float = 1.0, **mo
 
 
 def line(*services: set[int], rate: float = 10.0, capacity: float = 10.0, uplink: float = 0.0) -> Platform:
-    """Hosts in a row, each with these services and a link to the next."""
+    """Return hosts in a row, each with these services and a link to the next host."""
     links = tuple(Dedicated(at, at + 1, rate) for at in range(len(services) - 1))
-    return Platform(tuple(Server(capacity, frozenset(one), uplink, uplink) for one in services), links)
+    return Platform(tuple(Server(capacity, frozenset(service_set), uplink, uplink) for service_set in services), links)
 
 
 class Talk:
-    """Hosts that hear each other in the order of sending; ``said`` are all messages, with sender and receiver."""
+    """Hosts that receive messages in the order of sending. ``said`` has all messages with sender and receiver."""
 
     def __init__(self, platform: Platform, rules: Rules = NO_WAIT) -> None:
         self.hosts = agents(platform, rules)
@@ -88,7 +88,7 @@ def found(notes: list[TaskOutcome]) -> FinishedMap | None:
 
 
 def legs(one: FinishedMap | None) -> list[tuple[int, int, str]]:
-    """Host, components there, and what it sends over."""
+    """Return for each leg its host, its number of components and the network over which it sends."""
     assert one is not None
     return [(leg.host, leg.placed - leg.first, leg.via) for leg in one.legs]
 
@@ -106,40 +106,43 @@ def test_a_task_is_mapped_reserved_and_released() -> None:
     assert talk.hosts[0].resources.free_bps[1] == 10
 
 
-def test_the_end_is_noticed_by_answers() -> None:
-    """Every map is answered once, to its number; whoever made a host busy is answered last, and that is final."""
+def test_the_end_of_mapping_is_detected_by_answers() -> None:
+    """Every map is answered once, by number.
+
+    The sender that made a host busy gets the last answer, which is final.
+    """
     talk = Talk(line({1}, {1, 2}, {2}, {3}))
     talk.mapped(task(1, 2, 3, sink=3))
-    asked = {(sender, to, one.number) for sender, to, one in talk.maps()}
-    answers = [(to, sender, one.number) for sender, to, one in talk.said if isinstance(one, Ack)]
+    asked = {(sender, to, message.number) for sender, to, message in talk.maps()}
+    answers = [(to, sender, message.number) for sender, to, message in talk.said if isinstance(message, Ack)]
     assert len(asked) == len(talk.maps()) == len(answers)
     assert asked == set(answers)
-    finals = [sender for sender, _, one in talk.said if isinstance(one, Ack) and one.final]
+    finals = [sender for sender, _, message in talk.said if isinstance(message, Ack) and message.final]
     assert {0, 1, 2} <= set(finals)
-    last = max(at for at, (_, _, one) in enumerate(talk.said) if isinstance(one, Ack))
+    last = max(at for at, (_, _, message) in enumerate(talk.said) if isinstance(message, Ack))
     assert talk.said[last][:2] == (0, 3)  # the source answers the sink
     assert not talk.hosts[3].manager.tasks
 
 
-def test_the_specification_goes_once_to_a_neighbour_while_that_is_busy() -> None:
+def test_the_specification_is_sent_once_to_a_busy_neighbour() -> None:
     talk = Talk(line({1, 2}, {1, 2, 3}, {3}))
     talk.mapped(task(1, 2, 3))
     before: dict[tuple[int, int], bool] = {}
-    for sender, to, one in talk.said:
-        if isinstance(one, Map):
-            assert (one.spec is not None) != before.get((sender, to), False)
+    for sender, to, message in talk.said:
+        if isinstance(message, Map):
+            assert (message.spec is not None) != before.get((sender, to), False)
             before[sender, to] = True
-        elif isinstance(one, Ack) and one.final:
+        elif isinstance(message, Ack) and message.final:
             before[to, sender] = False
 
 
-def test_a_map_without_its_specification_is_answered_so_that_it_comes_again() -> None:
+def test_a_map_without_a_known_specification_gets_a_final_answer() -> None:
     host = agents(line({1}, {2}), NO_WAIT)[1]
     (send,) = host.handle(Map(7, 0, 4, DEDICATED, None, None), 0.0)
     assert send == Transmit(0, DEDICATED, 0.0, Ack(7, 1, 4, DEDICATED, True))
 
 
-def test_messages_that_come_twice_count_once() -> None:
+def test_a_message_that_arrives_twice_counts_once() -> None:
     host = agents(line({1}, {2}, {3}), NO_WAIT)[1]
     first = Map(7, 0, 1, DEDICATED, None, task(2, 3))
     assert len(host.handle(first, 0.0)) > 0
@@ -147,49 +150,49 @@ def test_messages_that_come_twice_count_once() -> None:
     assert host.handle(Ack(7, 2, 99, DEDICATED, False), 0.0) == []
 
 
-def test_every_component_has_to_be_served_where_it_is() -> None:
+def test_every_component_needs_a_host_with_the_service() -> None:
     """Host 1 has the first and the third service, not the second: no map has all three there."""
     assert found(Talk(line(set(), {1, 3}, set())).mapped(task(1, 2, 3))) is None
-    made = legs(found(Talk(line(set(), {1, 2, 3}, set())).mapped(task(1, 2, 3))))
-    assert made == [(0, 0, DEDICATED), (1, 3, DEDICATED), (2, 0, CONTROL)]
+    mapped = legs(found(Talk(line(set(), {1, 2, 3}, set())).mapped(task(1, 2, 3))))
+    assert mapped == [(0, 0, DEDICATED), (1, 3, DEDICATED), (2, 0, CONTROL)]
 
 
-def test_a_host_has_room_for_all_that_a_map_has_there() -> None:
-    """Its capacity is for two of three components; the third would have to come back to it."""
+def test_all_components_of_a_map_on_a_host_fit_within_the_capacity() -> None:
+    """The first platforms have no room for all components that a map would place on a host."""
     assert found(Talk(line({1, 2, 3}, set(), set(), capacity=2)).mapped(task(1, 2, 3))) is None
     assert found(Talk(line({1, 3}, {2}, set(), capacity=1)).mapped(task(1, 2, 3))) is None
     assert found(Talk(line({1, 3}, {2}, set(), capacity=2)).mapped(task(1, 2, 3))) is not None
 
 
-def test_a_host_without_capacity_takes_nothing_however_little_that_is() -> None:
-    """An agent is told of tasks that nobody has checked."""
+def test_a_host_without_capacity_refuses_even_the_smallest_need() -> None:
+    """An agent may get tasks that are not checked."""
     little = msgspec.structs.replace(task(1), needs=(1e-12,))
     assert found(Talk(line(set(), {1}, set(), capacity=0)).mapped(little)) is None
     assert found(Talk(line(set(), {1}, set(), capacity=1e-11)).mapped(little)) is not None
 
 
 @pytest.mark.parametrize(("rate", "fits"), [(1.9, False), (2.0, True)])
-def test_two_edges_on_one_link_need_the_sum_of_both(rate: float, fits: bool) -> None:
-    """The data goes from 0 to 1, back to 0, and through 1 once more."""
+def test_two_edges_on_a_link_need_the_sum_of_both_rates(rate: float, fits: bool) -> None:
+    """The data goes from host 0 to 1, back to 0, and through 1 once more."""
     notes = Talk(line({2}, {1}, set(), rate=rate)).mapped(task(1, 2))
     assert (found(notes) is not None) == fits
 
 
 @pytest.mark.parametrize(("budget", "fits"), [(1.0, False), (2.0, True)])
-def test_an_edge_goes_through_as_many_hosts_as_its_budget_pays_for(budget: float, fits: bool) -> None:
+def test_an_edge_goes_through_as_many_hosts_as_the_budget_pays_for(budget: float, fits: bool) -> None:
     notes = Talk(line({1}, set(), set(), {2})).mapped(task(1, 2, sink=3, budget=budget))
     assert (found(notes) is not None) == fits
 
 
-def test_the_public_network_takes_what_was_placed_here_to_who_serves_the_next() -> None:
+def test_the_public_network_leads_from_a_placed_component_to_a_host_of_the_next_service() -> None:
     apart = msgspec.structs.replace(line({1}, {2}, set(), {3}, uplink=1.0), links=())
     talk = Talk(apart)
-    made = legs(found(talk.mapped(task(1, 2))))
-    assert made == [(0, 1, PUBLIC), (1, 1, PUBLIC), (2, 0, CONTROL)]
+    mapped = legs(found(talk.mapped(task(1, 2))))
+    assert mapped == [(0, 1, PUBLIC), (1, 1, PUBLIC), (2, 0, CONTROL)]
     assert not [to for _, to, _ in talk.maps() if to == 3]
     assert talk.hosts[0].resources.uplink_bps == 0  # and the next task finds no uplink
-    another = msgspec.structs.replace(task(1, 2), number=8)
-    talk.post(2, talk.hosts[2].begin(another, 1.0))
+    second = msgspec.structs.replace(task(1, 2), number=8)
+    talk.post(2, talk.hosts[2].begin(second, 1.0))
     talk.settle()
     assert [note.state for note in talk.hosts[2].notes][-1] == "rejected"
     assert found(Talk(apart).mapped(task(2, 1))) is None  # nothing was placed at the source
@@ -198,10 +201,10 @@ def test_the_public_network_takes_what_was_placed_here_to_who_serves_the_next() 
     assert found(Talk(apart).mapped(task(1, 2))) is None  # the sink is not on it
 
 
-def test_costs_decide_as_they_say() -> None:
-    """From 0 to 3 by two dedicated links over 1, or by the public network; both ends have what is needed."""
+def test_the_cost_decides_between_networks_and_hosts() -> None:
+    """Two dedicated links over host 1 join the ends, and the public network too. Both ends have the services."""
     links = (Dedicated(0, 1, 9.0), Dedicated(1, 2, 9.0))
-    hosts = tuple(Server(10.0, frozenset(one), 9.0, 9.0) for one in ({1}, set[int](), {2}))
+    hosts = tuple(Server(10.0, frozenset(services), 9.0, 9.0) for services in ({1}, set[int](), {2}))
     both = Platform(hosts, links)
     assert [leg[2] for leg in legs(found(Talk(both).mapped(task(1, 2))))][:1] == [DEDICATED]
     short = Platform(hosts, links[:1])
@@ -212,8 +215,8 @@ def test_costs_decide_as_they_say() -> None:
     assert len(legs(found(Talk(many, papers).mapped(task(1, 2))))) > 2  # less load, more hops
 
 
-def test_pruning_passes_on_what_it_says() -> None:
-    """Exact passes on most, then annealed, then least-cost; to one neighbour fewer still."""
+def test_stronger_pruning_sends_fewer_maps() -> None:
+    """Exact pruning sends most maps, then annealed, then least-cost. A single random neighbour gets fewest."""
     ring = Platform(
         tuple(Server(4.0, frozenset(range(4))) for _ in range(6)),
         tuple(
@@ -229,26 +232,26 @@ def test_pruning_passes_on_what_it_says() -> None:
     assert sent["exact"] > sent["annealed"] >= sent["least-cost"] > sent["random-neighbor"]
 
 
-def test_what_fails_on_the_way_is_rolled_back_and_the_next_map_is_tried() -> None:
-    """Host 1 or 3 can take the component; while the probe is under way, 1 is taken."""
+def test_a_failed_reservation_is_rolled_back_and_the_next_map_is_tried() -> None:
+    """Host 1 or 3 can run the component. While the probe is under way, host 1 becomes full."""
     links = tuple(Dedicated(a, b, 9.0, cost=a + b) for a, b in ((0, 1), (1, 2), (0, 3), (3, 2)))
-    hosts = tuple(Server(1.0, frozenset(one)) for one in (set[int](), {1}, set[int](), {1}))
+    hosts = tuple(Server(1.0, frozenset(item)) for item in (set[int](), {1}, set[int](), {1}))
     talk = Talk(Platform(hosts, links), msgspec.structs.replace(NO_WAIT, cost="links"))
     assert talk.hosts[1].resources.take((99, 0), 0, 1.0, (), 1e9, None)
     talk.hosts[1].resources.used = 0.0  # hosts believed it free while they mapped
     talk.post(2, talk.hosts[2].begin(task(1), 0.0))
-    while not any(isinstance(one, ReservationProbe) for _, _, one in talk.said):
+    while not any(isinstance(item, ReservationProbe) for _, _, item in talk.said):
         _, to, message = talk._waiting.pop(0)
         talk.post(to, talk.hosts[to].handle(message, 0.0))
     talk.hosts[1].resources.used = 1.0
     talk.settle()
     notes = [note for host in talk.hosts for note in host.notes]
-    assert any(isinstance(one, Rollback) for _, _, one in talk.said)
+    assert any(isinstance(item, Rollback) for _, _, item in talk.said)
     assert [leg[0] for leg in legs(found(notes))] == [0, 3, 2]
     assert [key for host in talk.hosts for key in host.resources.held if key == (7, 0)] == []
 
 
-def test_leases_time_out_and_a_renewal_takes_them_anew() -> None:
+def test_leases_time_out_and_a_renewal_reserves_again() -> None:
     talk = Talk(line({1}, {2}, set()))
     talk.mapped(task(1, 2))
     lease_s = NO_WAIT.lease_s
@@ -262,20 +265,20 @@ def test_leases_time_out_and_a_renewal_takes_them_anew() -> None:
     talk.settle(lease_s * 1.5)
     assert talk.hosts[0].notes[-1].state == "ended"
     assert not any(host.resources.held for host in talk.hosts)
-    late = next(one for _, _, one in talk.said if isinstance(one, Renew))
+    late = next(message for _, _, message in talk.said if isinstance(message, Renew))
     talk.post(0, talk.hosts[1].handle(late, 100.0))
     talk.settle(100.0)
     assert not talk.hosts[0].resources.held  # late renewals bring nothing back
 
 
-def test_a_host_that_goes_between_mapping_and_reservation_leaves_nothing_behind() -> None:
-    """The sink probes, nobody answers; it gives up when it has no other map, and what it held for the probe goes."""
+def test_a_host_lost_between_mapping_and_reservation_leaves_nothing_reserved() -> None:
+    """The sink's probe gets no answer. Without another map the sink gives up and releases its reservation."""
     talk = Talk(line({1}, set(), {2}))
     talk.post(2, talk.hosts[2].begin(task(1, 2), 0.0))
     while not any(note.state == "mapped" for note in talk.hosts[2].notes):
         _, to, message = talk._waiting.pop(0)
         talk.post(to, talk.hosts[to].handle(message, 0.0))
-    talk._waiting = [(sender, to, one) for sender, to, one in talk._waiting if to != 1]  # it has gone
+    talk._waiting = [(sender, to, pending) for sender, to, pending in talk._waiting if to != 1]  # it has gone
     talk.settle()
     assert talk.hosts[2].resources.used == 1
     talk.post(2, talk.hosts[2].tick(NO_WAIT.probe_s))
@@ -284,7 +287,7 @@ def test_a_host_that_goes_between_mapping_and_reservation_leaves_nothing_behind(
     assert not talk.hosts[0].resources.held
 
 
-def test_a_link_that_is_cut_ends_what_it_carries() -> None:
+def test_a_cut_link_ends_the_task_that_uses_the_link() -> None:
     talk = Talk(line({1}, {2}, set()))
     talk.mapped(task(1, 2))
     talk.post(1, talk.hosts[1].cut(2))
@@ -293,8 +296,11 @@ def test_a_link_that_is_cut_ends_what_it_carries() -> None:
     assert not any(host.resources.held for host in talk.hosts)
 
 
-def test_priority_decides_who_has_the_direct_link() -> None:
-    """Price times the rate needed in the next period; what may be passed on by others looks for a way."""
+def test_the_priority_of_a_flow_decides_about_the_direct_link() -> None:
+    """The priority is the price times the rate needed in the next period.
+
+    A flow that may be relayed searches for a route.
+    """
     flows = [
         OutgoingFlow(1, 5, 1.0, 0.0, "direct", 2),
         OutgoingFlow(2, 5, 1.0, 60.0, "public", 0),
@@ -309,8 +315,8 @@ def test_priority_decides_who_has_the_direct_link() -> None:
     assert reallocate(calm[::-1], {5: 1.0}, 60.0) == {1: "direct", 2: "public"}  # who is on it stays
 
 
-def test_who_has_which_service_spreads_by_gossip() -> None:
-    """From hosts that know their neighbours alone; what changes, too, and what a host that began anew says."""
+def test_the_services_of_hosts_spread_by_gossip() -> None:
+    """Hosts know only their neighbours at first. Changes, and the services of a restarted host, spread too."""
     platform = line({1}, {2}, {3}, {4}, uplink=1.0)
     talk = Talk(platform)
     talk.hosts = agents(platform, NO_WAIT, strangers=True)
@@ -332,9 +338,9 @@ def test_who_has_which_service_spreads_by_gossip() -> None:
     talk.hosts[3] = agents(platform, NO_WAIT, strangers=True)[3]  # it has service 4 again, and no memory
     gossip(*range(13, 25))
     assert [host.directory.having(4) for host in talk.hosts] == [(3,)] * 4
-    said = len(talk.said)
+    sent = len(talk.said)
     gossip(25)
-    assert len(talk.said) == said + 4  # what is known is not answered
+    assert len(talk.said) == sent + 4  # what is known is not answered
 
 
 @pytest.mark.parametrize(
@@ -349,14 +355,14 @@ def test_who_has_which_service_spreads_by_gossip() -> None:
         ({"rates_bps": (1.0,)}, "task 7 needs a component or more, one need for each, and one rate more"),
     ],
 )
-def test_tasks_that_are_none_are_refused(given: dict[str, object], says: str) -> None:
+def test_invalid_tasks_are_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         line({1}, {2}, set()).check(msgspec.structs.replace(task(1, 2), **given))
 
 
 @pytest.mark.parametrize("prices", [(math.inf, 1.0), (1e300, 1e-300)])
-def test_no_budget_pays_for_more_hosts_than_there_can_be(prices: tuple[float, float]) -> None:
-    """An agent is told of tasks that nobody has checked."""
+def test_no_budget_pays_for_more_hosts_than_the_limit(prices: tuple[float, float]) -> None:
+    """An agent may get tasks that are not checked."""
     budget, forwarding = prices
     assert msgspec.structs.replace(task(1, 2), budget=budget, forwarding=forwarding).most_empty == HOST_LIMIT
     notes = Talk(line({1}, set(), {2})).mapped(task(1, 2, budget=budget))
@@ -373,7 +379,7 @@ def test_no_budget_pays_for_more_hosts_than_there_can_be(prices: tuple[float, fl
         ({"pruning": "none"}, "pruning of mapping is 'none'"),
     ],
 )
-def test_rules_that_are_none_are_refused(given: dict[str, object], says: str) -> None:
+def test_invalid_rules_are_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         agents(line({1}, {2}), msgspec.structs.replace(NO_WAIT, **given))
 
@@ -387,7 +393,7 @@ def test_rules_that_are_none_are_refused(given: dict[str, object], says: str) ->
         ((Dedicated(1, 1, 1.0),), "the dedicated link 1 - 1 does not join"),
     ],
 )
-def test_platforms_that_are_none_are_refused(links: tuple[Dedicated, ...], says: str) -> None:
+def test_invalid_platforms_are_refused(links: tuple[Dedicated, ...], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         agents(msgspec.structs.replace(line({1}, {2}, set()), links=links), NO_WAIT)
 
@@ -400,7 +406,7 @@ END_S = OVER_S + 3 * HARSH.lease_s + 2 * HARSH.patience_s + HARSH.attempts * HAR
 
 
 class Storm:
-    """A small platform whose messages are lost, doubled and late, whose hosts go and links are cut, by a seed."""
+    """Small platform with seeded faults: messages are lost, doubled and late, hosts leave, and links are cut."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.random = seed, random.Random(seed)
@@ -500,7 +506,7 @@ class Storm:
         return [host for host in self.hosts if host.host not in self.gone]
 
     def look(self) -> None:
-        """No host holds more than it has, or longer than a lease."""
+        """Assert that no host holds more than its capacity, or longer than a lease."""
         for host in self.living():
             resources = host.resources
             assert resources.used <= resources.capacity + 1e-6
@@ -511,7 +517,7 @@ class Storm:
             self.whole_or_nothing()
 
     def whole_or_nothing(self) -> None:
-        """Every host on the way of a running task holds what it needs; nothing is held for others."""
+        """Assert that exactly the hosts on the route of a running task hold its reservations."""
         running = {
             (number, one.legs): {leg.host for leg in one.legs}
             for host in self.living()
@@ -524,16 +530,19 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", range(PLANS))
-def test_whatever_goes_wrong_nothing_stays_reserved(seed: int) -> None:
-    """Mapping ends, nothing is held beyond its lease, no task is half admitted; more: THALWEG_MAPPING_PLANS=1000."""
+def test_nothing_stays_reserved_after_random_faults(seed: int) -> None:
+    """Mapping ends, nothing is held beyond its lease, and no task is half admitted.
+
+    ``THALWEG_MAPPING_PLANS=1000`` runs more plans.
+    """
     storm = Storm(seed)
     storm.run()
-    sinks = [number for number, one in storm.tasks.items() if one.sink not in storm.ever_gone]
+    sinks = [number for number, item in storm.tasks.items() if item.sink not in storm.ever_gone]
     assert sorted(set(storm.mapped) & set(sinks)) == sinks
     assert all(storm.mapped.count(number) == 1 for number in sinks)
     living = {host.host: host.directory.services for host in storm.living()}
     for host in storm.living():
-        known = {one.host: one.services for one in host.directory.entries if one.host in living}
+        known = {item.host: item.services for item in host.directory.entries if item.host in living}
         assert known == {number: living[number] for number in known}
         assert len(known) == len(living) or storm.gone  # who alone was between two of them
         assert not host.resources.held

@@ -41,28 +41,28 @@ QUERIES = 25
 
 @pytest.fixture(scope="module")
 def results() -> pa.Table:
-    made = []
+    measured = []
     for pool, pool_seeds in {"paper": (1, 2), "gt-itm": (1,)}.items():
         for pool_seed in pool_seeds:
             for configuration in range(QUERIES):
                 for placement in (*PLACEMENTS, *OURS):
-                    one = Placing(pool=pool, pool_seed=pool_seed, configuration=configuration, placement=placement)
-                    made.append(row(one, place(one)))
-    return pa.Table.from_pylist(made, schema=schema(Placing))
+                    trial = Placing(pool=pool, pool_seed=pool_seed, configuration=configuration, placement=placement)
+                    measured.append(row(trial, place(trial)))
+    return pa.Table.from_pylist(measured, schema=schema(Placing))
 
 
 def figure(spark: SparkSession, results: pa.Table, number: str) -> dict[str, FigureResult[Any, Any]]:
-    """By pool."""
-    return {one.pool: one for one in figure_data(spark, results, STUDY, figure=number).results}
+    """Return the results of the figure by pool."""
+    return {result.pool: result for result in figure_data(spark, results, STUDY, figure=number).results}
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_penalties_are_about_those_of_table_1_and_ours_are_below_them(
+def test_penalties_are_near_table_1_and_the_penalties_of_cost_space_are_lower(
     spark_session: SparkSession, results: pa.Table, tmp_path: Path
 ) -> None:
-    found = figure(spark_session, results, "sbon-table1")
-    for pool, result in found.items():
+    by_pool = figure(spark_session, results, "sbon-table1")
+    for pool, result in by_pool.items():
         usage = {name: result.value(name, USAGE).mean for name in (*PLACEMENTS, *OURS)}
         assert usage["optimal"] == 0 == result.value("consumer", DELAY).mean
         assert usage["cost-space"] < 5
@@ -72,9 +72,11 @@ def test_penalties_are_about_those_of_table_1_and_ours_are_below_them(
         for name, paper in PUBLISHED[USAGE].items():
             if (pool, name) != ("gt-itm", "relaxation"):
                 assert usage[name] == pytest.approx(paper, abs=22)
-    verdicts = {one.claim: one.verdict for one in found["paper"].verdicts}
+    verdicts = {verdict.claim: verdict.verdict for verdict in by_pool["paper"].verdicts}
     assert verdicts["cost-space-1"] == "holds"
-    assert {one.claim: one.verdict for one in found["gt-itm"].verdicts}["usage"] == "not tested"  # no target there
+    assert {verdict.claim: verdict.verdict for verdict in by_pool["gt-itm"].verdicts}[
+        "usage"
+    ] == "not tested"  # no target there
     data = figure_data(spark_session, results, STUDY, figure="sbon-table1")
     assert [path.stat().st_size > 10_000 for path in plot_figures(data, tmp_path)] == [True, True]
 
@@ -83,15 +85,20 @@ def test_penalties_are_about_those_of_table_1_and_ours_are_below_them(
 @pytest.mark.spark
 def test_distributions_are_of_single_queries(spark_session: SparkSession, results: pa.Table, tmp_path: Path) -> None:
     usage = figure(spark_session, results, "sbon-8")["paper"]
-    assert {name: len(each) for name, each in usage.singles.items()} == dict.fromkeys((*PLACEMENTS, *OURS), 2 * QUERIES)
+    assert {name: len(queries) for name, queries in usage.singles.items()} == dict.fromkeys(
+        (*PLACEMENTS, *OURS), 2 * QUERIES
+    )
     (eightieth,) = usage.verdicts
-    beside = {one.name: (one.paper, one.ours and one.ours.mean) for one in usage.comparisons}
+    beside = {
+        comparison.name: (comparison.paper, comparison.ours and comparison.ours.mean)
+        for comparison in usage.comparisons
+    }
     assert beside["producer, 80 %"] == (48, eightieth.numbers["producer"])
     assert 0 < eightieth.numbers["relaxation"] < eightieth.numbers["producer"]
     delay = figure(spark_session, results, "sbon-9")["paper"]
     assert set(delay.singles["consumer"]) == {0.0}
     (below,) = delay.verdicts
-    assert [one.ours and one.ours.mean for one in delay.comparisons] == [
+    assert [comparison.ours and comparison.ours.mean for comparison in delay.comparisons] == [
         pytest.approx(100 * below.numbers[name]) for name in ("optimal", "relaxation")
     ]
     assert 0 <= below.numbers["relaxation"] <= below.numbers["optimal"] < 0.5, below.numbers
@@ -100,19 +107,19 @@ def test_distributions_are_of_single_queries(spark_session: SparkSession, result
         assert [path.stat().st_size > 10_000 for path in plot_figures(data, tmp_path)] == [True, True]
 
 
-def test_what_is_not_of_this_study_is_named() -> None:
-    for given, says in (
+def test_an_unknown_placement_query_or_topology_is_named() -> None:
+    for options, says in (
         ({"placement": "relaxed"}, "'relaxed' is no placement of this study; did you mean 'relaxation'?"),
         ({"operators": 2}, "operators is 2; this study has queries with 1 or 3"),
         ({"pool": "waxman"}, "'waxman' is no topology"),
     ):
         with pytest.raises(UsageError, match=says.replace("?", r"\?")):
-            place(msgspec.convert(given, Placing))
+            place(msgspec.convert(options, Placing))
 
 
 @pytest.fixture
 def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A series in which the way between any two hosts is long in half of every hundred slices, each at its own time."""
+    """Return the name of a latency series in which each pair of hosts is slow in half of every hundred slices."""
     random, hosts = np.random.default_rng(1), [f"n{number}" for number in range(8)]
     pairs = [f"{one}-{other}" for one, other in itertools.combinations(hosts, 2)]
     begins = random.integers(0, 100, len(pairs))
@@ -138,18 +145,18 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_queries_whose_operators_move_use_less_while_latencies_change(
+def test_queries_with_moving_operators_use_less_while_latencies_change(
     spark_session: SparkSession, collection: str, tmp_path: Path
 ) -> None:
-    made = []
+    measured = []
     for pool_seed, configuration, arm in itertools.product(
         (1, 2), range(12), MIGRATION.figures["sbon-12"].sweep.arms()
     ):
-        one = Migrating(
+        item = Migrating(
             pool=collection, pool_seed=pool_seed, configuration=configuration, **msgspec.structs.asdict(arm)
         )
-        made.append(row(one, migrate(one)))
-    table = pa.Table.from_pylist(made, schema=schema(Migrating))
+        measured.append(row(item, migrate(item)))
+    table = pa.Table.from_pylist(measured, schema=schema(Migrating))
     data = figure_data(spark_session, table, MIGRATION, figure="sbon-12")
     (result,) = data.results
     for placement in ("relaxation", "cost-space"):
@@ -159,7 +166,7 @@ def test_queries_whose_operators_move_use_less_while_latencies_change(
         stays = result.arm(placement, moves=False)
         assert result.row(stays).value("relocations").mean == 0
     own = [change("relaxation", name)(result) for name in ("usage", "lower", "moves", "delay")]
-    assert [(one.paper, one.ours, one.within) for one in result.comparisons] == [
+    assert [(item.paper, item.ours, item.within) for item in result.comparisons] == [
         (paper, ours, None) for paper, ours in zip((-16.9, 75.0, 3.5, -10.5), own, strict=True)
     ]
     assert result.value("cost-space", "usage").mean < result.value("relaxation", "usage").mean
@@ -169,17 +176,17 @@ def test_queries_whose_operators_move_use_less_while_latencies_change(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_hosts_find_coordinates_and_the_filter_steadies_them(
+def test_hosts_find_coordinates_and_the_filter_makes_coordinates_steadier(
     spark_session: SparkSession, collection: str, tmp_path: Path
 ) -> None:
-    made, arms = [], [arm for arm in COORDINATES.figures["sbon-5"].sweep.arms() if arm.rounds in (50, 1600)]
+    measured, arms = [], [arm for arm in COORDINATES.figures["sbon-5"].sweep.arms() if arm.rounds in (50, 1600)]
     for pool_seed, arm in itertools.product((1, 2), arms):
-        one = Embedding(pool="square", pool_seed=pool_seed, **msgspec.structs.asdict(arm))
-        made.append(row(one, embed(one)))
-    table = pa.Table.from_pylist(made, schema=schema(Embedding))
+        item = Embedding(pool="square", pool_seed=pool_seed, **msgspec.structs.asdict(arm))
+        measured.append(row(item, embed(item)))
+    table = pa.Table.from_pylist(measured, schema=schema(Embedding))
     data = figure_data(spark_session, table, COORDINATES, figure="sbon-5")
     (result,) = data.results
-    assert {one.claim: one.verdict for one in result.verdicts}["nine"] == "holds"
+    assert {item.claim: item.verdict for item in result.verdicts}["nine"] == "holds"
 
     def at(samples: str, rounds: int, column: str) -> float:
         return result.value("plain", column, samples=samples, rounds=rounds).mean
@@ -193,46 +200,48 @@ def test_hosts_find_coordinates_and_the_filter_steadies_them(
 
 
 def shared(pool: str, **given: Any) -> tuple[Sharing, Shared]:
-    one = Sharing(pool=pool, **given)
-    return one, share(one)
+    trial = Sharing(pool=pool, **given)
+    return trial, share(trial)
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_queries_that_share_operators_use_less_and_get_the_same(
+def test_queries_that_share_operators_use_less_and_get_equal_results(
     spark_session: SparkSession, collection: str, tmp_path: Path
 ) -> None:
     arms = [msgspec.structs.asdict(arm) for arm in REUSE.figures["sbon-13"].sweep.arms()]
-    made = [shared("square", testbed="sim", pool_seed=seed, **arm) for seed, arm in itertools.product((1, 2, 3), arms)]
-    for one, found in made:
-        assert found.usage_bytes == pytest.approx(found.planned_bytes, rel=0.01), one
-        assert found.equal
-        assert (found.sharing > 1) <= one.reuse
-    table = pa.Table.from_pylist([row(*each) for each in made], schema=schema(Sharing))
+    measured = [
+        shared("square", testbed="sim", pool_seed=seed, **arm) for seed, arm in itertools.product((1, 2, 3), arms)
+    ]
+    for item, outcome in measured:
+        assert outcome.usage_bytes == pytest.approx(outcome.planned_bytes, rel=0.01), item
+        assert outcome.equal
+        assert (outcome.sharing > 1) <= item.reuse
+    table = pa.Table.from_pylist([row(*pair) for pair in measured], schema=schema(Sharing))
     data = figure_data(spark_session, table, REUSE, figure="sbon-13")
     (result,) = data.results
-    verdicts = {one.claim: one.verdict for one in result.verdicts}
+    verdicts = {item.claim: item.verdict for item in result.verdicts}
     assert verdicts["cost-space-usage"] == verdicts["cost-space-shared"] == verdicts["equal"] == "holds"
     assert result.comparisons[0].ours == saved("relaxation")(result)
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-13.png"]
-    some = [row(one, msgspec.structs.replace(found, equal=one.reuse)) for one, found in made]
+    some = [row(item, msgspec.structs.replace(outcome, equal=item.reuse)) for item, outcome in measured]
     (result,) = figure_data(spark_session, pa.Table.from_pylist(some, schema=schema(Sharing)), REUSE).results
-    assert {one.claim: one.verdict for one in result.verdicts}["equal"] == "does not hold"
+    assert {item.claim: item.verdict for item in result.verdicts}["equal"] == "does not hold"
 
 
 @pytest.mark.long
 @pytest.mark.netns
 def test_data_of_shared_operators_flows_between_namespaces_as_planned(collection: str) -> None:
-    _, found = shared("square", placement="cost-space", pool_seed=1)
-    assert found.equal
-    assert found.relocations
-    assert found.usage_bytes == pytest.approx(found.planned_bytes, rel=0.05)
-    assert found.carried_bytes is not None
-    assert found.usage_bytes is not None
-    assert found.usage_bytes < found.carried_bytes < 1.5 * found.usage_bytes
+    _, measured = shared("square", placement="cost-space", pool_seed=1)
+    assert measured.equal
+    assert measured.relocations
+    assert measured.usage_bytes == pytest.approx(measured.planned_bytes, rel=0.05)
+    assert measured.carried_bytes is not None
+    assert measured.usage_bytes is not None
+    assert measured.usage_bytes < measured.carried_bytes < 1.5 * measured.usage_bytes
 
 
-def test_what_was_seen_of_queries_tells_wrong_ones_and_restless_ones(collection: str) -> None:
+def test_the_records_of_queries_reveal_wrong_results_and_late_moves(collection: str) -> None:
     at, trial = space("square"), Sharing(pool="square", testbed="sim")
     producers, consumers = draw_ends(at.latency_s, np.random.default_rng(1))
     shares = shares_of(trial, at, producers, consumers, grouped(trial, at, producers, consumers))
@@ -257,23 +266,23 @@ def test_what_was_seen_of_queries_tells_wrong_ones_and_restless_ones(collection:
 
 
 @pytest.mark.spark
-def test_an_operator_on_one_of_nineteen_hosts_is_near_the_best_by_what_is_measured(
+def test_an_operator_with_nineteen_candidate_hosts_is_placed_near_the_measured_best(
     spark_session: SparkSession, collection: str, tmp_path: Path
 ) -> None:
     trials = [
         Choosing(pool="square", pool_seed=seed, configuration=number, placement=placement)
         for seed, number, placement in itertools.product((1, 2), range(15), (*CHOSEN_BY, *OURS_CHOOSE))
     ]
-    table = pa.Table.from_pylist([row(one, choose(one)) for one in trials], schema=schema(Choosing))
+    table = pa.Table.from_pylist([row(item, choose(item)) for item in trials], schema=schema(Choosing))
     data = figure_data(spark_session, table, CHOOSING, figure="sbon-14")
     (result,) = data.results
     close = {name: result.value(name, "close").mean for name in (*CHOSEN_BY, *OURS_CHOOSE)}
     assert close["relaxation"] < close["cost-space"] >= 95
     assert result.value("cost-space", "rank").mean < result.value("relaxation", "rank").mean < 10
-    assert {one.claim: one.verdict for one in result.verdicts}["cost-space-close"] == "holds"
+    assert {item.claim: item.verdict for item in result.verdicts}["cost-space-close"] == "holds"
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-14.png"]
-    for one in trials[:3]:
-        planned, flowing = choose(one), choose(msgspec.structs.replace(one, testbed="sim"))
+    for item in trials[:3]:
+        planned, flowing = choose(item), choose(msgspec.structs.replace(item, testbed="sim"))
         assert (flowing.usage_bytes, flowing.rank) == (pytest.approx(planned.usage_bytes, rel=0.01), planned.rank)
         assert (planned.equal, flowing.equal) == (None, True)
     with pytest.raises(UsageError, match="'random' is no placement of this study"):

@@ -91,46 +91,52 @@ def test_loads_count_an_object_once_a_machine_and_a_cut_stream_at_both_ends() ->
         ({"limit": array(0, 2)}, 0, "1 machines of class 'small' are rented; there are 0"),
     ],
 )
-def test_a_violation_says_which_where_and_by_how_much(fields: dict[str, Any], number: int, said: str) -> None:
-    (found,) = violations(changed(**fields), APART)
-    assert (found.constraint, str(found)) == (number, said)
+def test_a_violation_names_the_constraint_the_place_and_the_amount(
+    fields: dict[str, Any], number: int, said: str
+) -> None:
+    (violation,) = violations(changed(**fields), APART)
+    assert (violation.constraint, str(violation)) == (number, said)
     with pytest.raises(PlacementError, match="do not sustain the throughput"):
         require(changed(**fields), APART)
 
 
-def test_what_is_no_answer_is_told() -> None:
-    for fetched, said in (
+def test_an_invalid_answer_is_reported() -> None:
+    for fetched, message in (
         ([[-1, -1], [1, 1]], "m1 (small) does not fetch object 'x'"),
         ([[0, -1], [1, 0]], "m2 (large) fetches object 'y' from server 's1', which does not hold it"),
     ):
-        (found,) = violations(SMALL, msgspec.structs.replace(APART, server_of=np.array(fetched)))
-        assert (found.constraint, str(found)) == (0, said)
+        (violation,) = violations(SMALL, msgspec.structs.replace(APART, server_of=np.array(fetched)))
+        assert (violation.constraint, str(violation)) == (0, message)
     with pytest.raises(PlacementError, match="machine_of of the answer goes from 0 to 2, not 0…1"):
         violations(SMALL, msgspec.structs.replace(APART, machine_of=np.array([0, 1, 2])))
     with pytest.raises(PlacementError, match="server_of of the answer has the form"):
         violations(SMALL, msgspec.structs.replace(APART, server_of=np.array([[0, -1]])))
 
 
-def test_a_link_carries_both_ways_together() -> None:
+def test_a_link_carries_the_sum_of_both_directions() -> None:
     # b is between a and c, and not where they are: 200 one way, 400 the other
     chain = changed(parent=np.array([1, 2, -1]), machine_link_bytes_s=np.full((2, 2), 599.0))
     back_and_forth = Answer(np.array([0, 1, 0]), np.array([1, 1]), np.array([[0, -1], [1, 1]]))
-    (found,) = violations(chain, back_and_forth)
-    assert (found.constraint, found.asked, found.over) == (5, 600, 1)
+    (violation,) = violations(chain, back_and_forth)
+    assert (violation.constraint, violation.asked, violation.over) == (5, 600, 1)
 
 
-def test_without_overlap_each_operator_receives_computes_and_sends_within_a_period() -> None:
+def test_an_operator_without_overlap_receives_computes_and_sends_within_a_period() -> None:
     took = in_turn_s(SMALL, APART).tolist()
     # x takes 40 of 500, y 60; a's 100 go over a link of 1000 to c; the results 300 through a card of 2000
     assert took == pytest.approx([0.08 + 10 / 60 + 0.1, 0.08 + 0.12 + 20 / 120, 0.1 + 30 / 120 + 0.15])
     assert violations(changed(overlap=False), APART) == []
     halved = changed(overlap=False, cores=array(1, 2))  # an operator on the large machine has half of it
-    _, found = violations(halved, APART)
-    assert (found.constraint, found.asked, found.there_is) == (6, pytest.approx(0.75), 0.5)
-    assert str(found) == "operator 'c' on m2 (large) has 0.5 s, 0.25 short of 0.75 (6)"
+    _, late_violation = violations(halved, APART)
+    assert (late_violation.constraint, late_violation.asked, late_violation.there_is) == (6, pytest.approx(0.75), 0.5)
+    assert str(late_violation) == "operator 'c' on m2 (large) has 0.5 s, 0.25 short of 0.75 (6)"
     fastest = changed(overlap=False, classes=("small", "fast"), speed_mop_s=array(60, 500), limit=array(2, 2))
     late = Answer(APART.machine_of, np.array([0, 0]), APART.server_of)
-    assert [each.constraint for each in violations(changed(overlap=False, limit=array(2, 2)), late)] == [1, 6, 6]
+    assert [violation.constraint for violation in violations(changed(overlap=False, limit=array(2, 2)), late)] == [
+        1,
+        6,
+        6,
+    ]
     assert in_time(fastest, late).class_of.tolist() == [0, 1]
     with pytest.raises(PlannerError, match="no machine is fast enough for what is received, computed and sent"):
         in_time(halved, APART)
@@ -143,9 +149,12 @@ def period_s(instance: ProvisioningInstance, answer: Answer) -> float:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 8), st.booleans())
-def test_what_has_a_period_within_the_wanted_one_keeps_every_constraint(seed: int, count: int, alike: bool) -> None:
-    """And the other way round where only cards limit, which are all the same, and no results leave: then the busiest
-    card, processor or operator is the period. (A card is both ways' in the paper, as a single interface is.)"""
+def test_an_answer_with_a_short_enough_period_keeps_every_constraint(seed: int, count: int, alike: bool) -> None:
+    """The converse holds too if all cards are equal, only cards limit, and no results leave.
+
+    Then the busiest card, processor or operator sets the period. A card carries both directions in the paper, like a
+    single interface.
+    """
     dice = np.random.default_rng(seed)
     instance, answer = random_answer(dice, count, alike)
     own_s = period_s(instance, answer)
@@ -159,7 +168,7 @@ def test_what_has_a_period_within_the_wanted_one_keeps_every_constraint(seed: in
 
 
 def random_answer(dice: np.random.Generator, count: int, alike: bool) -> tuple[ProvisioningInstance, Answer]:
-    """Any operators on any machines, with any servers; ``alike``: one rate everywhere, and no results."""
+    """Draw operators on machines, with servers. ``alike``: all rates are equal, and no results leave."""
     classes, servers, objects = 3, 2, 4
     leaves = [{int(dice.integers(objects)) for _ in range(int(dice.integers(3)))} for _ in range(count)]
     parent = [int(dice.integers(node + 1, count)) if node < count - 1 else -1 for node in range(count)]
@@ -199,7 +208,7 @@ def random_answer(dice: np.random.Generator, count: int, alike: bool) -> tuple[P
     return instance, Answer(machine_of, dice.integers(0, classes, machines), chosen)
 
 
-def test_bytes_that_cost_are_part_of_the_cost() -> None:
+def test_the_cost_includes_the_price_of_bytes() -> None:
     priced = changed(
         egress=Egress(
             from_servers=array([1e6, 0], [0, 2e6]), between=array([9e9, 3e6], [0, 0]), results=array(0, 5e6), paid_s=10
@@ -236,28 +245,30 @@ def test_a_problem_that_does_not_fit_is_refused(fields: dict[str, Any], said: st
 @pytest.mark.parametrize("shape", ["random", "left-deep", "n-ary"])
 def test_drawn_trees_have_the_papers_form(shape: Any) -> None:
     drawing = Drawing(nodes=40, alpha=1.5, shape=shape)
-    made, again = (drawn(drawing, np.random.default_rng(7)) for _ in range(2))
-    assert msgspec.structs.astuple(made)[2] == again.leaves and made.count == 19
-    arity = [len(made.children[node]) + len(made.leaves[node]) for node in range(made.count)]
+    instance, again = (drawn(drawing, np.random.default_rng(7)) for _ in range(2))
+    assert msgspec.structs.astuple(instance)[2] == again.leaves and instance.count == 19
+    arity = [len(instance.children[node]) + len(instance.leaves[node]) for node in range(instance.count)]
     assert set(arity) == ({2} if shape != "n-ary" else {2, 3, 4})
     if shape == "left-deep":
-        assert all(len(children) <= 1 for children in made.children)
+        assert all(len(children) <= 1 for children in instance.children)
     # δ of the root is the sum of all leaves (β = 1); w = (δ_l + δ_r)^α in MB and Mop
-    all_mb = sum(made.object_bytes[at] for leaves in made.leaves for at in leaves) / 1e6
-    assert made.output_bytes[-1] == pytest.approx(all_mb * 1e6) and made.work_mop[-1] == pytest.approx(all_mb**1.5)
-    assert (made.holds.sum(axis=1) == 3).all() and (made.object_bytes >= 5e6).all()
-    assert (len(made.classes), made.price.min(), made.price.max()) == (25, 7_548, 18_846)
+    all_mb = sum(instance.object_bytes[at] for leaves in instance.leaves for at in leaves) / 1e6
+    assert instance.output_bytes[-1] == pytest.approx(all_mb * 1e6) and instance.work_mop[-1] == pytest.approx(
+        all_mb**1.5
+    )
+    assert (instance.holds.sum(axis=1) == 3).all() and (instance.object_bytes >= 5e6).all()
+    assert (len(instance.classes), instance.price.min(), instance.price.max()) == (25, 7_548, 18_846)
 
 
-def test_what_is_drawn_differs_only_in_what_is_asked() -> None:
+def test_drawn_problems_of_the_same_seed_differ_only_in_the_requested_parameters() -> None:
     base = drawn(Drawing(nodes=20), np.random.default_rng(3))
     other = drawn(Drawing(nodes=20, alpha=1.7, frequency_hz=0.02, copies=1, machines="one"), np.random.default_rng(3))
     assert base.leaves == other.leaves and (base.parent == other.parent).all()
     assert (base.object_bytes == other.object_bytes).all() and (other.holds.sum(axis=1) == 1).all()
     assert other.classes == ("46.88 GHz, 20 Gb/s",)
     assert drawn(Drawing(nodes=20, counted="operators"), np.random.default_rng(3)).count == 20
-    for wrong, said in (({"nodes": 2}, "has no operator"), ({"copies": 7}, "on 7 servers")):
-        with pytest.raises(UsageError, match=said):
+    for wrong, message in (({"nodes": 2}, "has no operator"), ({"copies": 7}, "on 7 servers")):
+        with pytest.raises(UsageError, match=message):
             Drawing(**wrong)
 
 
@@ -265,7 +276,7 @@ def test_what_is_drawn_differs_only_in_what_is_asked() -> None:
 
 
 def sustained(instance: ProvisioningInstance, answer: Answer) -> bool:
-    """(1) to (5) and what an answer is at all, word by word, of single machines, servers and links."""
+    """Check constraints (1) to (5) and the form of an answer, separately for machines, servers and links."""
     rho, at, classes = instance.throughput_hz, answer.machine_of.tolist(), answer.class_of.tolist()
     groups = [{node for node in range(instance.count) if at[node] == u} for u in range(len(classes))]
     download = [{(k, s) for k, s in enumerate(answer.server_of[u].tolist()) if s >= 0} for u in range(len(classes))]
@@ -280,8 +291,8 @@ def sustained(instance: ProvisioningInstance, answer: Answer) -> bool:
 
     def machine(u: int) -> bool:
         held = {k for i in groups[u] for k in instance.leaves[i]}
-        others = [v for v in range(len(classes)) if v != u]
-        card = sum(rate[k] for k, _ in download[u]) + sum(between(u, v) for v in others)
+        rest = [v for v in range(len(classes)) if v != u]
+        card = sum(rate[k] for k, _ in download[u]) + sum(between(u, v) for v in rest)
         return (
             {k for k, _ in download[u]} >= held
             and all(instance.holds[k, s] for k, s in download[u])
@@ -292,7 +303,7 @@ def sustained(instance: ProvisioningInstance, answer: Answer) -> bool:
                 within(sum(rate[k] for k, s in download[u] if s == server), limits[classes[u]])
                 for server, limits in enumerate(instance.server_link_bytes_s)
             )
-            and all(within(between(u, v), instance.machine_link_bytes_s[classes[u], classes[v]]) for v in others)
+            and all(within(between(u, v), instance.machine_link_bytes_s[classes[u], classes[v]]) for v in rest)
         )
 
     return all(map(machine, range(len(classes)))) and all(
@@ -314,7 +325,10 @@ drawings = st.builds(
 
 
 def there_once(instance: ProvisioningInstance, random: np.random.Generator, *, alike: bool) -> ProvisioningInstance:
-    """Non-Constr-LAN and -Het: some of its machines, each there once, with links that are alike or are not."""
+    """Return the problem with some machines, each available once (Non-Constr-LAN and -Het).
+
+    ``alike``: the links are equal.
+    """
     count, unlike = 12, 0.0 if alike else 0.9
     kinds, narrow = random.integers(0, len(instance.classes), count), unlike * random.random((count, count))
     return msgspec.structs.replace(
@@ -330,7 +344,7 @@ def there_once(instance: ProvisioningInstance, random: np.random.Generator, *, a
 
 
 @given(drawings, st.integers(0, 10_000), st.sampled_from(["Constr", "Non-Constr-LAN", "Non-Constr-Het"]))
-def test_no_answer_of_a_heuristic_is_rejected_by_what_the_paper_says(drawing: Drawing, seed: int, kind: str) -> None:
+def test_answers_of_heuristics_keep_the_constraints_of_the_paper(drawing: Drawing, seed: int, kind: str) -> None:
     instance = drawn(drawing, np.random.default_rng(seed))
     if kind != "Constr":
         instance = there_once(instance, np.random.default_rng(seed), alike=kind.endswith("LAN"))
@@ -344,7 +358,7 @@ def test_no_answer_of_a_heuristic_is_rejected_by_what_the_paper_says(drawing: Dr
 
 
 @given(drawings, st.integers(0, 10_000), st.integers(1, 4))
-def test_the_checker_agrees_with_the_paper_on_any_answer(drawing: Drawing, seed: int, machines: int) -> None:
+def test_the_checker_agrees_with_the_paper_on_random_answers(drawing: Drawing, seed: int, machines: int) -> None:
     instance, random = drawn(drawing, np.random.default_rng(seed)), np.random.default_rng(seed)
     machine_of = random.integers(0, machines, instance.count)
     answer = Answer(
@@ -355,7 +369,7 @@ def test_the_checker_agrees_with_the_paper_on_any_answer(drawing: Drawing, seed:
     assert sustained(instance, answer) is (violations(instance, answer) == [])
 
 
-def test_everything_is_on_one_machine_where_that_carries_it() -> None:
+def test_a_single_machine_is_rented_if_the_machine_carries_all_operators() -> None:
     instance = drawn(Drawing(nodes=100), np.random.default_rng(5))
     for name in ("comp-greedy", "comm-greedy", "object-greedy", "subtree-bottom-up"):
         answer = rented(instance, name)
@@ -366,10 +380,10 @@ def test_everything_is_on_one_machine_where_that_carries_it() -> None:
     )
 
 
-def test_machines_that_are_there_once_are_not_rented_twice() -> None:
-    """Non-Constr: classes are single machines, with links of their own."""
+def test_a_machine_that_exists_once_is_not_rented_twice() -> None:
+    """Every class is a single machine with its own links (Non-Constr)."""
     machines, paper = 4, drawn(Drawing(nodes=14, alpha=1.9, machines="one"), np.random.default_rng(2))
-    there = msgspec.structs.replace(
+    instance = msgspec.structs.replace(
         paper,
         classes=tuple(f"p{at}" for at in range(machines)),
         speed_mop_s=paper.work_mop.max() * array(1.0, 1.1, 1.2, 1.3),
@@ -379,16 +393,16 @@ def test_machines_that_are_there_once_are_not_rented_twice() -> None:
         server_link_bytes_s=np.full((6, machines), 1e9),
         machine_link_bytes_s=np.full((machines, machines), 1e9),
     ).check()
-    answer = rented(there, "comp-greedy")
-    assert len(set(answer.class_of.tolist())) == answer.machines >= 2 and sustained(there, answer)
+    answer = rented(instance, "comp-greedy")
+    assert len(set(answer.class_of.tolist())) == answer.machines >= 2 and sustained(instance, answer)
     # the first machine's links are too narrow for what it would receive
-    narrow = there.machine_link_bytes_s.copy()
+    narrow = instance.machine_link_bytes_s.copy()
     narrow[0, :] = narrow[:, 0] = 1.0
-    other = rented(msgspec.structs.replace(there, machine_link_bytes_s=narrow), "comp-greedy")
+    other = rented(msgspec.structs.replace(instance, machine_link_bytes_s=narrow), "comp-greedy")
     assert 0 not in other.class_of
 
 
-def test_what_no_machine_carries_is_told() -> None:
+def test_a_problem_that_no_machine_carries_is_refused() -> None:
     instance = drawn(Drawing(nodes=60, alpha=2.0), np.random.default_rng(1))
     with pytest.raises(PlannerError, match="comp-greedy finds no machines: no machine can be bought for operators"):
         rented(instance, "comp-greedy")
@@ -399,7 +413,7 @@ def test_what_no_machine_carries_is_told() -> None:
         rented(full, "comm-greedy")
 
 
-def test_servers_are_selected_by_what_only_they_have_and_then_by_room() -> None:
+def test_servers_are_selected_by_unique_objects_and_then_by_room() -> None:
     # x is on s1 alone, s3 has nothing but y, and z is where most is left: s1's card is nearly full with x
     three = changed(
         leaves=((0, 1), (2,), ()),

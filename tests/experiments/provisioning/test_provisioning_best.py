@@ -1,4 +1,4 @@
-"""The cheapest machines agree with all that there are, keep all constraints, and are found whenever time ends."""
+"""The cheapest machines: equality with an exhaustive search, all constraints, and answers whenever time ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ QUICK = ProvisioningLimits(steps=2, runs=1)  # so that the program has something
 
 
 def drawn(seed: int, most: int, *, alike: bool, priced: bool = False) -> ProvisioningInstance:
-    """A problem of few operators in which any constraint may bind; ``alike``: links, and any number of machines."""
+    """Draw a problem of few operators in which any constraint may bind.
+
+    ``alike``: all links are equal, and the number of machines is unlimited.
+    """
     random = np.random.default_rng(seed)
     n, k, servers, c = int(random.integers(1, most + 1)), 3, 2, int(random.integers(1, 4))
     holds = random.random((k, servers)) < 0.7
@@ -63,27 +66,27 @@ def drawn(seed: int, most: int, *, alike: bool, priced: bool = False) -> Provisi
 
 
 def partitions(count: int) -> Iterator[list[int]]:
-    """Of every way to part so many, the part of each."""
-    found: list[list[int]] = [[]]
+    """Yield every partition of ``count`` items into groups, as the group of each item."""
+    rows: list[list[int]] = [[]]
     for _ in range(count):
-        found = [[*row, part] for row in found for part in range(max(row, default=-1) + 2)]
-    yield from found
+        rows = [[*row, part] for row in rows for part in range(max(row, default=-1) + 2)]
+    yield from rows
 
 
 def cheapest_of_all(instance: ProvisioningInstance) -> float:
-    """By trying everything: all groups, classes and servers; inf if none keeps all constraints."""
+    """Return the least cost over all groups, classes and servers, or inf if no answer keeps all constraints."""
     least = math.inf
     for row in partitions(instance.count):
         machine_of, machines = np.array(row), max(row) + 1
         needs = np.argwhere(needed(instance, machine_of, machines)).tolist()
-        holders = [np.flatnonzero(instance.holds[what]).tolist() for _, what in needs]
+        holders = [np.flatnonzero(instance.holds[item]).tolist() for _, item in needs]
         for classes in itertools.product(*_able(instance, machine_of)):
             if instance.price[list(classes)].sum() >= least:
                 continue
             for servers in itertools.product(*holders):
                 server_of = np.full((machines, len(instance.objects)), NOWHERE)
-                for (at, what), server in zip(needs, servers, strict=True):
-                    server_of[at, what] = server
+                for (at, item), server in zip(needs, servers, strict=True):
+                    server_of[at, item] = server
                 answer = Answer(machine_of, np.array(classes), server_of)
                 if cost(instance, answer) < least and not violations(instance, answer):
                     least = cost(instance, answer)
@@ -93,54 +96,54 @@ def cheapest_of_all(instance: ProvisioningInstance) -> float:
 
 
 def _able(instance: ProvisioningInstance, machine_of: np.ndarray) -> list[list[int]]:
-    """Of every group the classes that carry it; the cheapest alone where nothing else tells them apart."""
+    """Return the classes that carry each group. If classes differ only in price, return the cheapest."""
     count = int(machine_of.max()) + 1
     mop_s = np.bincount(machine_of, instance.asked_mop_s, count)
     card = needed(instance, machine_of, count) @ instance.rate_bytes_s
     for node, parent in enumerate(instance.parent[:-1].tolist()):
         if machine_of[node] != machine_of[parent]:
             card[machine_of[[node, parent]]] += instance.sent_bytes_s[node]
-    found = []
+    able = []
     for asked, carried in zip(mop_s, card, strict=True):
         classes = np.flatnonzero((instance.speed_mop_s >= asked) & (instance.card_bytes_s >= carried))
         order: list[int] = classes[np.argsort(instance.price[classes])].tolist()
         alone = instance.overlap and instance.egress is None and np.isinf(instance.limit).all()
-        found.append(order[:1] if alone else order)
-    return found
+        able.append(order[:1] if alone else order)
+    return able
 
 
 def agrees(instance: ProvisioningInstance) -> None:
     least = cheapest_of_all(instance)
     try:
-        found = best(instance, QUICK)
+        rented_answer = best(instance, QUICK)
     except PlannerError:
         assert least == math.inf
         return
-    assert violations(instance, found.answer) == []
-    assert found.cost == pytest.approx(least)
-    assert found.proven
+    assert violations(instance, rented_answer.answer) == []
+    assert rented_answer.cost == pytest.approx(least)
+    assert rented_answer.proven
 
 
 @pytest.mark.long
 @settings(max_examples=12)  # of up to 4,140 ways to part operators
 @given(st.integers(0, 2**32))
-def test_what_is_best_of_machines_that_can_be_had_in_any_number(seed: int) -> None:
+def test_the_best_answer_for_unlimited_machines_is_the_cheapest(seed: int) -> None:
     agrees(drawn(seed, 8, alike=True))
 
 
 @given(st.integers(0, 2**32), st.booleans())
-def test_what_is_best_of_given_machines_with_links_of_their_own(seed: int, priced: bool) -> None:
+def test_the_best_answer_for_limited_machines_and_unequal_links_is_the_cheapest(seed: int, priced: bool) -> None:
     agrees(drawn(seed, 4, alike=False, priced=priced))
 
 
 @pytest.fixture(scope="module")
 def several() -> list[tuple[ProvisioningInstance, Rented]]:
-    """Problems of the paper's with several machines, and what is best of them."""
+    """Return problems of the paper with several machines, and their best answers."""
     draws = (paper(Drawing(nodes=30, alpha=1.8), np.random.default_rng(seed)) for seed in (3, 4, 6))
     return [(instance, best(instance, ProvisioningLimits(steps=250, runs=1))) for instance in draws]
 
 
-def test_annealing_finds_the_best_where_no_class_has_both_the_highest_speed_and_the_widest_card() -> None:
+def test_annealing_finds_the_best_answer_if_no_class_is_both_fastest_and_widest() -> None:
     everywhere = {"server_link_bytes_s": np.full((1, 2), 100.0), "machine_link_bytes_s": np.full((2, 2), 100.0)}
     instance = ProvisioningInstance(
         operators=("a", "b"),
@@ -169,34 +172,34 @@ def test_annealing_finds_the_best_where_no_class_has_both_the_highest_speed_and_
 @pytest.mark.long
 def test_answers_to_the_papers_problems_are_proven(several: list[tuple[ProvisioningInstance, Rented]]) -> None:
     ratios = []
-    for instance, found in several:
-        assert found.proven and violations(instance, found.answer) == [] and found.answer.machines > 1
+    for instance, answer in several:
+        assert answer.proven and violations(instance, answer.answer) == [] and answer.answer.machines > 1
         starts = [cost(instance, rented(instance, name)) for name in HEURISTICS if name != "random"]
-        assert cover(parts_of(instance), found.answer.machines) <= found.bound <= found.cost <= min(starts)
+        assert cover(parts_of(instance), answer.answer.machines) <= answer.bound <= answer.cost <= min(starts)
         annealed = anneal(parts_of(instance), runs=2)
         assert annealed is not None and annealed[0] == cost(instance, annealed[1])
-        ratios.append(annealed[0] / found.cost)
+        ratios.append(annealed[0] / answer.cost)
     assert np.mean(ratios) <= 1.03
 
 
-def test_there_is_an_answer_with_its_bound_whenever_time_ends(
+def test_an_answer_with_a_bound_exists_whenever_time_ends(
     several: list[tuple[ProvisioningInstance, Rented]],
 ) -> None:
     for instance, known in several:
-        found = best(instance, ProvisioningLimits(time_limit_s=1e-6, steps=1, runs=1))
-        assert violations(instance, found.answer) == [] and found.bound <= known.cost <= found.cost
+        early = best(instance, ProvisioningLimits(time_limit_s=1e-6, steps=1, runs=1))
+        assert violations(instance, early.answer) == [] and early.bound <= known.cost <= early.cost
         near = best(instance, ProvisioningLimits(gap=0.2, steps=1, runs=1))
         assert near.bound <= known.cost <= near.cost and near.gap <= 0.2 + 1e-9
 
 
-def test_what_no_machine_can_carry_is_told(several: list[tuple[ProvisioningInstance, Rented]]) -> None:
+def test_a_throughput_that_no_machine_can_carry_is_refused(several: list[tuple[ProvisioningInstance, Rented]]) -> None:
     slow = msgspec.structs.replace(several[0][0], throughput_hz=100.0)
     with pytest.raises(PlannerError, match="no machines"):
         best(slow)
 
 
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
-def test_what_is_best_of_machines_that_do_one_thing_at_a_time(seed: int, alike: bool, priced: bool) -> None:
+def test_the_best_answer_for_machines_without_overlap_is_the_cheapest(seed: int, alike: bool, priced: bool) -> None:
     problem = drawn(seed, 4 if alike else 3, alike=alike, priced=priced)
     cores = np.random.default_rng(seed).integers(1, 3, len(problem.classes)).astype(float)
     work = 3 * problem.work_mop
@@ -220,41 +223,41 @@ def test_a_server_that_is_too_slow_for_an_operator_is_not_chosen_though_cheaper(
         machine_link_bytes_s=np.ones((1, 1)),
         egress=Egress(np.array([[0.0], [1.0]]), np.zeros((1, 1)), np.zeros(1), paid_s=1e9),
     ).check()
-    found = best(problem, QUICK)  # from the first server 3 bytes and 4 take 0.75 and 1 s, of 1
-    assert (found.cost, found.proven, found.answer.server_of.tolist()) == (1 + 4, True, [[0, 1, NOWHERE]])
+    answer = best(problem, QUICK)  # from the first server 3 bytes and 4 take 0.75 and 1 s, of 1
+    assert (answer.cost, answer.proven, answer.answer.server_of.tolist()) == (1 + 4, True, [[0, 1, NOWHERE]])
 
 
 @pytest.mark.parametrize("seed", [683, 1031, 1860])  # HiGHS 1.16 ends with "Solve error" unless presolve is off
-def test_where_the_solver_fails_the_optimum_is_proven_all_the_same(seed: int) -> None:
+def test_the_optimum_is_proven_even_if_the_solver_fails(seed: int) -> None:
     problem = drawn(seed, 4, alike=False, priced=True)
     prices = np.round(problem.price / 12) * (np.arange(len(problem.price)) % 2)
     agrees(msgspec.structs.replace(problem, price=prices))
 
 
 @given(st.integers(0, 2**32), st.floats(0.4, 3.0))
-def test_no_tree_over_hosts_that_is_as_fast_is_cheaper(seed: int, period_s: float) -> None:
+def test_no_tree_over_hosts_within_the_period_is_cheaper(seed: int, period_s: float) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(2, 6))
     price, took_s = random.integers(0, 10, (count, count)).astype(float), random.random((count, count))
     costs = []
     for parents in itertools.product(range(count), repeat=count - 1):
         tree = dict(enumerate(parents, 1))
-        ways = [tree]
+        reached = [tree]
         for _ in range(count):
-            ways.append({host: ways[-1].get(to, 0) for host, to in tree.items()})
-        if not any(ways[-1].values()) and busiest_s(tree, took_s) <= period_s:
+            reached.append({host: reached[-1].get(to, 0) for host, to in tree.items()})
+        if not any(reached[-1].values()) and busiest_s(tree, took_s) <= period_s:
             costs.append(sum(price[ends] for ends in tree.items()))
     if not costs:
         with pytest.raises(NoSolutionError):
             cheapest_tree(price, took_s, 0, period_s)
         return
-    found = cheapest_tree(price, took_s, 0, period_s)
-    assert sum(price[ends] for ends in found.items()) == pytest.approx(min(costs))
-    assert busiest_s(found, took_s) <= period_s * (1 + 1e-6)
+    cheapest = cheapest_tree(price, took_s, 0, period_s)
+    assert sum(price[ends] for ends in cheapest.items()) == pytest.approx(min(costs))
+    assert busiest_s(cheapest, took_s) <= period_s * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_what_has_no_limit_or_no_price_is_rented_too(overlap: bool) -> None:
+def test_unlimited_or_free_machines_are_rented(overlap: bool) -> None:
     problem = msgspec.structs.replace(drawn(7, 6, alike=True), overlap=overlap, throughput_hz=0.2)
     endless = {
         name: np.full_like(getattr(problem, name), math.inf)

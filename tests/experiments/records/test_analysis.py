@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_figures_of_a_run(new_run: Any) -> None:
-    """Everything that a run's table and JSON say, from records whose figures can be told by hand."""
+def test_the_summary_of_a_run_has_the_figures_of_the_records(new_run: Any) -> None:
+    """Check all figures of a run's table and JSON. The records have figures that are easy to calculate."""
     run = new_run("a b[1]{x}", images=5, time_scale=10.0)
     run.placements = ["download-all", "one-shot", "never"]
     run.deliver("download-all", [(30.0, 0), (40.0, 1), (60.0, 2), (90.0, 3), (110.0, 4)])
@@ -82,16 +82,16 @@ def test_figures_of_a_run(new_run: Any) -> None:
     assert summary.links.unproved == {"h1>h3": 4.9e5, "h10>h1": 0.0}
     assert failures(summary) == [f"{run.folder}, never: 5 of 5 images were not delivered"]
 
-    said = json.loads(RunsSummary([summary]).to_json())
-    assert list(said)[:5] == ["run", "out", "testbed", "seed", "reference_digest"]
+    output = json.loads(RunsSummary([summary]).to_json())
+    assert list(output)[:5] == ["run", "out", "testbed", "seed", "reference_digest"]
     promised = {
         "images", "delivered", "lost", "duplicate", "out_of_order", "digest", "mean_interarrival_s",
         "median_interarrival_s", "elapsed_s", "wall_s", "relocations", "pause_p50_s", "pause_p99_s",
     }  # fmt: skip
-    assert promised <= said["placements"]["one-shot"].keys()
-    assert said["links"].keys() >= {"checked", "worst_rate_error", "delay_emulated"}
-    assert said["links"]["unproved"] == {"h1>h3": 490000.0, "h10>h1": 0.0}
-    assert json.loads(write_summary(run.folder, summary).read_bytes()) == said
+    assert promised <= output["placements"]["one-shot"].keys()
+    assert output["links"].keys() >= {"checked", "worst_rate_error", "delay_emulated"}
+    assert output["links"]["unproved"] == {"h1>h3": 490000.0, "h10>h1": 0.0}
+    assert json.loads(write_summary(run.folder, summary).read_bytes()) == output
 
 
 def links(checked: int, **unproved: float) -> LinkSummary:
@@ -112,14 +112,14 @@ def test_links_that_were_not_proved_are_named_with_the_reason() -> None:
     assert unproved_lines(links(0, **six, g=1e5)) == [f"  not proved: a, b, c, d, e and 2 others; {slow}"]
 
 
-def test_of_links_that_are_all_slow_none_is_proved(new_run: Any) -> None:
+def test_a_run_with_only_slow_links_has_no_proved_link(new_run: Any) -> None:
     run = new_run()
     run.flow("one-shot", 10.0, link_rows=16)
     run.prove({("h1", "h2"): (1e5, 0.01), ("h2", "h1"): (2e5, 0.01)})
     assert links_line(summarize_run(run.write())) == "links: none of 2 proved; rates only, no delays"
 
 
-def test_several_sinks_are_told_apart_and_latency_is_from_the_last_source(new_run: Any) -> None:
+def test_sinks_have_separate_figures_and_latency_counts_from_the_last_source(new_run: Any) -> None:
     run = new_run("a", images=2)
     for node, t_s, index in (("s1", 1.0, 0), ("s2", 3.0, 0), ("s1", 4.0, 1), ("s2", 5.0, 1)):
         run.add(t_s, "h1", "produced", "one-shot", node=node, index=index)
@@ -129,9 +129,9 @@ def test_several_sinks_are_told_apart_and_latency_is_from_the_last_source(new_ru
         more = {"node": sink, "index": index, "size_bytes": size, "detail": {"digest": digests[sink][index]}}
         run.add(t_s, "client", "delivered", "one-shot", **more)
     run.placements = ["one-shot"]
-    by_sink = {sink: sequence_digest(each) for sink, each in digests.items()}
-    told = {"reference_digests": {**by_sink, "slow": "sha256:x"}, "reference_digest": whole_digest(by_sink)}
-    row = summarize_run(run.write(**told, queries={"fast": ["s1"], "slow": ["s1", "s2"]})).placements["one-shot"]
+    by_sink = {sink: sequence_digest(chunks) for sink, chunks in digests.items()}
+    references = {"reference_digests": {**by_sink, "slow": "sha256:x"}, "reference_digest": whole_digest(by_sink)}
+    row = summarize_run(run.write(**references, queries={"fast": ["s1"], "slow": ["s1", "s2"]})).placements["one-shot"]
     fast, slow = row.queries["fast"], row.queries["slow"]
     assert (row.delivered, row.lost, row.duplicate, row.out_of_order) == (2, 0, 0, 0)
     assert (row.mean_interarrival_s, row.first_image_s, row.elapsed_s) == (8.0, 7.0, 15.0)  # when both sinks had it
@@ -142,7 +142,7 @@ def test_several_sinks_are_told_apart_and_latency_is_from_the_last_source(new_ru
 
 
 @pytest.mark.spark
-def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: SparkSession) -> None:
+def test_the_analysis_of_several_runs_reports_every_broken_promise(new_run: Any, spark_session: SparkSession) -> None:
     good, bad = new_run("good", images=4), new_run("bad", images=4, seed=2)
     for run, speed in ((good, 1), (bad, 4)):
         run.placements = ["download-all", "lossy", "twice", "swapped", "altered"]
@@ -155,13 +155,13 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
     bad.deliver("swapped", [(5.0, 0), (6.0, 2), (6.0, 1), (7.0, 3)])
     bad.deliver("altered", [(5.0, 0), (6.0, 1), (7.0, 2)])
     bad.deliver("altered", [(8.0, 3)], seed=3)
-    found = analyze_runs(spark_session, load_runs([bad.write(), good.write(), bad.folder / "."]))
-    summaries = found.runs
+    analysis = analyze_runs(spark_session, load_runs([bad.write(), good.write(), bad.folder / "."]))
+    summaries = analysis.runs
     assert [summary.run for summary in summaries] == ["run-bad", "run-good"]
     assert summaries == [summarize_run(bad.folder), summarize_run(good.folder)]
-    assert_close(msgspec.to_builtins(found.aggregate), msgspec.to_builtins(aggregate(summaries)))
+    assert_close(msgspec.to_builtins(analysis.aggregate), msgspec.to_builtins(aggregate(summaries)))
     assert failures(summaries[1]) == []
-    said = [
+    expected = [
         "lossy: 1 of 4 images were not delivered",
         "twice: 1 image was delivered more than once",
         "twice: digest sha256:",
@@ -169,9 +169,9 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
         "swapped: digest sha256:",
         "altered: digest sha256:",
     ]
-    for line, what in zip(failures(summaries[0]), said, strict=True):
-        assert line.startswith(f"{bad.folder}, {what}")
-    both = json.loads(found.to_json())
+    for line, text in zip(failures(summaries[0]), expected, strict=True):
+        assert line.startswith(f"{bad.folder}, {text}")
+    both = json.loads(analysis.to_json())
     assert [run["out"] for run in both["runs"]] == [str(bad.folder), str(good.folder)]
     row = both["aggregate"]["lossy"]
     assert (row["runs"], row["images"], row["delivered"], row["lost"], row["digests_wrong"]) == (2, 8, 7, 1, 1)
@@ -182,7 +182,7 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("reference", "said"), [(True, "ok"), (False, "–")])
-def test_digests_of_several_runs_are_only_ok_where_they_were_compared(
+def test_digests_of_several_runs_are_ok_only_if_a_reference_exists(
     new_run: Any, spark_session: SparkSession, reference: bool, said: str
 ) -> None:
     runs = []
@@ -191,14 +191,14 @@ def test_digests_of_several_runs_are_only_ok_where_they_were_compared(
         run.placements = ["one-shot"]
         run.deliver("one-shot", [(10.0, 0), (20.0, 1), (30.0, 2)])
         runs.append(run.write(**({} if reference else {"reference_digest": None})))
-    found = analyze_runs(spark_session, load_runs(runs))
-    assert found.aggregate == aggregate(found.runs)
-    table = aggregate_table(found.aggregate, len(runs))
+    analysis = analyze_runs(spark_session, load_runs(runs))
+    assert analysis.aggregate == aggregate(analysis.runs)
+    table = aggregate_table(analysis.aggregate, len(runs))
     assert [str(cell) for cell in table.columns[-1].cells] == [said]
 
 
-def test_figures_of_flows_and_moves(new_run: Any) -> None:
-    """Also of moves without details or without a placement, and of a placement that the configuration does not name."""
+def test_the_summary_counts_moves_reshapings_and_estimates(new_run: Any) -> None:
+    """The records include a move without details, a move without a placement, and an unconfigured placement."""
     run = new_run(images=40, time_scale=30.0)
     run.flow("download-all", 24.0, link_rows=16)
     run.adapt("global", 40)
@@ -232,7 +232,7 @@ def assert_close(one: Any, other: Any, where: str = "") -> None:
 
 
 @pytest.mark.spark
-def test_spark_that_cannot_read_says_so_in_one_line(new_run: Any, spark_session: SparkSession) -> None:
+def test_a_run_that_spark_cannot_read_is_reported_in_a_single_line(new_run: Any, spark_session: SparkSession) -> None:
     run = new_run()
     run.flow("one-shot", 10.0, link_rows=16)
     runs = load_runs([run.write()])
@@ -243,7 +243,7 @@ def test_spark_that_cannot_read_says_so_in_one_line(new_run: Any, spark_session:
 
 
 @pytest.mark.spark
-def test_spark_says_which_record_is_damaged(new_run: Any, spark_session: SparkSession) -> None:
+def test_spark_names_the_damaged_record(new_run: Any, spark_session: SparkSession) -> None:
     good, bad = new_run("good"), new_run("bad")
     for run in (good, bad):
         run.flow("one-shot", 10.0, link_rows=16)
@@ -253,12 +253,12 @@ def test_spark_says_which_record_is_damaged(new_run: Any, spark_session: SparkSe
 
 
 @pytest.mark.spark
-def test_one_session_a_process(spark_session: SparkSession) -> None:
+def test_a_second_spark_session_in_a_process_is_refused(spark_session: SparkSession) -> None:
     with pytest.raises(UsageError, match="already has a Spark session"), spark.session():
         pass
 
 
-def test_folders_that_cannot_be_analysed(new_run: Any, tmp_path: Path) -> None:
+def test_duplicate_runs_and_damaged_records_are_refused(new_run: Any, tmp_path: Path) -> None:
     run = new_run()
     run.flow("one-shot", 10.0, link_rows=16)
     folder = run.write()
@@ -279,7 +279,9 @@ def test_folders_that_cannot_be_analysed(new_run: Any, tmp_path: Path) -> None:
         ("exit 3", "does not tell its version; install Java 17 or newer"),
     ],
 )
-def test_no_java_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str) -> None:
+def test_a_missing_or_old_java_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     if script is not None:
@@ -298,7 +300,7 @@ def test_no_java_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scr
         (["default-jre-headless"], ["openjdk-17-jre-headless"], "default-jre-headless"),
     ],
 )
-def test_the_java_to_install_is_one_that_the_system_has(
+def test_the_error_names_a_java_package_that_the_system_offers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real: list[str], virtual: list[str], named: str
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -309,12 +311,12 @@ def test_the_java_to_install_is_one_that_the_system_has(
 
 
 @pytest.mark.parametrize("master", ["", "local[0]", "local[]", "localhost", "spark://", "http://x"])
-def test_what_is_not_a_master(master: str) -> None:
+def test_an_invalid_spark_master_is_refused(master: str) -> None:
     with pytest.raises(UsageError, match="not a Spark master"):
         spark.check_master(master)
 
 
 @given(st.lists(st.text("ab0123456789٣²", max_size=6)))
-def test_natural_order_takes_any_names(names: list[str]) -> None:
+def test_natural_order_sorts_hosts_by_number_among_arbitrary_names(names: list[str]) -> None:
     ordered = sorted([*names, "h10", "h2", "client"], key=natural)
     assert ordered.index("client") < ordered.index("h2") < ordered.index("h10")

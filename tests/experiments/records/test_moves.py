@@ -18,7 +18,10 @@ WALL = 1_750_000_000.0  # Unix time
 
 
 def moved_twice(run: Any) -> Any:
-    """Two moves and a stay whose figures can be told by hand; a delivery every wall half second, but for one."""
+    """Add two moves and a stay with figures that are easy to calculate.
+
+    A delivery comes every half second of wall time, except for one.
+    """
     run.placements = ["global", "one-shot"]
     run.deliver("global", [(5.0 * i, i) for i in range(21) if i != 11])
     run.move("global", "op0", "h1", "h2", 50.0, version=1, pause=4.0, size_bytes=1000, reason="h1 is slow")
@@ -27,7 +30,7 @@ def moved_twice(run: Any) -> Any:
     return run
 
 
-def test_figures_of_moves(new_run: Any) -> None:
+def test_the_summary_has_the_figures_of_moves_plans_and_the_monitor(new_run: Any) -> None:
     run = moved_twice(new_run(images=21, time_scale=10.0))
     run.add(80.0, "h9", "arrived", "global", node="op0", peer="h8", detail={"version": 7, "ago": {"state_in": 1.0}})
     for outcome in ("committed", "committed", "superseded"):
@@ -67,7 +70,7 @@ def test_figures_of_moves(new_run: Any) -> None:
     assert (together.relocations, together.stayed) == (4, 2)
 
 
-def test_moves_whose_new_host_left_no_record(new_run: Any) -> None:
+def test_phases_at_a_new_host_without_records_are_not_counted(new_run: Any) -> None:
     run = moved_twice(new_run(images=21, time_scale=10.0))
     del run.lines["h3"]
     run.lines["h2"] = [line for line in run.lines["h2"] if '"arrived"' not in line]
@@ -76,10 +79,10 @@ def test_moves_whose_new_host_left_no_record(new_run: Any) -> None:
     assert phases["state_in"] == phases["first_output"] == Spread(0, None, None)
 
 
-def test_every_handover_in_the_order_of_time(new_run: Any) -> None:
+def test_hand_overs_are_read_in_order_of_time(new_run: Any) -> None:
     moves = read_moves(moved_twice(new_run(images=21, time_scale=10.0)).write())
-    told = [(move.node, move.source, move.target, move.at_s, move.outcome, move.protocol) for move in moves]
-    assert told == [
+    rows = [(move.node, move.source, move.target, move.at_s, move.outcome, move.protocol) for move in moves]
+    assert rows == [
         ("op0", "h1", "h2", 50.0, "moved", "barrier"),
         ("op1", "h1", "h9", 60.0, "stayed", "epoch"),
         ("op0", "h2", "h3", 95.0, "moved", "epoch"),
@@ -89,7 +92,7 @@ def test_every_handover_in_the_order_of_time(new_run: Any) -> None:
     assert (moves[1].pause_s, moves[1].why, moves[1].moved) == (None, "h9 does not answer", False)
 
 
-def test_estimates_against_the_truth(new_run: Any) -> None:
+def test_the_error_of_an_estimate_is_relative_to_the_true_rate(new_run: Any) -> None:
     run = new_run(images=1)
     run.placements = ["global"]
     for rate, truth, how in (
@@ -109,8 +112,8 @@ def test_estimates_against_the_truth(new_run: Any) -> None:
     st.lists(st.floats(0, 20), max_size=8),
     st.lists(st.floats(0, 20), max_size=60),
 )
-def test_bins_of_a_timeline(moves: list[float], deliveries: list[float]) -> None:
-    """Against the definition, move by move and bin by bin."""
+def test_the_timeline_counts_deliveries_around_moves_in_bins(moves: list[float], deliveries: list[float]) -> None:
+    """Compare with the definition, move by move and bin by bin."""
     suspended, came = WALL + np.array(moves), WALL + np.array(deliveries)
     timeline = around_moves(suspended, came)
     expected: list[float | None] = []
@@ -128,7 +131,7 @@ def test_bins_of_a_timeline(moves: list[float], deliveries: list[float]) -> None
         assert timeline.deliveries_per_s == pytest.approx(expected)
 
 
-def test_a_damaged_detail_is_one_line(new_run: Any) -> None:
+def test_a_damaged_detail_is_reported_in_a_single_line(new_run: Any) -> None:
     run = new_run(images=1)
     run.placements = ["global"]
     run.add(1.0, "h1", "relocated", "global", detail={"version": "three"})
@@ -137,7 +140,7 @@ def test_a_damaged_detail_is_one_line(new_run: Any) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_run_without_estimates_says_none(new_run: Any) -> None:
+def test_a_run_without_estimates_has_no_estimation_errors(new_run: Any) -> None:
     run = new_run(images=1)
     run.deliver("one-shot", [(1.0, 0)])
     assert summarize_run(run.write()).estimates.passive == Errors(0, None, None)

@@ -26,7 +26,7 @@ values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionari
 
 
 @given(st.dictionaries(text, values, max_size=6))
-def test_toml_reads_back_as_it_was(tree: dict[str, Any]) -> None:
+def test_toml_reads_back_unchanged(tree: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(tree)) == tree
 
 
@@ -40,7 +40,7 @@ def test_toml_leaves_out_none_and_keeps_nan() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), 2**63, b"x", [None], "\ud800", {1: 2}])
-def test_toml_names_the_key_it_cannot_write(value: object) -> None:
+def test_an_unwritable_value_is_refused_with_the_name_of_the_key(value: object) -> None:
     with pytest.raises(UsageError, match=r"config\.bad"):
         to_toml({"config": {"bad": value}})
 
@@ -53,9 +53,7 @@ def write(folder: Path, **logs: str | bytes) -> list[Path]:
     return paths
 
 
-def test_records_keep_their_fields_their_order_and_unknown_kinds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_keep_fields_order_and_unknown_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "ROW_GROUP", 7)
     full = {
         "t": 1, "wall": 2.5, "host": "h1", "placement": "one-shot", "kind": "unheard of", "node": "op0",
@@ -68,16 +66,16 @@ def test_records_keep_their_fields_their_order_and_unknown_kinds(
     assert path == tmp_path / "events.parquet"
     assert pq.read_schema(path).remove_metadata().equals(records.SCHEMA)
     assert pq.read_metadata(path).num_row_groups == 3
-    first, *others = pq.read_table(path).to_pylist()
+    first, *rest = pq.read_table(path).to_pylist()
     assert json.loads(first.pop("detail")) == full.pop("detail")
     full["t_s"], full["wall_s"] = full.pop("t"), full.pop("wall")
     assert first == full | {"run": "r1"}
-    assert [row["t_s"] for row in others] == [float(i) for i in range(20)]
-    assert {row["placement"] for row in others} == {None}
+    assert [row["t_s"] for row in rest] == [float(i) for i in range(20)]
+    assert {row["placement"] for row in rest} == {None}
     assert told(tmp_path) == []
 
 
-def test_what_hosts_could_not_write_is_told_by_host_and_reason(tmp_path: Path) -> None:
+def test_missing_rows_are_reported_by_host_and_reason(tmp_path: Path) -> None:
     def missing(host: str, rows: int, reason: str) -> str:
         detail = {"rows": rows, "reason": reason}
         line = {"t": 0.0, "wall": 2.5, "host": host, "placement": "", "kind": "missing", "detail": detail}
@@ -94,7 +92,9 @@ def test_what_hosts_could_not_write_is_told_by_host_and_reason(tmp_path: Path) -
 
 
 @given(st.integers(0, len(LINE)))
-def test_a_killed_hosts_last_line_is_left_out_and_told(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_the_torn_last_line_of_a_killed_host_is_left_out_and_reported(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     folder = tmp_path_factory.mktemp("torn")
     write_events(folder, "r", write(folder, h1=f"{LINE}\n{LINE[:cut]}", h2=f"{LINE}\n"))
     whole = cut == len(LINE)
@@ -160,7 +160,7 @@ def test_run_toml_reads_back(tmp_path: Path) -> None:
          r"has no events\.parquet"),
     ],
 )  # fmt: skip
-def test_what_is_not_a_run_folder(tmp_path: Path, toml: str | None, events: bool, says: str) -> None:
+def test_a_folder_without_valid_run_files_is_refused(tmp_path: Path, toml: str | None, events: bool, says: str) -> None:
     if toml is not None:
         (tmp_path / "run.toml").write_text(toml)
     if events:
@@ -172,7 +172,7 @@ def test_what_is_not_a_run_folder(tmp_path: Path, toml: str | None, events: bool
         load_run(tmp_path / "nowhere")
 
 
-def test_a_sequence_has_the_digest_of_its_partitions_in_their_order() -> None:
+def test_the_digest_of_a_sequence_covers_the_partitions_in_order() -> None:
     whole = hashlib.sha256(b"a\nb").hexdigest()
     assert sequence_digest(["a", "b"]) == f"sha256:{whole}"
     assert sequence_digest(["b", "a"]) != f"sha256:{whole}"

@@ -1,4 +1,4 @@
-"""What Spark's sessions leave, and what they find of others that were killed."""
+"""Leftovers of Spark sessions, and their removal after a session is killed."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ with spark.session("local[1]") as session:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary directory while the test runs."""
-    there = tmp_path / "tmp"
-    there.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(there))
-    return there
+    """Return the temporary directory of the test."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_killed_process_takes_its_jvm_along_and_the_next_session_removes_its_folders(temporary: Path) -> None:
+def test_the_jvm_of_a_killed_process_ends_and_a_later_cleanup_removes_the_folders(temporary: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)},
@@ -69,24 +69,24 @@ def test_only_folders_of_processes_that_are_gone_are_removed(temporary: Path, mo
     (elsewhere := temporary.parent / "elsewhere").mkdir()
     (elsewhere / "file").touch()
     (temporary / f"thalweg-spark-{gone}-link").symlink_to(elsewhere)
-    kept = [
+    foreign = [
         f"thalweg-ship-{lives}-a_1", "thalweg-spark-1-a", f"thalweg-bed-{gone}-a", f"other-spark-{gone}-a",
         "thalweg-spark-abcdefgh",
     ]  # fmt: skip
-    for name in (*kept, f"thalweg-spark-{gone}-b2_", f"thalweg-ship-{gone}-c"):
+    for name in (*foreign, f"thalweg-spark-{gone}-b2_", f"thalweg-ship-{gone}-c"):
         (temporary / name / "within").mkdir(parents=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: -1)  # all are of another user
         spark.remove_leftovers()
-    assert len(list(temporary.iterdir())) == len(kept) + 3
+    assert len(list(temporary.iterdir())) == len(foreign) + 3
     spark.remove_leftovers()
-    assert sorted(path.name for path in temporary.iterdir()) == sorted([*kept, f"thalweg-spark-{gone}-link"])
+    assert sorted(path.name for path in temporary.iterdir()) == sorted([*foreign, f"thalweg-spark-{gone}-link"])
     assert (elsewhere / "file").exists()
 
 
 @pytest.mark.spark
 def test_java_has_room_for_the_code_of_a_long_session(spark_session: SparkSession) -> None:
-    """Once there is none left, Java compiles no more, and may end."""
+    """If the code cache is full, Java stops compiling and may end."""
     pools = spark_session._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()  # type: ignore[union-attr]
     room = {pool.getName(): pool.getUsage().getMax() for pool in pools if "Code" in pool.getName()}
     assert sum(room.values()) >= 200e6, room

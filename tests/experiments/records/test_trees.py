@@ -1,4 +1,4 @@
-"""Trees that change: in one line, in the records, and which operators there were when."""
+"""Trees that change: as one line, in the records, and as operators over time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def change(at_s: float, tree: list[list[Any]], outcome: str = "reshaped", pause_
 
 
 def reshaped_run(new_run: Any) -> Path:
-    """Under thalweg the tree changes at 40 s and at 80 s, and once it was to and did not."""
+    """Write a run whose tree changes at 40 s and at 80 s under thalweg. A change at 60 s does not happen."""
     run = new_run(images=20)
     run.flow("global", 6.0, link_rows=16)
     run.flow("thalweg", 5.0, link_rows=16, places=START)
@@ -60,7 +60,7 @@ def reshaped_run(new_run: Any) -> Path:
     return run.write()
 
 
-def test_a_tree_in_one_line() -> None:
+def test_a_placed_tree_is_written_as_a_single_line() -> None:
     flow = complete_binary_tree(dict.fromkeys(HOSTS, Code("any")), Code("any"))
     assert as_line(flow, START) == "client(h1(h2) h3(h4))"
     assert as_line(flow, {**START, "op0": "client"}) == "client(h1 h2 h3(h4))"
@@ -74,13 +74,13 @@ def test_a_tree_in_one_line() -> None:
     assert ended_as(flow, star, START) == {"placement": {"op0": "h1"}, "tree": "client(h1(h2 h3 h4))"}
 
 
-def test_operators_that_appear_take_the_rows_of_those_that_disappear() -> None:
+def test_new_operators_take_the_rows_of_operators_that_disappear() -> None:
     changes = [change(40.0, AFTER), change(60.0, BEFORE, "stayed"), change(80.0, BEFORE, pause_s=4.0)]
-    found = [
+    lives_found = [
         (life.node, life.host, life.born_s, life.died_s, life.row)
         for life in lives(Course("thalweg", START, [], 100.0, [], changes=changes))
     ]
-    assert found == [
+    assert lives_found == [
         ("op0", "h1", 0.0, 100.0, 0),
         ("op1", "h3", 0.0, 38.0, 1),
         ("op2", "client", 0.0, 38.0, 2),
@@ -94,34 +94,41 @@ def test_operators_that_appear_take_the_rows_of_those_that_disappear() -> None:
 @given(st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=8))
 def test_no_two_operators_share_a_row_at_a_time(trees: list[set[int]]) -> None:
     changes = [
-        change(10.0 * number, [*([f"op{each}", [], "h1"] for each in sorted(tree)), ["sink", [], "client"]])
+        change(10.0 * number, [*([f"op{operator}", [], "h1"] for operator in sorted(tree)), ["sink", [], "client"]])
         for number, tree in enumerate(trees[1:], 1)
     ]
-    start = {f"op{each}": "h1" for each in trees[0]}
-    found = lives(Course("thalweg", start, [], 100.0, [], changes=changes))
+    start = {f"op{operator}": "h1" for operator in trees[0]}
+    lives_found = lives(Course("thalweg", start, [], 100.0, [], changes=changes))
     for number, tree in enumerate(trees):
         at_s = 10.0 * number + 1.0
-        there = [life for life in found if life.born_s <= at_s < life.died_s]
-        assert sorted(life.node for life in there) == sorted(f"op{each}" for each in tree)
-        assert len({life.row for life in there}) == len(there)
-    assert max(life.row for life in found) < max(map(len, trees))
+        alive = [life for life in lives_found if life.born_s <= at_s < life.died_s]
+        assert sorted(life.node for life in alive) == sorted(f"op{operator}" for operator in tree)
+        assert len({life.row for life in alive}) == len(alive)
+    assert max(life.row for life in lives_found) < max(map(len, trees))
 
 
-def test_changes_are_read_counted_listed_and_drawn(new_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_of_the_tree_are_read_counted_listed_and_drawn(
+    new_run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = reshaped_run(new_run)
-    assert [(each.at_s, each.drained_s, each.outcome) for each in read_changes(folder)] == [
+    assert [(change.at_s, change.drained_s, change.outcome) for change in read_changes(folder)] == [
         (40.0, 38.0, "reshaped"), (60.0, 60.0, "stayed"), (80.0, 76.0, "reshaped"),
     ]  # fmt: skip
     summary = summarize_run(folder)
-    found = summary.placements["thalweg"]
-    assert (found.reshapes, found.unshaped, found.reshape_pause_p50_s, found.reshape_pause_max_s) == (2, 1, 3.0, 4.0)
+    placement = summary.placements["thalweg"]
+    assert (placement.reshapes, placement.unshaped, placement.reshape_pause_p50_s, placement.reshape_pause_max_s) == (
+        2,
+        1,
+        3.0,
+        4.0,
+    )
     assert (summary.placements["global"].reshapes, summary.placements["global"].reshape_pause_p50_s) == (0, None)
     print_runs(RunsSummary([summary]))
-    said = capsys.readouterr().out
-    assert "changes of the tree" in said and "client(h1(h2) h3(h4))" in said and "stayed: no vote of h4" in said
+    text = capsys.readouterr().out
+    assert "changes of the tree" in text and "client(h1(h2) h3(h4))" in text and "stayed: no vote of h4" in text
     info = load_run(folder)
     series = RunSeries(folder, info)
-    assert [each.at_s for each in series.courses["thalweg"].changes] == [40.0, 60.0, 80.0]
+    assert [change.at_s for change in series.courses["thalweg"].changes] == [40.0, 60.0, 80.0]
     (picture,) = (path for path in plot_run(folder, info) if path.name == "moves.png")
     with Image.open(picture) as image:
         colours = {"#{:02X}{:02X}{:02X}".format(*pixel) for _, pixel in image.convert("RGB").getcolors(1 << 24)}

@@ -50,7 +50,7 @@ VOID = {"meta", "img", "input", "br", "link", "hr"}
 
 
 class Checker(HTMLParser):
-    """Notes what is not well-formed, what lies elsewhere, and what a reader who cannot see would miss."""
+    """Parser that notes malformed tags, external resources, and missing texts for blind readers."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -70,17 +70,17 @@ class Checker(HTMLParser):
         self.tags.append(tag)
         if tag not in VOID:
             self.open.append(tag)
-        given = dict(attrs)
-        self.ids += [given["id"] or ""] if "id" in given else []
-        if tag == "img" and not (given.get("alt") and (given["src"] or "").startswith("data:image/")):
+        attributes = dict(attrs)
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
+        if tag == "img" and not (attributes.get("alt") and (attributes["src"] or "").startswith("data:image/")):
             self.wrong.append("an image without a text, or from elsewhere")
-        if tag == "svg" and not given.get("aria-label"):
+        if tag == "svg" and not attributes.get("aria-label"):
             self.wrong.append("a drawing without a label")
-        if tag == "th" and given.get("scope") not in ("row", "col"):
+        if tag == "th" and attributes.get("scope") not in ("row", "col"):
             self.wrong.append("a head without a scope")
         if tag == "a":
-            self.targets.append((given["href"] or "").removeprefix("#"))
-        if tag in ("link", "iframe", "object", "base") or any(name.startswith("on") for name in given):
+            self.targets.append((attributes["href"] or "").removeprefix("#"))
+        if tag in ("link", "iframe", "object", "base") or any(name.startswith("on") for name in attributes):
             self.wrong.append(f"{tag} is not wanted")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -97,14 +97,14 @@ class Checker(HTMLParser):
 
 
 def checked(path: Path) -> tuple[str, Checker]:
-    """The page's text, and what is to be said of it; fails when something is wrong with it."""
+    """Return the page's text and its checker. Fail if the page has an error."""
     text = path.read_text(encoding="utf-8")
-    found = Checker(text)
-    assert found.wrong == []
-    assert found.tags.count("table") == found.tags.count("caption")
+    checker = Checker(text)
+    assert checker.wrong == []
+    assert checker.tags.count("table") == checker.tags.count("caption")
     assert re.findall(r"https?:|@import|url\(", text) == []
     assert path.stat().st_size < 5_000_000
-    return text, found
+    return text, checker
 
 
 def no_plots(folder: Path, info: Any) -> list[Path]:
@@ -125,8 +125,8 @@ def adapted(new_run: Any, name: str = "a", **options: Any) -> Any:
 # --- the page ---------------------------------------------------------------------------------------
 
 
-def test_a_page_about_a_run(new_run: Any, tmp_path: Path) -> None:
-    """Everything is in it, the figures are those of the terminal, and the run folder stays as it was."""
+def test_the_page_of_a_run_has_all_parts_and_the_run_folder_stays_unchanged(new_run: Any, tmp_path: Path) -> None:
+    """The page has the table that the terminal shows, and all plots and pictures."""
     run = adapted(new_run)
     run.prove({("h1", "client"): (2e6, 0.25), ("client", "h1"): (4e6, -0.005), ("h2", "h1"): (1e5, 0.5)})
     run.add(300.0, "h3", "scenario", "global", detail={"scenario": "collapse", "at_s": 30.0, "until_s": 60.0})
@@ -136,28 +136,28 @@ def test_a_page_about_a_run(new_run: Any, tmp_path: Path) -> None:
         dtype = np.uint16 if index else np.uint8
         write_image(np.full((40, 60), index * 20, dtype), folder / "images" / "global" / f"{index:03}.png")
     before = sorted(path.name for path in folder.rglob("*"))
-    made = write_report([folder, folder], tmp_path / "new" / "r.html")
+    report = write_report([folder, folder], tmp_path / "new" / "r.html")
     assert sorted(path.name for path in folder.rglob("*")) == before
-    text, found = checked(tmp_path / "new" / "r.html")
-    assert made.size_bytes == (tmp_path / "new" / "r.html").stat().st_size
+    text, checker = checked(tmp_path / "new" / "r.html")
+    assert report.size_bytes == (tmp_path / "new" / "r.html").stat().st_size
     shown = templates().get_template("parts.html").module.sheet(from_rich(run_table(summarize_run(folder))))
     assert shown.split("<tbody>")[1] in text
-    said = " ".join(found.text)
+    page_text = " ".join(checker.text)
     for part in (
         "rates only",
         "links: 2 of 3 proved, worst rate error 25.0% (h1>client)",
         "Configuration",
         "2026-01-01",
     ):
-        assert part in said
+        assert part in page_text
     assert 'class="e3 worst">25.0%<small>2 → 2.5</small>' in text
     assert 'class="slow">50.0%' in text
     assert text.count("data:image/jpeg") == report_run.PICTURES
     assert text.count("data:image/png") == 7  # arrivals, interarrival, links of two, hosts, moves, estimates
-    assert found.tags.count("svg") == 1 + FRAMES + 1
+    assert checker.tags.count("svg") == 1 + FRAMES + 1
     assert 'class="hit"' in text
-    assert "global: who moved, emulated seconds" in said
-    assert [summary.out for summary in made.runs] == [str(folder)]
+    assert "global: who moved, emulated seconds" in page_text
+    assert [summary.out for summary in report.runs] == [str(folder)]
 
 
 def test_several_runs_are_compared(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,53 +168,53 @@ def test_several_runs_are_compared(new_run: Any, tmp_path: Path, monkeypatch: py
         ' {"placement": "<i>", "seed": 2, "simulated_s": 12.0, "emulated_s": 10.0, "ratio": 1.2},'
         ' {"placement": "local", "seed": 2, "emulated_s": 10.0}], "limit": 0.1}'
     )
-    made = write_report(runs, tmp_path / "r.html")
-    text, found = checked(tmp_path / "r.html")
-    said = "".join(found.text)
-    assert "all 2 runs" in said
-    assert "It does not hold: 1 of 3 within 10%; furthest: <i>, seed 2, 20.0% apart." in said
+    report = write_report(runs, tmp_path / "r.html")
+    text, checker = checked(tmp_path / "r.html")
+    page_text = "".join(checker.text)
+    assert "all 2 runs" in page_text
+    assert "It does not hold: 1 of 3 within 10%; furthest: <i>, seed 2, 20.0% apart." in page_text
     assert '<span class="bad">1.200</span>' in text
-    assert "These runs differ" not in said
-    assert (len(made.runs), len(made.comparisons)) == (2, 1)
+    assert "These runs differ" not in page_text
+    assert (len(report.runs), len(report.comparisons)) == (2, 1)
 
 
 def told_of_comparison(tmp_path: Path, **changes: Any) -> tuple[str, str]:
-    """A report's page on a comparison of one row, 15 % apart, and its text."""
+    """Return the report's page about a comparison of one row, 15 % apart, and the page's text."""
     row = comparisons.Row(
         "global", 1, 11.5, 10.0, 1.15, emulated_each_s=[10.0, 12.0], spread=0.2, same_start=False, simulated_moves=3,
         emulated_moves=[4, 5],
     )  # fmt: skip
-    made = Comparison(rows=[row], worst=Furthest("global", 1, 0.15), repeats=2, notes=["the machine was busy"])
+    comparison = Comparison(rows=[row], worst=Furthest("global", 1, 0.15), repeats=2, notes=["the machine was busy"])
     folder = tmp_path / "compared"
     folder.mkdir(exist_ok=True)
-    (folder / COMPARISON).write_bytes(msgspec.json.encode(msgspec.structs.replace(made, **changes)))
+    (folder / COMPARISON).write_bytes(msgspec.json.encode(msgspec.structs.replace(comparison, **changes)))
     write_report([folder], tmp_path / "r.html")
-    text, found = checked(tmp_path / "r.html")
-    return text, " ".join("".join(found.text).split())
+    text, checker = checked(tmp_path / "r.html")
+    return text, " ".join("".join(checker.text).split())
 
 
-def test_a_comparison_is_judged_by_its_own_limit(tmp_path: Path) -> None:
-    text, said = told_of_comparison(tmp_path, limit=0.2)
-    assert "It holds: 1 of 1 within 20%; furthest: global, seed 1, 15.0% apart." in said
+def test_a_comparison_is_judged_by_the_recorded_limit(tmp_path: Path) -> None:
+    text, page_text = told_of_comparison(tmp_path, limit=0.2)
+    assert "It holds: 1 of 1 within 20%; furthest: global, seed 1, 15.0% apart." in page_text
     assert '<span class="good">1.150</span>' in text
     assert 'class="wrong"' not in text
     for part in ("20.0%", "differs", "3 / 4, 5", "the machine was busy", "the median of 2 runs"):
-        assert part in said
-    text, said = told_of_comparison(tmp_path, limit=0.1)
-    assert "It does not hold: 0 of 1 within 10%" in said
+        assert part in page_text
+    text, page_text = told_of_comparison(tmp_path, limit=0.1)
+    assert "It does not hold: 0 of 1 within 10%" in page_text
     assert '<ul class="wrong"><li>global, seed 1: simulated is 1.150 of emulated, beyond 10%</li></ul>' in text
 
 
-def test_a_comparison_with_failures_does_not_hold_and_says_them_first(tmp_path: Path) -> None:
+def test_a_comparison_with_failures_does_not_hold_and_lists_the_failures_first(tmp_path: Path) -> None:
     lost = "seed-1/netns-global, global: 4 of 5 images were not delivered"
-    text, said = told_of_comparison(tmp_path, limit=0.2, failures=[lost])
+    text, page_text = told_of_comparison(tmp_path, limit=0.2, failures=[lost])
     assert f'</h2><ul class="wrong"><li>{lost}</li></ul>' in text
     end = "It does not hold: 1 of 1 within 20%; furthest: global, seed 1, 15.0% apart; 1 failure of runs, named above."
-    assert end in said
+    assert end in page_text
 
 
-def test_text_from_elsewhere_stays_text(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts, nodes, placements, notes and versions that look like HTML."""
+def test_text_that_looks_like_html_stays_text(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts, nodes, placements, notes and versions have names that look like HTML."""
     monkeypatch.setattr(report_run, "plot_run", no_plots)
     bad = '"><b onload=x>&'
     run = new_run("a", images=5)
@@ -223,12 +223,12 @@ def test_text_from_elsewhere_stays_text(new_run: Any, tmp_path: Path, monkeypatc
     run.prove({(f"h{bad}", f"t{bad}"): (2e6, 0.1)})
     folder = run.write(notes=[bad], versions={bad: bad}, config={bad: bad, "tree": bad}, hosts=[f"h{bad}"], testbed=bad)
     write_report([folder], tmp_path / "r.html")
-    _, found = checked(tmp_path / "r.html")
-    assert "b" not in found.tags
-    assert f"n{bad} → t{bad}" in "".join(found.text)
+    _, checker = checked(tmp_path / "r.html")
+    assert "b" not in checker.tags
+    assert f"n{bad} → t{bad}" in "".join(checker.text)
 
 
-def test_a_run_that_did_not_come_to_its_end_is_shown_as_far_as_it_came(
+def test_an_unfinished_run_is_shown_with_the_missing_placement(
     new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_run, "plot_run", no_plots)
@@ -236,12 +236,12 @@ def test_a_run_that_did_not_come_to_its_end_is_shown_as_far_as_it_came(
     run.flow("one-shot", 12.0, link_rows=16)
     folder = run.write(placements=["one-shot", "global"])
     assert write_report([folder], tmp_path / "r.html").runs[0].placements["global"].lost == 5
-    said = "".join(checked(tmp_path / "r.html")[1].text)
-    assert "global has no records: the run ended before it" in said
-    assert "5 of 5 images were not delivered" in said
+    page_text = "".join(checked(tmp_path / "r.html")[1].text)
+    assert "global has no records: the run ended before it" in page_text
+    assert "5 of 5 images were not delivered" in page_text
 
 
-def test_plots_that_are_there_are_taken_unless_records_are_newer(new_run: Any, tmp_path: Path) -> None:
+def test_existing_plots_are_used_and_a_damaged_plot_is_refused(new_run: Any, tmp_path: Path) -> None:
     run = new_run(images=5)
     run.flow("one-shot", 12.0, link_rows=16)
     folder = run.write()
@@ -302,26 +302,28 @@ def sweep(folder: Path) -> Path:
     return folder
 
 
-def test_a_sweep_has_its_figures_and_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_sweep_has_the_figures_and_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sweep(tmp_path / "fig6")
     save_figures(folder, some_figures())
     picture = tmp_path / "p.png"
     write_image(np.zeros((4, 4), np.uint8), picture)
     monkeypatch.setattr(report_sweep, "pictures_of", lambda data: {("6", "paper"): picture.read_bytes()})
-    made = write_report([folder], tmp_path / "r.html")
-    text, found = checked(tmp_path / "r.html")
-    said = "".join(found.text)
+    report = write_report([folder], tmp_path / "r.html")
+    text, checker = checked(tmp_path / "r.html")
+    page_text = "".join(checker.text)
     for part in ("a<b", "it <helps>", "does not hold", "1 < 2", "0 of 1", "one pool: no spread"):
-        assert part in said
-    assert "1 run failed: a: ValueError: <bad>" in said
-    assert "2 runs failed: b: ValueError: bad" in said
+        assert part in page_text
+    assert "1 run failed: a: ValueError: <bad>" in page_text
+    assert "2 runs failed: b: ValueError: bad" in page_text
     assert 'it adds<div class="soft">by more than &lt;1%&gt;</div>' in text
     assert '<span class="soft">not shown</span>' in text
     assert text.count("data:image/png") == 1
-    assert made.sweeps[0]["results"][0]["verdicts"][0]["verdict"] == "does not hold"
+    assert report.sweeps[0]["results"][0]["verdicts"][0]["verdict"] == "does not hold"
 
 
-def test_figures_are_made_again_when_results_came_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_figures_are_read_and_absent_or_damaged_figures_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = sweep(tmp_path / "s")
     with pytest.raises(UsageError, match="has no results yet; run thalweg sweep"):
         report_sweep.figures_of(folder)
@@ -337,23 +339,23 @@ def test_figures_are_made_again_when_results_came_since(tmp_path: Path, monkeypa
     [b"", b"\xff\xfe", b'{"results": 3}', f'{{"format": {FORMAT}, "version": "0.0.0"}}'.encode(), b'{"format": 1}'],
 )
 def test_figures_json_is_only_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bytes) -> None:
-    """Damaged, or of another format or version, it is made again from the results."""
-    folder, made = sweep(tmp_path / "s"), some_figures()
+    """The figures of a damaged file, or of a different format or version, are calculated again from the results."""
+    folder, figures = sweep(tmp_path / "s"), some_figures()
     monkeypatch.setattr(spark, "session", nullcontext)
-    monkeypatch.setattr(report_sweep, "aggregate", lambda spark, folder: made)
+    monkeypatch.setattr(report_sweep, "aggregate", lambda spark, folder: figures)
     (folder / "results" / "part-00000.parquet").touch()
     (folder / "figures.json").write_bytes(there)
-    assert report_sweep.figures_of(folder) is made
-    save_figures(folder, made)
-    found = report_sweep.figures_of(folder)
-    assert found == made
-    assert found is not made
+    assert report_sweep.figures_of(folder) is figures
+    save_figures(folder, figures)
+    cached = report_sweep.figures_of(folder)
+    assert cached == figures
+    assert cached is not figures
 
 
 # --- bad input --------------------------------------------------------------------------------------
 
 
-def test_one_folder_that_is_none_is_named_and_nothing_is_written(
+def test_an_invalid_folder_is_named_and_nothing_is_written(
     new_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = adapted(new_run).write()
@@ -381,7 +383,7 @@ def test_one_folder_that_is_none_is_named_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_a_page_that_cannot_be_written_is_refused_first(
+def test_an_unwritable_page_is_refused_before_the_folders_are_read(
     new_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -396,8 +398,8 @@ def test_json_is_the_last_line(
     monkeypatch.setattr(report_run, "plot_run", no_plots)
     folder, out = adapted(new_run).write(), tmp_path / "r.html"
     assert invoke(["report", str(folder), "--out", str(out), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (said["report"], said["sweeps"], said["runs"][0]["run"]) == (str(out), [], "run-a")
+    output = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (output["report"], output["sweeps"], output["runs"][0]["run"]) == (str(out), [], "run-a")
     assert invoke(["report", str(folder), "--out", str(out)]) == 0
     assert re.fullmatch(r"report: \S+ \(\S+ KB\): 1 run\n", capsys.readouterr().out)
 
@@ -405,27 +407,27 @@ def test_json_is_the_last_line(
 # --- placements over time ---------------------------------------------------------------------------
 
 
-def test_a_frame_for_every_change_with_what_was_carried_meanwhile() -> None:
+def test_every_change_starts_a_frame_with_the_bytes_carried_meanwhile() -> None:
     moves = [move("a", "h1", "h2", 9.0, 10.0), move("b", "h1", "h2", 9.0, 11.0), move("a", "h2", "h1", 49.0, 50.0)]
     moves.append(move("b", "h2", "h3", 60.0, 61.0, "stayed"))
     sent = (5.0, "h1", 10), (11.0, "h2", 5), (40.0, "h2", 6), (99.0, "h1", 7)
     transfers = [(at_s, Link(host, "c"), size_bytes) for at_s, host, size_bytes in sent]
     course = Course("global", {"a": "h1", "b": "h1", "sink": "c"}, moves, 100.0, transfers)
-    found = frames(course)
-    assert [(frame.at_s, frame.until_s, frame.moved) for frame in found] == [
+    course_frames = frames(course)
+    assert [(frame.at_s, frame.until_s, frame.moved) for frame in course_frames] == [
         (0.0, 11.0, ()), (11.0, 50.0, ("a", "b")), (50.0, 100.0, ("a",)),
     ]  # fmt: skip
-    assert [frame.placement["a"] for frame in found] == ["h1", "h2", "h1"]
-    assert [frame.placement["b"] for frame in found] == ["h1", "h2", "h2"]
-    assert [frame.carried for frame in found] == [{("h1", "c"): 10}, {("h2", "c"): 11}, {("h1", "c"): 7}]
+    assert [frame.placement["a"] for frame in course_frames] == ["h1", "h2", "h1"]
+    assert [frame.placement["b"] for frame in course_frames] == ["h1", "h2", "h2"]
+    assert [frame.carried for frame in course_frames] == [{("h1", "c"): 10}, {("h2", "c"): 11}, {("h1", "c"): 7}]
     stays = [(stay.begin_s, stay.until_s, stay.host) for stay in timeline(course).stays if stay.node == "a"]
     assert stays == [(0.0, 9.0, "h1"), (10.0, 49.0, "h2"), (50.0, 100.0, "h1")]
 
 
 @given(st.integers(1, 60), st.integers(2, 10))
-def test_chosen_frames_are_few_with_first_and_last_and_no_move_is_forgotten(count: int, most: int) -> None:
-    made = [Frame(float(i), float(i + 1), {}, (f"n{i}",) if i else ()) for i in range(count)]
-    chosen = choose(made, most)
+def test_a_few_chosen_frames_include_the_first_the_last_and_every_move(count: int, most: int) -> None:
+    all_frames = [Frame(float(i), float(i + 1), {}, (f"n{i}",) if i else ()) for i in range(count)]
+    chosen = choose(all_frames, most)
     assert len(chosen) == min(count, most)
     assert (chosen[0].at_s, chosen[-1].at_s) == (0.0, count - 1)
     assert [node for frame in chosen for node in frame.moved] == [f"n{i}" for i in range(1, count)]
@@ -437,7 +439,7 @@ def numbers(text: str, names: Sequence[str]) -> list[float]:
 
 @pytest.mark.parametrize("servers", [1, 8, 33, 120])
 @pytest.mark.parametrize("everything_at_client", [True, False])
-def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bool) -> None:
+def test_drawings_stay_within_the_frame(servers: int, everything_at_client: bool) -> None:
     hosts = [f"h{i}" for i in range(1, servers + 1)]
     start = {f"source@{host}": host for host in hosts} | {"sink": "client"}
     start |= {f"op{i}": "client" if everything_at_client else hosts[0] for i in range(servers - 1)}
@@ -448,21 +450,21 @@ def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bo
     inputs["sink"] = [f"op{servers - 2}" if servers > 1 else "source@h1"]
     course = Course("global", start, [], 10.0, transfers, inputs=inputs)
     (frame,) = frames(course)
-    made = Drawing(course, [frame], hosts, host_colours([course], hosts))
-    text = made.svg(frame)
+    drawing = Drawing(course, [frame], hosts, host_colours([course], hosts))
+    text = drawing.svg(frame)
     assert Checker(text).wrong == []
     points = [float(value) for path in re.findall(r' d="([^"]+)"', text) for value in re.findall(r"-?[\d.]+", path)]
     points += numbers(text, ["x", "y", "cx", "cy"])
-    assert all(0 <= value <= made.side for value in points)
+    assert all(0 <= value <= drawing.side for value in points)
     wide = re.findall(r'<rect[^>]* x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', text)
     assert wide
-    assert all(float(x) + float(w) <= made.side and float(y) + float(h) <= made.side for x, y, w, h in wide)
+    assert all(float(x) + float(w) <= drawing.side and float(y) + float(h) <= drawing.side for x, y, w, h in wide)
     bars = strip(course, {})
     assert Checker(bars).wrong == []
     assert all(0 <= value <= 960 for value in numbers(bars, ["x", "x1", "x2"]))
 
 
-def test_edges_are_drawn_over_the_network_and_the_relays_that_they_took() -> None:
+def test_edges_are_drawn_over_the_networks_and_relays_of_the_transfers() -> None:
     by_h2 = Link("h1", "h2", "fast"), Link("h2", "c", "fast")
     transfers = [(1.0, link, 1000) for link in (*by_h2, Link("h3", "c"), Link("h3", "c", "fast"))]
     start = {"s1": "h1", "s3": "h3", "o": "c", "sink": "c"}
@@ -480,7 +482,7 @@ def test_edges_are_drawn_over_the_network_and_the_relays_that_they_took() -> Non
     assert {"9 B\nfast by h2", "8 B\nnet\nfast"} <= {*labels}
 
 
-def test_dots_have_numbers_and_hosts_colours() -> None:
+def test_dots_have_numbers_and_hosts_have_colours() -> None:
     assert short_names(["op0", "op10"]) == {"op0": "0", "op10": "10"}
     assert short_names(["join", "op1"]) == {"join": "1", "op1": "2"}
     still = Course("one-shot", {"op0": "h1", "sink": "c"}, [], 1.0, [])
@@ -492,17 +494,17 @@ def test_dots_have_numbers_and_hosts_colours() -> None:
 
 @given(st.floats(1e-3, 1e6))
 def test_ticks_are_round_few_and_inside(end: float) -> None:
-    made = ticks(end)
-    assert made[0] == 0
-    assert made[-1] <= end * (1 + 1e-6)
-    assert 3 <= len(made) <= 8
+    positions = ticks(end)
+    assert positions[0] == 0
+    assert positions[-1] <= end * (1 + 1e-6)
+    assert 3 <= len(positions) <= 8
 
 
-def test_the_empty_page_is_whole() -> None:
+def test_an_empty_page_is_well_formed() -> None:
     assert Checker(render("page.html", title="<a>")).wrong == []
 
 
-def test_every_tree_is_drawn_with_its_own_edges() -> None:
+def test_every_tree_is_drawn_with_the_edges_of_the_tree() -> None:
     hosts = ("h1", "h2", "h3", "h4")
     sources = {host: f"source@{host}" for host in hosts}
     start = {name: host for host, name in sources.items()} | {"sink": "client"}
@@ -523,19 +525,21 @@ def test_every_tree_is_drawn_with_its_own_edges() -> None:
         TreeChange("thalweg", at_s, at_s - 2.0, 2.0, outcome, "a better plan", "", tree)
         for at_s, outcome, tree in ((40.0, "reshaped", after), (60.0, "stayed", before), (80.0, "reshaped", before))
     ]
-    course = Course("thalweg", start, [], 100.0, [], inputs={name: each for name, each, _ in before}, changes=changes)
-    found = frames(course)
-    assert [(frame.at_s, frame.until_s, frame.changes) for frame in found] == [
+    course = Course(
+        "thalweg", start, [], 100.0, [], inputs={name: inputs for name, inputs, _ in before}, changes=changes
+    )
+    course_frames = frames(course)
+    assert [(frame.at_s, frame.until_s, frame.changes) for frame in course_frames] == [
         (0.0, 40.0, 0), (40.0, 80.0, 1), (80.0, 100.0, 1),
     ]  # fmt: skip
-    assert set(found[1].placement) == {*sources.values(), "op0", "op1~1", "op2~1", "sink"}
-    assert found[1].moved == ("op1~1", "op2~1")
-    assert found[2].placement == start
-    made = Drawing(course, found, hosts, {})
-    dashed = [made.svg(frame).count('class="tree"') for frame in found]
+    assert set(course_frames[1].placement) == {*sources.values(), "op0", "op1~1", "op2~1", "sink"}
+    assert course_frames[1].moved == ("op1~1", "op2~1")
+    assert course_frames[2].placement == start
+    drawing = Drawing(course, course_frames, hosts, {})
+    dashed = [drawing.svg(frame).count('class="tree"') for frame in course_frames]
     assert dashed == [4, 5, 4]  # with h2 > h1 and h1 > h2 in the second
-    assert made.caption(found[1]) == "40.0 to 80.0 s: another tree"
-    assert made.caption(choose(found, 2)[1]) == "80.0 to 100 s: the tree changed 2 times"
+    assert drawing.caption(course_frames[1]) == "40.0 to 80.0 s: another tree"
+    assert drawing.caption(choose(course_frames, 2)[1]) == "80.0 to 100 s: the tree changed 2 times"
     bars = strip(course, {})
     assert bars.count('class="turn"') == 2
     for text in (bars, drawings(course, hosts, {})):

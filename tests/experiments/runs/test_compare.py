@@ -1,4 +1,4 @@
-"""``thalweg compare``: made-up runs on either side, a real pair, and what the simulator takes a testbed to cost."""
+"""``thalweg compare``: made-up runs on either side, a real pair, and the simulated cost of a testbed."""
 
 from __future__ import annotations
 
@@ -37,21 +37,24 @@ Make = Callable[..., Execute]
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """No progress."""
+    """Ignore progress."""
 
 
 @pytest.fixture
 def side(new_run: Any, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes one side of a comparison: what deliveries of its runs are apart, in turn, and where operators begin."""
+    """Return a maker of one side of a comparison.
+
+    The maker takes the seconds between the deliveries of each run, and the host where operators start.
+    """
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
 
     def make(*apart_s: float, host: str = "h1", images: int | None = None) -> Execute:
-        each: Iterator[float] = iter(apart_s)
+        seconds: Iterator[float] = iter(apart_s)
 
         def execute(config: RunConfig, folder: Path, tell: Any) -> Outcome:
             tell("running", 1, 2)
             run = new_run(str(folder), seed=config.seed, images=config.images)
-            step = next(each, None)
+            step = next(seconds, None)
             if step is None:
                 raise RunError("a host is gone")
             for label in config.placements:
@@ -70,16 +73,16 @@ def side(new_run: Any, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def test_rows_have_the_median_of_the_emulated_runs(side: Make, tmp_path: Path) -> None:
-    told: list[str] = []
-    made = compare.compare(
+    steps: list[str] = []
+    comparison = compare.compare(
         CONFIG,
         [3, 5],
         tmp_path / "c",
-        lambda what, done, total: told.append(what),
+        lambda what, done, total: steps.append(what),
         (side(9.5, 12.0), side(10.0, 11.0, 9.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0)),
         repeats=3,
     )
-    first, second, third, _ = made.rows
+    first, second, third, _ = comparison.rows
     assert (second.placement, second.emulated_s, second.spread) == ("one-shot", 10.0, 0.0)
     assert (first.placement, first.seed) == ("download-all", 3)
     assert first.ratio == pytest.approx(0.95)
@@ -89,38 +92,38 @@ def test_rows_have_the_median_of_the_emulated_runs(side: Make, tmp_path: Path) -
     assert (first.same_start, first.simulated_moves, first.emulated_moves) == (True, 0, [0, 0, 0])
     assert third.seed == 5
     assert third.ratio == pytest.approx(1.2)
-    assert made.worst is not None
-    assert (made.worst.placement, made.worst.seed) == ("download-all", 5)
-    assert made.worst.off == pytest.approx(0.2)
-    assert [line.partition(":")[0] for line in beyond(made)] == ["download-all, seed 5", "one-shot, seed 5"]
-    kept = sorted(str(path.parent.relative_to(tmp_path / "c")) for path in tmp_path.glob("c/*/*/run.toml"))
+    assert comparison.worst is not None
+    assert (comparison.worst.placement, comparison.worst.seed) == ("download-all", 5)
+    assert comparison.worst.off == pytest.approx(0.2)
+    assert [line.partition(":")[0] for line in beyond(comparison)] == ["download-all, seed 5", "one-shot, seed 5"]
+    folders = sorted(str(path.parent.relative_to(tmp_path / "c")) for path in tmp_path.glob("c/*/*/run.toml"))
     alone = [f"netns-{label}-{i}" for label in LABELS for i in (1, 2, 3)]
-    assert kept == [f"seed-{seed}/{name}" for seed in (3, 5) for name in (*alone, "sim")]
-    assert told[:2] == ["seed 3, sim: running", "seed 3, netns: running"]
+    assert folders == [f"seed-{seed}/{name}" for seed in (3, 5) for name in (*alone, "sim")]
+    assert steps[:2] == ["seed 3, sim: running", "seed 3, netns: running"]
     shown = load_comparison(tmp_path / "c" / "comparison.json")
-    assert [row.ratio for row in shown.rows] == [row.ratio for row in made.rows]
+    assert [row.ratio for row in shown.rows] == [row.ratio for row in comparison.rows]
     again = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert (again["limit"], again["config"]["images"], "seed" in again["config"]) == (0.08, 5, False)
 
 
-def test_what_is_done_is_kept_when_a_later_seed_fails(side: Make, tmp_path: Path) -> None:
+def test_finished_rows_are_kept_when_a_later_seed_fails(side: Make, tmp_path: Path) -> None:
     with pytest.raises(RunError):
         compare.compare(CONFIG, [1, 2], tmp_path, quiet, (side(10.0, 10.0), side(10.0, 10.0)))
     assert [row.seed for row in load_comparison(tmp_path / "comparison.json").rows] == [1, 1]
 
 
 def test_a_side_that_fell_short_does_not_pass(side: Make, tmp_path: Path) -> None:
-    made = compare.compare(CONFIG, [1], tmp_path, quiet, (side(10.0), side(10.0, 10.0, images=1)))
-    assert (made.rows[0].ratio, made.worst) == (None, None)
-    lines = beyond(made)
+    comparison = compare.compare(CONFIG, [1], tmp_path, quiet, (side(10.0), side(10.0, 10.0, images=1)))
+    assert (comparison.rows[0].ratio, comparison.worst) == (None, None)
+    lines = beyond(comparison)
     assert lines[0].endswith("seed-1/netns-download-all, download-all: 4 of 5 images were not delivered")
     assert lines[-1] == "one-shot, seed 1: nothing to compare, a side delivered less than two images"
 
 
 def test_a_busy_machine_is_noted(side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    made = compare.compare(CONFIG, [1], tmp_path, quiet, (side(10.0), side(10.0, 10.0)))
-    assert made.notes[0].startswith("the machine was busy before the first run (load average 1000.0)")
+    comparison = compare.compare(CONFIG, [1], tmp_path, quiet, (side(10.0), side(10.0, 10.0)))
+    assert comparison.notes[0].startswith("the machine was busy before the first run (load average 1000.0)")
 
 
 def test_the_command_prints_a_table_or_json_and_fails_beyond_the_limit(
@@ -160,7 +163,7 @@ def test_the_command_prints_a_table_or_json_and_fails_beyond_the_limit(
         ({"servers": 0}, [1], {}, "--servers is 0"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_runs(
+def test_an_invalid_comparison_is_refused_before_a_run_starts(
     changes: dict[str, Any], seeds: list[int], options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     config = msgspec.structs.replace(CONFIG, **changes)
@@ -169,13 +172,13 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     assert not (tmp_path / "c").exists()
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(UsageError, match="is not empty"):
         compare.compare(CONFIG, [1], tmp_path, quiet, SIDES)
 
 
-def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path) -> None:
+def test_emulated_runs_get_only_the_options_of_the_placement(side: Make, tmp_path: Path) -> None:
     seen: list[tuple[str, tuple[str, ...], float | None, float | None]] = []
 
     def noting(execute: Execute) -> Execute:
@@ -217,10 +220,10 @@ def test_a_real_pair_of_runs_is_alike(
     more = ["--seed", "1", "--repeats", "1", "--out", str(tmp_path / "c")]
     done = CliRunner().invoke(cli.app, ["compare", *options, *more])
     assert done.exit_code == 0, done.output
-    made = load_comparison(tmp_path / "c" / "comparison.json")
-    (row,) = made.rows
+    comparison = load_comparison(tmp_path / "c" / "comparison.json")
+    (row,) = comparison.rows
     assert row.same_start
-    assert made.item == ("image" if sinks == {"sink"} else "partition")
+    assert comparison.item == ("image" if sinks == {"sink"} else "partition")
     assert row.queries.keys() == sinks
     for sink, query in row.queries.items():
         # a busy machine delays the emulated run
@@ -242,7 +245,10 @@ def test_latencies_are_the_medians_of_the_emulated_runs() -> None:
 
 @pytest.mark.parametrize("interface", ["independent", "single"])
 def test_a_busy_link_rests_while_both_hosts_take_up_a_message(interface: Any, tmp_path: Path) -> None:
-    """At either end once, in wall time: a demand follows a partition, and the next partition the demand."""
+    """Both hosts take up a message in wall time.
+
+    A demand follows a partition, and the next partition follows the demand.
+    """
     traces = tmp_path / "traces"
     traces.mkdir()
     (traces / "steady.csv").write_text("time_s,bandwidth_bps\n0,200000\n")

@@ -1,4 +1,4 @@
-"""The runtime over links that lose, delay and reorder packets, in a kernel of its own that has netem."""
+"""The runtime over links that lose, delay and reorder packets, in a separate kernel with netem."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ def tcp_bps(folder: Path) -> float:
         assert receiver.stdout is not None
         assert receiver.stdout.readline().strip() == b"ready"
         bed.run("h1", [sys.executable, "-c", SEND, bed.hosts["client"]], timeout_s=patience(120))
-        come, seconds = receiver.stdout.readline().split()
-        assert int(come) == FLOW_BYTES
+        received, seconds = receiver.stdout.readline().split()
+        assert int(received) == FLOW_BYTES
         return FLOW_BYTES * 8 / float(seconds)
 
 
-def test_operators_move_and_a_host_is_killed_over_links_that_lose_and_reorder(tmp_path: Path) -> None:
-    said = run(
+def test_a_run_over_links_that_lose_and_reorder_survives_moves_and_a_killed_host(tmp_path: Path) -> None:
+    output = run(
         tmp_path / "run", "--scenario", str(EXAMPLE), "--placement", "one-shot", "--placement", "random-moves",
         "--moves", "12", "--images", "40", "--image-bytes", "20000", "--kill", "h2@10", "--stand-in", "h2=h3",
     )  # fmt: skip
-    assert said["links"]["delay_emulated"]
-    assert said["links"]["loss_off"] == 0
-    for placement in said["placements"].values():
+    assert output["links"]["delay_emulated"]
+    assert output["links"]["loss_off"] == 0
+    for placement in output["placements"].values():
         assert (placement["delivered"], placement["lost"], placement["duplicate"]) == (40, 0, 0)
-        assert (placement["out_of_order"], placement["digest"]) == (0, said["reference_digest"])
+        assert (placement["out_of_order"], placement["digest"]) == (0, output["reference_digest"])
         (recovery,) = placement["recoveries"]
         assert recovery["host"] == "h2"
-    assert said["placements"]["random-moves"]["relocations"] >= 6
+    assert output["placements"]["random-moves"]["relocations"] >= 6
 
 
-def test_a_stream_gets_most_of_what_a_tcp_flow_gets(tmp_path: Path) -> None:
+def test_a_stream_reaches_more_than_half_the_rate_of_a_tcp_flow(tmp_path: Path) -> None:
     (tmp_path / "pair.toml").write_text(EXAMPLE.read_text().replace('"client", "h1", "h2", "h3"', '"client", "h1"'))
-    said = run(
+    output = run(
         tmp_path / "run", "--scenario", str(tmp_path / "pair.toml"), "--placement", "download-all", "--images", "40",
         "--image-bytes", "64000", "--ahead", "4", "--no-prove",
     )  # fmt: skip
@@ -83,5 +83,5 @@ def test_a_stream_gets_most_of_what_a_tcp_flow_gets(tmp_path: Path) -> None:
     stream_bps = 8 * sum(size for _, size in delivered[1:]) / (last_s - first_s)
     flow_bps = tcp_bps(tmp_path)
     print(f"stream {stream_bps / 1e3:.0f} kbit/s, TCP flow {flow_bps / 1e3:.0f} kbit/s")
-    assert said["placements"]["download-all"]["lost"] == 0
+    assert output["placements"]["download-all"]["lost"] == 0
     assert stream_bps > 0.5 * flow_bps

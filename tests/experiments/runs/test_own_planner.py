@@ -1,4 +1,4 @@
-"""A planner of the user's own beside the built-in ones: the one of the how-to, and such as err."""
+"""Planners of a user: the planner of the how-to page, and planners that fail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def simulation(placement: str, **more: object) -> Simulation:
 
 
 @pytest.mark.usefixtures("planners")
-def test_the_planner_of_the_how_to_is_asked_again_and_moves_operators() -> None:
+def test_the_planner_of_the_how_to_replans_and_moves_operators() -> None:
     strategy = get_strategy(f"{MODULE}:BesideAnInput")
     assert strategy.adaptation == GlobalMoves(period_s=300.0)
     assert strategy.again is strategy.initial
@@ -78,7 +78,7 @@ def test_the_planner_of_the_how_to_is_asked_again_and_moves_operators() -> None:
     assert result.relocations > 0
 
 
-def test_planners_that_say_nothing_of_moves_stay_and_global_plans_by_one_shot() -> None:
+def test_planners_without_adaptation_stay_and_global_replans_with_one_shot() -> None:
     assert get_strategy("one-shot").adaptation is None
     again = get_strategy("global").again
     assert isinstance(again, OneShot)
@@ -86,7 +86,7 @@ def test_planners_that_say_nothing_of_moves_stay_and_global_plans_by_one_shot() 
 
 
 @pytest.mark.usefixtures("planners")
-def test_planners_that_err_are_told_so() -> None:
+def test_an_invalid_planner_is_reported_with_the_reason() -> None:
     with pytest.raises(PlannerError, match=f"planner {MODULE}:Raises failed: RuntimeError: no idea"):
         simulate(simulation(f"{MODULE}:Raises"))
     with pytest.raises(PlacementError, match="unknown host 'h9'"):
@@ -108,7 +108,9 @@ def test_a_planner_that_errs_while_data_flows_fails_the_simulation_and_not_the_f
 
 
 @pytest.mark.usefixtures("planners")
-def test_planners_of_one_name_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planners_with_the_same_name_in_two_modules_are_distinct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = "from thalweg.middleware.planning import DownloadAll\nclass BesideAnInput(DownloadAll, frozen=True): pass\n"
     (tmp_path / f"{MODULE}_2.py").write_text(mine, encoding="utf-8")
     monkeypatch.delitem(sys.modules, f"{MODULE}_2", raising=False)
@@ -118,7 +120,7 @@ def test_planners_of_one_name_are_two(tmp_path: Path, monkeypatch: pytest.Monkey
     assert second.mean_interarrival_s == at_client.mean_interarrival_s
 
 
-def test_a_view_asks_for_what_nobody_knows() -> None:
+def test_a_view_requests_the_links_without_an_estimate() -> None:
     view = NetworkView({("a", "b"): LinkEstimate(1.0)})
     view.require([("a", "b"), ("a", "a")])
     with pytest.raises(LinksNeeded) as needed:

@@ -1,4 +1,4 @@
-"""Plan files: what is run and where, on every testbed that can keep it, and what wrong ones are told."""
+"""Plan files: nodes and hosts, runs on testbeds, and errors of wrong plans."""
 
 from __future__ import annotations
 
@@ -48,19 +48,17 @@ def ran(plan: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[s
     assert run(plan, *options) == 0
     (placement,) = json.loads(capsys.readouterr().out.splitlines()[-1])["placements"].items()
     assert placement[0] == "fixed"
-    found: dict[str, Any] = placement[1]
-    return found
+    answer: dict[str, Any] = placement[1]
+    return answer
 
 
-def test_a_plan_runs_in_virtual_time_as_fast_as_its_objects_are_served(
+def test_a_virtual_run_of_a_plan_is_as_fast_as_the_objects_are_served(
     plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ran(plan, capsys, "--testbed", "sim")["mean_interarrival_s"] == pytest.approx(0.5, rel=0.01)
 
 
-def test_a_machine_that_is_too_slow_or_a_card_that_is_too_small_sets_the_pace(
-    plan: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slow_machine_or_a_small_card_sets_the_pace(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (plan.parent / "scenario.toml").write_text(SCENARIO.replace("speed = 0.2", "speed = 0.05"))
     assert ran(plan, capsys, "--testbed", "sim")["mean_interarrival_s"] == pytest.approx(1.05, rel=0.02)
     # in turn 150 kB on a card of 170 kB a second, a quarter of a second, 20 kB; with headers
@@ -72,7 +70,7 @@ def test_a_machine_that_is_too_slow_or_a_card_that_is_too_small_sets_the_pace(
 
 
 @pytest.mark.long
-def test_another_workloads_operators_are_where_a_plan_has_them(
+def test_the_composition_workload_runs_with_the_placement_of_a_plan(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
@@ -82,19 +80,19 @@ def test_another_workloads_operators_are_where_a_plan_has_them(
     assert GivenPlan(plan).placement == {"op0": "h2", "op1": "h1", "op2": "h2"}
 
 
-def test_what_is_made_follows_from_names_and_inputs_and_takes_its_time() -> None:
+def test_generated_outputs_depend_on_names_and_inputs_and_take_the_requested_time() -> None:
     source = Filled("x", 10_000, 2)
     assert [len(source.produce(index) or b"") for index in range(3)] == [10_000, 10_000, 0]
     assert source.produce(0) == Filled("x", 10_000).produce(0) != source.produce(1)
     inputs = [b"a", b"b"]
     begun_s = time.thread_time()
-    made = Busy("n", 5000, 0.02).combine(inputs, 7)
+    output = Busy("n", 5000, 0.02).combine(inputs, 7)
     assert 0.02 <= time.thread_time() - begun_s < 0.05
-    assert made == Busy("n", 5000).combine(inputs, 7) and len(made) == 5000
-    assert made not in (Busy("n", 5000).combine(inputs[::-1], 7), Busy("m", 5000).combine(inputs, 7))
+    assert output == Busy("n", 5000).combine(inputs, 7) and len(output) == 5000
+    assert output not in (Busy("n", 5000).combine(inputs[::-1], 7), Busy("m", 5000).combine(inputs, 7))
 
 
-def test_one_machine_gives_the_reference_without_the_work(plan: Path) -> None:
+def test_a_single_machine_calculates_the_reference_without_the_work(plan: Path) -> None:
     config = RunConfig(workload="planned", placements=("fixed",), plan=str(plan), images=3, servers=3)
     assert given_plan(config).placement == {"n1": "h2", "n2": "h3"}
     begun_s = time.thread_time()
@@ -121,7 +119,7 @@ def test_one_machine_gives_the_reference_without_the_work(plan: Path) -> None:
         (("scenario.toml", "nowhere.toml"), (), "nowhere.toml"),
     ],
 )
-def test_a_plan_that_does_not_do_is_told_in_one_line(
+def test_an_invalid_plan_is_refused_in_a_single_line(
     plan: Path, edit: tuple[str, str], options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan.write_text(NODES.replace(*edit) if edit[0] else NODES)
@@ -130,12 +128,12 @@ def test_a_plan_that_does_not_do_is_told_in_one_line(
     assert said in line and "plan.toml" in line
 
 
-def test_more_processors_than_there_are_are_refused_and_a_plan_is_asked_for(plan: Path) -> None:
+def test_too_many_processors_and_a_missing_plan_are_refused(plan: Path) -> None:
     (plan.parent / "scenario.toml").write_text(SCENARIO.replace("cpus = 0.2", "cpus = 600"))
     with pytest.raises(UsageError, match="have 1200 processors together, and this machine"):
         GivenPlan(plan).check("docker")
-    for given in ({"workload": "planned"}, {"placements": ("fixed",)}):
+    for options in ({"workload": "planned"}, {"placements": ("fixed",)}):
         with pytest.raises(UsageError, match="add --plan FILE"):
-            RunConfig(**given).check()
+            RunConfig(**options).check()
     with pytest.raises(UsageError, match="--plan says where operators are under --placement fixed; add that"):
         RunConfig(plan="a.toml").check()

@@ -1,4 +1,4 @@
-"""``thalweg run --workload plates``: on each testbed and under each placement what a single machine would give."""
+"""``thalweg run --workload plates``: every testbed and every placement gives the results of a single machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Pat
     return ran(folder, *placements, testbed="sim", **more), folder
 
 
-def test_simulated_whatever_moves_the_sinks_get_what_a_single_machine_gives(
+def test_the_sinks_of_a_simulated_run_get_the_reference_results_while_operators_move(
     simulated: tuple[RunSummary, Path],
 ) -> None:
     summary, folder = simulated
@@ -74,16 +74,16 @@ def rows_of(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_operators_move_as_latencies_change_and_the_sinks_get_the_same(tmp_path: Path) -> None:
+def test_operators_move_as_latencies_change_and_the_sinks_get_the_reference_results(tmp_path: Path) -> None:
     example = Path(__file__).parents[3] / "docs/examples/latencies.toml"
     constant = tmp_path / "constant.toml"
     constant.write_text(example.read_text().partition("[[event]]")[0])
     ended, moves = {}, {}
     for name, file in (("changing", example), ("constant", constant)):
         folder = tmp_path / name
-        given: dict[str, Any] = {"workload": "plates", "testbed": "sim", "scenario": str(file), "images": 80}
-        given |= {"servers": 4, "time_scale": 5.0, "period_s": 30.0, "placements": ("cost-space",)}
-        outcome = execute_virtually(RunConfig(**given), folder, lambda *_: None)
+        options: dict[str, Any] = {"workload": "plates", "testbed": "sim", "scenario": str(file), "images": 80}
+        options |= {"servers": 4, "time_scale": 5.0, "period_s": 30.0, "placements": ("cost-space",)}
+        outcome = execute_virtually(RunConfig(**options), folder, lambda *_: None)
         summary = summarize_run(folder)
         assert failures(summary) == []
         ended[name] = outcome.found.ended["cost-space"]
@@ -98,13 +98,13 @@ def test_operators_move_as_latencies_change_and_the_sinks_get_the_same(tmp_path:
 
 
 @pytest.mark.long
-def test_a_report_of_a_recorded_graph_draws_it_and_its_latencies(
+def test_the_report_of_a_recorded_graph_draws_the_graph_and_the_latencies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = "run --workload plates --testbed sim --servers 2 --partitions 12 --placement random-moves --moves 3 --out"
     assert invoke([*command.split(), str(tmp_path / "a")]) == 0
-    said = capsys.readouterr().out
-    assert "graph: source@h1 > found1; source@h2 > found2; found1 > joint1 count; found2 > joint1 count; " in said
+    output = capsys.readouterr().out
+    assert "graph: source@h1 > found1; source@h2 > found2; found1 > joint1 count; found2 > joint1 count; " in output
     write_report([tmp_path / "a"], tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     for shown in ("The dataflow and its hosts under random-moves", "Distribution of the latency at each sink"):
@@ -113,14 +113,16 @@ def test_a_report_of_a_recorded_graph_draws_it_and_its_latencies(
 
 
 @pytest.mark.long
-def test_processes_give_the_same_while_operators_move(simulated: tuple[RunSummary, Path], tmp_path: Path) -> None:
+def test_a_run_of_processes_has_the_reference_digest_while_operators_move(
+    simulated: tuple[RunSummary, Path], tmp_path: Path
+) -> None:
     summary = ran(tmp_path / "a", "random-moves", testbed="loopback", time_scale=60.0)
     assert summary.placements["random-moves"].relocations > 0
     assert summary.reference_digest == simulated[0].reference_digest
 
 
 @pytest.mark.netns
-def test_namespaces_give_the_same_while_a_host_loses_its_links(
+def test_a_run_on_namespaces_has_the_reference_digest_while_links_collapse(
     simulated: tuple[RunSummary, Path], tmp_path: Path
 ) -> None:
     more = {"scenario": "collapse", "collapse_at_s": 20.0, "period_s": 30.0, "time_scale": 60.0}
@@ -130,14 +132,16 @@ def test_namespaces_give_the_same_while_a_host_loses_its_links(
 
 @pytest.mark.long
 @pytest.mark.docker
-def test_containers_give_the_same(simulated: tuple[RunSummary, Path], tmp_path: Path, docker_image: str) -> None:
+def test_a_run_in_containers_has_the_reference_digest(
+    simulated: tuple[RunSummary, Path], tmp_path: Path, docker_image: str
+) -> None:
     more = {"image": docker_image, "prove": False, "time_scale": 60.0, **LINKS}
     summary = ran(tmp_path / "a", "random-moves", testbed="docker", **more)
     assert summary.placements["random-moves"].relocations > 0
     assert summary.reference_digest == simulated[0].reference_digest
 
 
-def test_cameras_tell_the_same_of_the_same_index_and_are_late_at_times() -> None:
+def test_cameras_give_equal_tables_for_equal_indices_with_a_few_late_rows() -> None:
     first, again = (PlateSource(camera=2, seed=7, length=40) for _ in range(2))
     tables = [first.produce(index) for index in range(40)]
     assert again.produce(39).equals(tables[39])
@@ -147,8 +151,8 @@ def test_cameras_tell_the_same_of_the_same_index_and_are_late_at_times() -> None
     behind = [table.column("time").cast("int64").to_numpy() / 1e3 - 5 * index for index, table in enumerate(tables)]
     rows = sum(map(len, behind))
     assert rows == pytest.approx(CARS_PER_S * 200, rel=0.2)
-    assert 0.05 < sum(int((each < 0).sum()) for each in behind) / rows < 0.2  # out of order
-    assert sum(int((each < -10).sum()) for each in behind) > 0  # after the watermark
+    assert 0.05 < sum(int((seconds < 0).sum()) for seconds in behind) / rows < 0.2  # out of order
+    assert sum(int((seconds < -10).sum()) for seconds in behind) > 0  # after the watermark
     assert first.size_bytes() == pytest.approx(sum(table.nbytes for table in tables) / 40, rel=0.2)
 
 
@@ -162,24 +166,24 @@ def test_cameras_tell_the_same_of_the_same_index_and_are_late_at_times() -> None
         ({"workload": "composition", "rate": 1.0}, "--rate goes with --workload plates, and this is composition"),
     ],
 )
-def test_what_does_not_go_with_the_workload_is_refused_in_one_line(options: dict[str, Any], says: str) -> None:
+def test_options_that_do_not_fit_the_workload_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         build_dataflow(RunConfig(**{**FEW, **options}).check())
 
 
-def test_the_command_line_has_defaults_of_its_own_for_plates() -> None:
-    given: dict[str, Any] = {"workload": "plates", "images": 7}
-    adopt_defaults(given)
-    assert given == {"workload": "plates", **DEFAULTS["plates"], "images": 7}
+def test_the_command_line_has_special_defaults_for_plates() -> None:
+    options: dict[str, Any] = {"workload": "plates", "images": 7}
+    adopt_defaults(options)
+    assert options == {"workload": "plates", **DEFAULTS["plates"], "images": 7}
     unshaped: dict[str, Any] = {"workload": "plates", "testbed": "loopback"}
     adopt_defaults(unshaped)
     assert "link_mean_bps" not in unshaped
     assert msgspec.convert(unshaped, RunConfig).check().servers == 4
 
 
-def test_by_default_both_sinks_get_something(simulated: tuple[RunSummary, Path]) -> None:
+def test_both_sinks_get_varied_data_by_default(simulated: tuple[RunSummary, Path]) -> None:
     dataflow = build_dataflow(RunConfig(**{**FEW, "seed": 5}))
     digests = {sink: list(reference_digests(dataflow, 24, sink=sink)) for sink in dataflow.sinks}
-    assert all(len(set(each)) > 3 for each in digests.values())
+    assert all(len(set(sink_digests)) > 3 for sink_digests in digests.values())
     hints = hints_of_code(dataflow).output_bytes  # without any selectivity all operators would be best at the client
     assert hints["found1"] == pytest.approx(FOUND * hints["source@h1"])

@@ -1,4 +1,4 @@
-"""``thalweg run --kill`` and the events of processes: the run goes on, and its records say how."""
+"""``thalweg run --kill`` and the events of processes: the run goes on, and the records describe the recovery."""
 
 from __future__ import annotations
 
@@ -50,15 +50,20 @@ host = "h3"
 
 
 def run(*options: str, out: Path) -> dict[str, Any]:
-    """What a run prints as JSON that delivered all, of its only placement."""
+    """Return the JSON of the only placement of a run, which must deliver everything."""
     done = CliRunner().invoke(app, ["run", *options, "--json", "--out", str(out)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout.splitlines()[-1])["placements"].values()
-    assert (found["lost"], found["duplicate"], found["out_of_order"], found["digest_ok"]) == (0, 0, 0, True)
-    return dict(found)
+    (placement,) = json.loads(done.stdout.splitlines()[-1])["placements"].values()
+    assert (placement["lost"], placement["duplicate"], placement["out_of_order"], placement["digest_ok"]) == (
+        0,
+        0,
+        0,
+        True,
+    )
+    return dict(placement)
 
 
-def test_what_kills_mean() -> None:
+def test_options_for_kills_drains_and_joins_are_read_as_deeds() -> None:
     crash, again = Deed(40.0, "h3", "crash"), Deed(90.0, "h3", "restart")
     assert deeds_of([("kill", "h3@40")], HOSTS, 10.0) == [crash, again], "5 s of the wall clock later"
     assert deeds_of([("kill", "h3@40s:restart=5")], HOSTS, 10.0) == [crash, again]
@@ -88,18 +93,18 @@ def test_what_kills_mean() -> None:
         ({"checkpoint": 0}, "--checkpoint is 0"),
     ],
 )
-def test_what_cannot_be_meant(options: dict[str, Any], why: str) -> None:
+def test_invalid_options_of_process_events_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as caught:
         RunConfig(testbed="loopback", servers=3, **options).check()
     assert why in str(caught.value)
 
 
-def test_the_events_of_a_file_are_deeds(tmp_path: Path) -> None:
+def test_process_events_of_a_scenario_file_are_read_as_deeds(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(SCENARIO)
     timeline = compile_timeline(read_scenario(tmp_path / "s.toml"))
     assert not timeline.changes, "links stay as they are"
-    told = [(deed.at_s, deed.host, deed.kind) for deed in timeline.deeds]
-    assert told == [(10, "h2", "crash"), (40, "h2", "restart"), (50, "h1", "drain"), (60, "h3", "join")]
+    deeds = [(deed.at_s, deed.host, deed.kind) for deed in timeline.deeds]
+    assert deeds == [(10, "h2", "crash"), (40, "h2", "restart"), (50, "h1", "drain"), (60, "h3", "join")]
 
 
 def test_hosts_are_killed_and_come_back_in_virtual_time(tmp_path: Path) -> None:
@@ -107,29 +112,29 @@ def test_hosts_are_killed_and_come_back_in_virtual_time(tmp_path: Path) -> None:
     options = ("--testbed", "sim", "--bytes", "--servers", "3", "--spares", "1", "--stand-in", "h3=h1", *kills)
     options += ("--images", "60", "--image-bytes", "20000", "--time-scale", "60", "--link-mean", "0.2mbit")
     options += ("--operator", "running", "--placement", "one-shot", "--checkpoint", "4")
-    found = run(*options, out=tmp_path / "a")
-    first, *others = found["recoveries"]
+    placement = run(*options, out=tmp_path / "a")
+    first, *rest = placement["recoveries"]
     assert (first["host"], first["at_s"], list(first["phases_s"])) == (
         *("h2", 10.0),
         ["detected", "decided", "restored", "first_output"],
     )
     assert 30.0 <= first["phases_s"]["first_output"] <= first["stood_still_s"] < 100.0
-    assert [one["host"] for one in others] in (["h4", "h3"], ["h3"]), "h4 may have had nothing"
-    assert others[-1]["moved"]["source@h3"] == "h1"
+    assert [recovery["host"] for recovery in rest] in (["h4", "h3"], ["h3"]), "h4 may have had nothing"
+    assert rest[-1]["moved"]["source@h3"] == "h1"
     again = run(*options, out=tmp_path / "b")
-    assert again["recoveries"] == found["recoveries"], "simulations are the same every time"
+    assert again["recoveries"] == placement["recoveries"], "simulations are the same every time"
     course = read_courses(tmp_path / "a", load_run(tmp_path / "a"))["one-shot"]
     assert next((befell.host, befell.at_s) for befell in course.befell) == ("h2", 10.0)
 
 
-def test_events_of_processes_befall_a_simulated_run(tmp_path: Path) -> None:
+def test_a_simulated_run_recovers_from_a_crash_in_a_scenario_file(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(SCENARIO.partition('[[event]]\nat = "50s"')[0].replace("10s", "1s"))
-    found = run(
+    placement = run(
         *("--testbed", "sim", "--bytes", "--scenario", str(tmp_path / "s.toml"), "--images", "30", "--image-bytes"),
         *("20000", "--operator", "running", "--placement", "one-shot"),
         out=tmp_path / "a",
     )
-    assert [one["host"] for one in found["recoveries"]] == ["h2"]
+    assert [recovery["host"] for recovery in placement["recoveries"]] == ["h2"]
 
 
 def befallen(folder: Path) -> list[tuple[str, str | None]]:
@@ -141,16 +146,16 @@ SLOW = ("--bytes", "--link-mean", "0.2mbit")
 
 @pytest.mark.parametrize("testbed", [("sim", *SLOW), ("loopback",)], ids=["sim", "loopback"])
 def test_hosts_are_drained_and_join_while_a_run_goes_on(tmp_path: Path, testbed: tuple[str, ...]) -> None:
-    """The one that joins has a source, which is waited for; that of the one that is drained goes to its stand-in."""
-    found = run(
+    """The run waits for the source of the joining host. The source of the drained host goes to its stand-in."""
+    placement = run(
         *("--testbed", *testbed, "--servers", "3", "--images", "70", "--image-bytes", "20000", "--time-scale", "40"),
         *("--join", "h2@10", "--drain", "h1@30", "--stand-in", "h1=h3", "--operator", "running"),
         *("--placement", "one-shot"),
         out=tmp_path,
     )
     assert befallen(tmp_path) == [("h2", "join"), ("h1", "drain")]
-    assert found["first_image_s"] >= 10.0, "not before it had joined"
-    last = found["recoveries"][-1]
+    assert placement["first_image_s"] >= 10.0, "not before it had joined"
+    last = placement["recoveries"][-1]
     assert (last["host"], last["how"], last["moved"]["source@h1"]) == ("h1", "was drained", "h3")
 
 
@@ -170,27 +175,27 @@ LESS += ("--missing", "nothing")
 
 
 @pytest.mark.long
-def test_a_simulated_run_goes_on_without_a_source_until_it_is_back(
+def test_a_simulated_run_goes_on_without_a_source_until_the_source_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)  # with the generated ones
     kills = ("--kill", "h2@20:restart=5", "--kill", "h3@320:restart=never")
     options = ("--testbed", "sim", *SLOW, "--images", "200", "--time-scale", "60", *kills)
-    found = run(*options, *LESS, out=tmp_path)
-    assert sorted(found["missing"]) == ["source@h2", "source@h3"]
-    ((first, until),), ((second, never),) = found["missing"]["source@h2"], found["missing"]["source@h3"]
+    placement = run(*options, *LESS, out=tmp_path)
+    assert sorted(placement["missing"]) == ["source@h2", "source@h3"]
+    ((first, until),), ((second, never),) = placement["missing"]["source@h2"], placement["missing"]["source@h3"]
     assert 0 <= first < until <= second < 200
     assert never is None
     info = load_run(tmp_path)
-    assert found["digest"] == found["reference_digest"] != info.reference_digest, "of the graph that there was"
+    assert placement["digest"] == placement["reference_digest"] != info.reference_digest, "of the graph that there was"
     assert any(note.startswith("one-shot went on without source@h2 (partitions ") for note in info.notes)
 
 
-def test_a_host_is_waited_for_as_long_in_virtual_time_as_on_a_testbed(tmp_path: Path) -> None:
-    """30 s of a wall clock, which are half an hour at that scale, whatever silence is taken for a loss."""
+def test_a_virtual_run_waits_for_a_killed_host_as_long_as_a_testbed_does(tmp_path: Path) -> None:
+    """The wait is 30 s of a wall clock, half an hour at this time scale, for any limit of silence."""
     options = ("--testbed", "sim", *SLOW, "--images", "60", "--time-scale", "60", "--limit", "liveness_s=4")
-    found = run(*options, "--kill", "h2@20:restart=15", *LESS[:-2], out=tmp_path)
-    assert (found["delivered"], found["digest"]) == (60, load_run(tmp_path).reference_digest)
+    placement = run(*options, "--kill", "h2@20:restart=15", *LESS[:-2], out=tmp_path)
+    assert (placement["delivered"], placement["digest"]) == (60, load_run(tmp_path).reference_digest)
 
 
 @pytest.mark.long
@@ -198,21 +203,21 @@ def test_a_host_is_waited_for_as_long_in_virtual_time_as_on_a_testbed(tmp_path: 
 def test_a_run_of_processes_goes_on_without_a_source(tmp_path: Path, testbed: str) -> None:
     options = ("--testbed", testbed, *(("--link-mean", "0.2mbit", "--no-prove") if testbed == "netns" else ()))
     options += ("--images", "400", "--time-scale", "120", "--kill", "h2@40:restart=never")
-    found = run(*options, *LESS, out=tmp_path)
-    ((name, gaps),) = found["missing"].items()
+    placement = run(*options, *LESS, out=tmp_path)
+    ((name, gaps),) = placement["missing"].items()
     assert (name, gaps[-1][1]) == ("source@h2", None)
-    assert found["digest"] == found["reference_digest"] != load_run(tmp_path).reference_digest
+    assert placement["digest"] == placement["reference_digest"] != load_run(tmp_path).reference_digest
 
 
 @pytest.mark.long
-def test_a_file_says_that_operators_go_on_without_a_source(tmp_path: Path) -> None:
+def test_a_scenario_file_lets_operators_go_on_without_a_source(tmp_path: Path) -> None:
     lost = SCENARIO.partition('[[event]]\nat = "50s"')[0].replace("30s", "1d")
     (tmp_path / "s.toml").write_text(f'missing = "nothing"{lost}')
     options = ("--testbed", "sim", "--bytes", "--scenario", str(tmp_path / "s.toml"), "--images", "30")
-    found = run(
+    placement = run(
         *options, "--image-bytes", "200000", "--operator", "running", "--placement", "one-shot", out=tmp_path / "a"
     )
-    assert [*found["missing"]] == ["source@h2"]
+    assert [*placement["missing"]] == ["source@h2"]
     (tmp_path / "s.toml").write_text('missing = "fill"' + SCENARIO)
     with pytest.raises(UsageError, match=r"s\.toml, line 1: missing: there is no 'fill'; known are nothing, wait"):
         read_scenario(tmp_path / "s.toml")
@@ -226,7 +231,9 @@ def test_a_file_says_that_operators_go_on_without_a_source(tmp_path: Path) -> No
         (("--placement", "thalweg", "--stripes", "2"), "--missing nothing goes with one tree, and --stripes asks"),
     ],
 )
-def test_what_does_not_go_on_without_a_source_is_refused(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+def test_operators_and_placements_that_need_every_source_are_refused(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
     options = ("run", "--testbed", "sim", "--missing", "nothing", *options, "--out", str(tmp_path))
     done = CliRunner().invoke(app, options)
     assert isinstance(done.exception, UsageError)
@@ -235,34 +242,36 @@ def test_what_does_not_go_on_without_a_source_is_refused(tmp_path: Path, options
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_the_events_of_a_file_befall_processes_on_namespaces(tmp_path: Path) -> None:
+def test_events_of_a_scenario_file_happen_to_processes_on_namespaces(tmp_path: Path) -> None:
     scenario = SCENARIO.replace('"60s"', '"5s"').replace('"50s"', '"60s"').replace("hosts", "time_scale = 20\nhosts")
     (tmp_path / "s.toml").write_text(scenario)
-    found = run(
+    placement = run(
         *("--testbed", "netns", "--scenario", str(tmp_path / "s.toml"), "--images", "120", "--image-bytes", "20000"),
         *("--stand-in", "h1=h3", "--operator", "running", "--placement", "one-shot", "--no-prove"),
         out=tmp_path / "a",
     )
     happened = [("h3", "join"), ("h2", "crash"), ("h2", "restart"), ("h1", "drain")]
     assert befallen(tmp_path / "a") == happened
-    assert {one["host"] for one in found["recoveries"]} == {"h1", "h2", "h3"}
-    assert found["recoveries"][-1]["moved"]["source@h1"] == "h3"
+    assert {recovery["host"] for recovery in placement["recoveries"]} == {"h1", "h2", "h3"}
+    assert placement["recoveries"][-1]["moved"]["source@h1"] == "h3"
 
 
 @pytest.mark.long
 def test_hosts_are_killed_and_come_back_as_processes(tmp_path: Path) -> None:
-    found = run(
+    placement = run(
         *("--testbed", "loopback", "--servers", "2", "--images", "150", "--image-bytes", "20000", "--time-scale", "20"),
         *("--kill", "h2@2:restart=0.1", "--operator", "running", "--placement", "one-shot"),
         out=tmp_path,
     )
-    assert [one["host"] for one in found["recoveries"]] == ["h2"]
-    assert found["recoveries"][0]["phases_s"]["detected"] < 40, "at once, though hosts may be silent for much longer"
+    assert [recovery["host"] for recovery in placement["recoveries"]] == ["h2"]
+    assert placement["recoveries"][0]["phases_s"]["detected"] < 40, (
+        "at once, though hosts may be silent for much longer"
+    )
 
 
 @pytest.mark.netns
-def test_everything_comes_once_on_namespaces_while_hosts_are_killed(tmp_path: Path) -> None:
-    """``THALWEG_KILLS=1000``: so many, 20 in a run, while operators move at random."""
+def test_images_arrive_once_on_namespaces_while_hosts_are_killed(tmp_path: Path) -> None:
+    """Kill ``THALWEG_KILLS`` hosts, at most 20 in a run, while operators move at random."""
     left, number, still_s = KILLS, 0, list[float]()
     while left > 0:
         dice, count = Random(number), min(left, 20)
@@ -270,17 +279,19 @@ def test_everything_comes_once_on_namespaces_while_hosts_are_killed(tmp_path: Pa
         kills = [f"--kill=h{dice.randrange(1, 4)}@{when:.1f}:restart=0.1" for when in at_s]
         options = ("--testbed", "netns", "--servers", "3", "--images", str(40 + 50 * count), "--image-bytes", "20000")
         options += ("--time-scale", f"{SCALE}", "--link-mean", "0.2mbit", "--operator", "running", "--no-prove")
-        found = run(*options, *kills, "--placement", "random-moves", "--moves", "100000", out=tmp_path / str(number))
+        placement = run(
+            *options, *kills, "--placement", "random-moves", "--moves", "100000", out=tmp_path / str(number)
+        )
         killed = [row for row in read_log(tmp_path / str(number), "befallen") if row.detail.outcome == "crash"]
         assert killed, "the run was over before"
-        assert found["recoveries"], "hosts were lost that held something"
-        still_s += [one["stood_still_s"] / SCALE for one in found["recoveries"]]
+        assert placement["recoveries"], "hosts were lost that held something"
+        still_s += [recovery["stood_still_s"] / SCALE for recovery in placement["recoveries"]]
         left, number = left - len(killed), number + 1
     median, p99 = np.quantile(still_s, [0.5, 0.99])
     print(f"{KILLS} kills, {len(still_s)} recoveries: it stood still for {median:.2f} s (median), {p99:.2f} s (p99)")
 
 
-def test_of_several_beginnings_before_anything_came_each_host_is_told_once() -> None:
+def test_recoveries_before_the_first_output_report_every_host_once() -> None:
     def row(kind: str, host: str, at_s: float, **detail: Any) -> Row:
         return Row("p", host, at_s, at_s, kind, None, None, None, None, None, None, msgspec.convert(detail, Detail))
 
@@ -294,14 +305,14 @@ def test_of_several_beginnings_before_anything_came_each_host_is_told_once() -> 
     rows = [row("recovered", "client", 15.0, **first), row("recovered", "client", 28.0, **second)]
     killed = [row("befallen", "h1", 9.0, outcome="crash"), row("befallen", "h1", 12.0, outcome="restart")]
     came = [row("delivered", "client", at_s) for at_s in (8.0, 28.0, 29.0)]
-    one, other = recoveries_of(rows, killed, came)
-    assert (one.host, one.at_s, one.how, one.generation) == ("h1", 9.0, "went", 2)
-    assert one.phases_s == {"detected": 1.0, "decided": 2.0, "restored": 17.0, "first_output": 19.0}
-    assert (other.host, other.at_s, other.phases_s["first_output"]) == ("h2", 20.0, 8.0)
-    assert (one.stood_still_s, one.made_again, one.again) == (20.0, 2, {"s": 2})
+    earlier, later = recoveries_of(rows, killed, came)
+    assert (earlier.host, earlier.at_s, earlier.how, earlier.generation) == ("h1", 9.0, "went", 2)
+    assert earlier.phases_s == {"detected": 1.0, "decided": 2.0, "restored": 17.0, "first_output": 19.0}
+    assert (later.host, later.at_s, later.phases_s["first_output"]) == ("h2", 20.0, 8.0)
+    assert (earlier.stood_still_s, earlier.made_again, earlier.again) == (20.0, 2, {"s": 2})
 
 
-def test_a_run_that_has_lost_nothing_has_no_recoveries(tmp_path: Path) -> None:
+def test_a_run_without_a_lost_host_has_no_recoveries(tmp_path: Path) -> None:
     run("--testbed", "sim", "--bytes", "--servers", "2", "--images", "3", "--placement", "one-shot", out=tmp_path)
     (placement,) = summarize_run(tmp_path).placements.values()
     assert placement.recoveries == []

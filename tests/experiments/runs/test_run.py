@@ -42,28 +42,28 @@ def thalweg(
 
 
 def result(*arguments: str, cwd: Path, within: Sequence[str] = ()) -> dict[str, Any]:
-    """What a command line that succeeds prints as JSON."""
+    """Return the JSON that a successful command line prints."""
     done = thalweg(*arguments, "--json", cwd=cwd, within=within)
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    output: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return output
 
 
 def descendants() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_loopback_delivers_what_a_single_machine_makes(tmp_path: Path) -> None:
-    said = result(
+def test_a_run_on_loopback_delivers_the_reference_results(tmp_path: Path) -> None:
+    output = result(
         *("run", "--testbed", "loopback", "--servers", "4", "--images", "6", "--image-bytes", "20000"),
         *("--placement", "download-all", "--placement", "one-shot", "--out", "a"),
         cwd=tmp_path,
     )
-    assert set(said["placements"]) == {"download-all", "one-shot"}
-    for placement in said["placements"].values():
+    assert set(output["placements"]) == {"download-all", "one-shot"}
+    for placement in output["placements"].values():
         assert placement["delivered"] == placement["images"] == 6
         assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
-        assert placement["digest"] == said["reference_digest"]
+        assert placement["digest"] == output["reference_digest"]
         assert placement["mean_interarrival_s"] > 0
     assert (tmp_path / "a" / "run.toml").exists()
     assert sorted(path.name for path in (tmp_path / "a" / "images" / "one-shot").iterdir())[0] == "000.png"
@@ -91,14 +91,14 @@ def test_limits_reach_every_host(tmp_path: Path, option: str, says: str) -> None
 
 @pytest.mark.netns
 def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
-    said = result(
+    output = result(
         *("run", "--testbed", "netns", "--servers", "4", "--images", "8", "--image-bytes", "30000", "--seed", "3"),
         *("--time-scale", "180", "--link-mean", "0.1mbit", "--out", "a", "--placement", "thalweg"),
         cwd=tmp_path,
     )
-    placement = said["placements"]["thalweg"]
-    assert (placement["delivered"], placement["digest"]) == (8, said["reference_digest"])
-    assert 0 < said["links"]["checked"] <= 20
+    placement = output["placements"]["thalweg"]
+    assert (placement["delivered"], placement["digest"]) == (8, output["reference_digest"])
+    assert 0 < output["links"]["checked"] <= 20
     table = pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()
     delivered = [(row["placement"], row["wall_s"]) for row in table if row["kind"] == "delivered"]
     over_s = dict(sorted(delivered, key=lambda one: one[1]))  # the last of each placement
@@ -111,9 +111,9 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
 
 
 def own_mounts(*, root: bool = True) -> list[str]:
-    """Return the beginning of a command line under which mounts are a command's own; skip the test without such.
+    """Return the beginning of a command line that gives a command private mounts, or skip the test.
 
-    A user namespace gives them to everybody, but not in a chroot. ``root``: root needs no user namespace.
+    A user namespace gives private mounts to every user, but not in a chroot. ``root``: root needs no user namespace.
     """
     alone, users = ["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]
     for command in [alone, users] if root else [users]:
@@ -124,19 +124,19 @@ def own_mounts(*, root: bool = True) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_hosts_know_their_load_where_proc_is_another_process_namespaces(tmp_path: Path) -> None:
-    """A part of /proc is covered, as containers have it: then the kernel lets nobody inside mount it anew."""
+def test_hosts_know_the_load_if_proc_belongs_to_a_different_process_namespace(tmp_path: Path) -> None:
+    """A part of /proc is covered, as in containers. Then the kernel lets no process inside mount /proc again."""
     users = own_mounts(root=False)
     within = (*users, "sh", "-c", f'mount --bind /dev/null /proc/uptime && exec {" ".join(users)} "$@"', "sh")
-    said = thalweg("doctor", cwd=tmp_path, within=within).stdout
-    assert "namespaces as root, without /proc" in said
-    said = result(
+    output = thalweg("doctor", cwd=tmp_path, within=within).stdout
+    assert "namespaces as root, without /proc" in output
+    output = result(
         *("run", "--servers", "2", "--placement", "one-shot", "--images", "3", "--image-bytes", "4000", "--out", "a"),
         *("--time-scale", "200"),
         cwd=tmp_path,
         within=within,
     )
-    loads = said["placements"]["one-shot"]["hosts"]
+    loads = output["placements"]["one-shot"]["hosts"]
     assert {"client", "h1", "h2"} == loads.keys()
     for load in loads.values():
         assert 0 < load["mean_cpu"] < 3
@@ -144,16 +144,16 @@ def test_hosts_know_their_load_where_proc_is_another_process_namespaces(tmp_path
 
 
 @pytest.mark.long
-def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
-    said = result(
+def test_random_moves_deliver_the_reference_results(tmp_path: Path) -> None:
+    output = result(
         *("run", "--testbed", "loopback", "--servers", "4", "--images", "40", "--image-bytes", "4000", "--seed", "7"),
         *("--placement", "random-moves", "--moves", "10", "--operator", "mixed", "--forecaster", "median"),
         *("--out", "a"),
         cwd=tmp_path,
     )
-    placement = said["placements"]["random-moves"]
+    placement = output["placements"]["random-moves"]
     assert placement["delivered"] == 40
-    assert placement["digest"] == said["reference_digest"]
+    assert placement["digest"] == output["reference_digest"]
     assert placement["relocations"] == 10
     config = tomllib.loads((tmp_path / "a" / "run.toml").read_text())["config"]
     assert config["adaptation"]["random-moves"] == {"type": "random-moves", "moves": 10, "seed": 7}
@@ -161,17 +161,17 @@ def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_trees_change_at_random_and_deliver_the_same(tmp_path: Path) -> None:
+def test_a_run_with_random_reshapes_delivers_all_images(tmp_path: Path) -> None:
     done = thalweg(
         *("run", "--testbed", "loopback", "--servers", "4", "--images", "80", "--image-bytes", "4000", "--seed", "7"),
         *("--placement", "random-reshapes", "--reshapes", "8", "--moves", "4", "--out", "a"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    said = re.search(
+    line = re.search(
         r"^random-reshapes: the tree changed 8 times and ended as client\(.+\)$", done.stdout, re.MULTILINE
     )
-    assert said is not None, done.stdout
+    assert line is not None, done.stdout
     kinds = pq.read_table(tmp_path / "a" / "events.parquet").column("kind").to_pylist()
     assert kinds.count("delivered") == 80
     assert kinds.count("relocated") >= 4
@@ -205,30 +205,33 @@ rate = "20kbit"
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
-    """What all images come over at first takes 8 s for each in the end; by way of h2 it is half a second."""
+def test_the_tree_avoids_a_link_that_collapses(tmp_path: Path) -> None:
+    """The link that carries all images at first needs 8 s for each image in the end.
+
+    The route over h2 needs half a second.
+    """
     (tmp_path / "collapsing.toml").write_text(COLLAPSING)
-    said = result(
+    output = result(
         *("run", "--scenario", "collapsing.toml", "--images", "150", "--image-bytes", "20000", "--no-prove"),
         *("--period", "30"),
         *("--placement", "thalweg", "--placement", "thalweg-once", "--out", "a"),
         cwd=tmp_path,
     )
-    again, once = (said["placements"][name] for name in ("thalweg", "thalweg-once"))
+    again, once = (output["placements"][name] for name in ("thalweg", "thalweg-once"))
     for placement in (again, once):
         assert placement["delivered"] == 150
         assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
-        assert placement["digest"] == said["reference_digest"]
+        assert placement["digest"] == output["reference_digest"]
     assert (once["reshapes"], again["reshapes"] >= 1) == (0, True)
     changes = read_changes(tmp_path / "a")
-    (way,) = changes[-1].inputs["sink"]
-    assert changes[-1].hosts[way] == "h2" or way == "source@h2"
+    (node,) = changes[-1].inputs["sink"]
+    assert changes[-1].hosts[node] == "h2" or node == "source@h2"
     assert again["elapsed_s"] < 0.7 * once["elapsed_s"]
 
 
 @pytest.mark.long
 @pytest.mark.netns
-def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
+def test_a_collapse_hits_every_placement_alike(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     for rate_bps in (60_000, 90_000, 100_000, 150_000):
         rows = f"time_s,bandwidth_bps\n0,{rate_bps}\n300,{rate_bps * 1.1}\n600,{rate_bps * 0.9}\n"
@@ -278,19 +281,22 @@ def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )
-def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
+def test_an_interrupted_run_leaves_no_processes(tmp_path: Path, number: signal.Signals, status: int) -> None:
     before = descendants()
     options = "run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a"
-    said, log = tmp_path / "said", tmp_path / "a" / "logs" / "client.jsonl"
+    error_file, log = tmp_path / "said", tmp_path / "a" / "logs" / "client.jsonl"
     environment = {key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"}
     command = [*THALWEG, *options.split(" ")]
-    with said.open("wb") as errors, subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=errors) as process:
+    with (
+        error_file.open("wb") as errors,
+        subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=errors) as process,
+    ):
         try:
             for _ in range(600):  # at most a minute: until the flow runs
                 if log.exists() or process.poll() is not None:
                     break
                 time.sleep(0.1)
-            assert log.exists(), said.read_text()
+            assert log.exists(), error_file.read_text()
             process.send_signal(number)
             assert process.wait(timeout=patience(20)) == status
         finally:
@@ -313,7 +319,7 @@ def write_folder(folder: Path, sites: int, images: int) -> None:
 
 @pytest.mark.netns
 @pytest.mark.parametrize("testbed", ["sim", "loopback"])
-def test_a_full_disk_is_said_in_a_line_and_nothing_is_left(tmp_path: Path, testbed: str) -> None:
+def test_a_full_disk_is_reported_in_a_single_line_and_nothing_is_left(tmp_path: Path, testbed: str) -> None:
     script = 'mount -t tmpfs -o size=8k none $0; "$@"; status=$?; ls -A $0; exit $status'
     within = [*own_mounts(), "sh", "-c", script, str(tmp_path)]
     run = f"run --testbed {testbed} --servers 2 --placement one-shot --images 20 --out {tmp_path}/r"
@@ -324,7 +330,7 @@ def test_a_full_disk_is_said_in_a_line_and_nothing_is_left(tmp_path: Path, testb
 
 
 @pytest.mark.long
-def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
+def test_images_of_a_user_are_delivered_and_a_corrupt_image_is_refused_or_skipped(tmp_path: Path) -> None:
     write_folder(tmp_path / "mine", 2, 3)
     common = ("run", "--testbed", "loopback", "--servers", "2", "--folder", "mine", "--placement", "one-shot")
     assert result(*common, "--out", "a", cwd=tmp_path)["placements"]["one-shot"]["delivered"] == 3
@@ -340,7 +346,7 @@ def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
 
 
 def test_a_host_that_never_comes_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that ends before it listens: one line with its own last words, and no folder left."""
+    """The host ends before it listens. The error has the host's last message, and no folder is left."""
     from thalweg.experiments.run_config import RunConfig
     from thalweg.experiments.runs import launcher, processes
     from thalweg.middleware.errors import HostAbsentError

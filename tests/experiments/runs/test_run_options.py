@@ -1,4 +1,4 @@
-"""What goes with what on the command line of ``thalweg run``, and what is made of it."""
+"""Options of ``thalweg run`` that go together, and the strategies and dataflows that result."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def config(*placements: str, **options: Any) -> RunConfig:
     return RunConfig(**{"servers": 4, "images": 4, "image_bytes": 4000, **options}, placements=placements).check()
 
 
-def test_every_option_reaches_the_strategies_that_have_it() -> None:
-    given = config(
+def test_every_option_reaches_the_matching_strategies() -> None:
+    options = config(
         *("one-shot", "global", "local", "random-moves", "random-reshapes", "thalweg"),
         period_s=60.0,
         k=2,
@@ -33,8 +33,8 @@ def test_every_option_reaches_the_strategies_that_have_it() -> None:
         seed=9,
         cost="period",
     )
-    found = {label: one.moving for label, one in make_strategies(given).items()}
-    assert found == {
+    moving_of = {label: strategy.moving for label, strategy in make_strategies(options).items()}
+    assert moving_of == {
         "one-shot": None,
         "global": GlobalMoves(period_s=60.0, hysteresis=0.5),
         "local": LocalMoves(period_s=60.0, k=2, gate=False, hysteresis=0.5, seed=9, cost="period"),
@@ -44,7 +44,7 @@ def test_every_option_reaches_the_strategies_that_have_it() -> None:
     }
 
 
-def test_what_is_not_given_has_the_default_of_the_adaptation_and_stands_in_the_record() -> None:
+def test_absent_options_have_the_defaults_of_the_adaptation_and_are_recorded() -> None:
     strategies = make_strategies(config("download-all", "one-shot", "global", "local", cost="critical-path"))
     assert strategies["global"].adaptation == GlobalMoves()
     assert strategies["local"].adaptation == LocalMoves(seed=1)
@@ -64,7 +64,7 @@ def test_what_is_not_given_has_the_default_of_the_adaptation_and_stands_in_the_r
         ("local", {"k": -1}, "k is -1"),
     ],
 )
-def test_what_does_not_fit_is_refused(placement: str, option: dict[str, Any], says: str) -> None:
+def test_unfit_options_of_a_placement_are_refused(placement: str, option: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make_strategies(config(placement, **option))
 
@@ -85,37 +85,37 @@ def test_a_source_and_an_unknown_rule_are_no_operator() -> None:
 
 
 @pytest.mark.parametrize("option", [{"operator": "mixed"}, {"operator": "running"}, {"rule": "latest"}])
-def test_trees_that_change_at_random_need_an_operator_whose_order_is_free(option: dict[str, Any]) -> None:
+def test_random_reshapes_need_a_reorderable_operator(option: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="random-reshapes changes the order of combination, and of --operator"):
         build_dataflow(config("random-reshapes", **option))
     dataflow = build_dataflow(config("random-reshapes"))
     assert {dataflow.by_name[name].code.params["fit"] for name in dataflow.operators} == {"nested"}
 
 
-def test_thalweg_is_among_the_placements_that_are_run_by_default() -> None:
+def test_the_default_placements_include_thalweg() -> None:
     assert RunConfig().placements == ("download-all", "one-shot", "thalweg")
 
 
-def test_random_moves_begin_spread_over_the_hosts_and_take_no_knowledge() -> None:
-    given = config("random-moves", servers=8)
-    dataflow = build_dataflow(given)
+def test_random_moves_start_spread_over_the_hosts_without_measurements() -> None:
+    options = config("random-moves", servers=8)
+    dataflow = build_dataflow(options)
     task = Task((dataflow,), (*host_names(8), CLIENT), NetworkView({}), hints_of_code(dataflow), MEASURED)
-    result = make_strategies(given)["random-moves"].initial.plan(task, get_cost_model("critical-path"))
+    result = make_strategies(options)["random-moves"].initial.plan(task, get_cost_model("critical-path"))
     assert tuple(result.placement[name] for name in dataflow.operators) == task.hosts[:7]
-    assert strategy_options(given)["random-moves"] == {"seed": 1}
+    assert strategy_options(options)["random-moves"] == {"seed": 1}
 
 
 @pytest.mark.parametrize("tree", ["binary", "left-deep", "star"])
 def test_mixed_operators_take_turns_and_run(tree: str) -> None:
-    given = config("random-moves", operator="mixed", tree=tree, servers=5)
-    dataflow = build_dataflow(given)
+    options = config("random-moves", operator="mixed", tree=tree, servers=5)
+    dataflow = build_dataflow(options)
     codes = [dataflow.by_name[name].code for name in dataflow.operators]
     turn = ["running", "thalweg.operators.array_join:ArrayJoin", "best-of-last", "running"]
     assert [code.use for code in codes if code is not None] == turn[: len(codes)]
     assert len(list(reference_digests(dataflow, 3))) == 3
 
 
-def test_an_operator_by_its_import_path() -> None:
+def test_an_operator_is_found_by_an_import_path() -> None:
     dataflow = build_dataflow(config("one-shot", operator="thalweg.operators.composition:Composite"))
     plain = build_dataflow(config("one-shot"))
     assert list(reference_digests(dataflow, 3)) == list(reference_digests(plain, 3))

@@ -1,4 +1,4 @@
-"""What runs inside the nodes of a virtual run, and how one is planned and made."""
+"""Code inside the nodes of a virtual run, and planning and execution of a virtual run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOSTS = ("h1", "h2", "client")
 
 
 class Endless(Source):
-    """Tells sizes, and never that there are no more."""
+    """Source that reports sizes and has no end."""
 
     def produce(self, index: int) -> bytes:
         return bytes(self.partition_bytes(index))
@@ -66,21 +66,21 @@ class Two(Source):
 
 
 class Secret(Source):
-    """Tells no sizes."""
+    """Source that reports no sizes."""
 
     def produce(self, index: int) -> bytes:
         return b"x"
 
 
 class Unlike:
-    """A source that is no ``Source``."""
+    """Source that is no ``Source``."""
 
     def produce(self, index: int) -> bytes:
         return b"x"
 
 
 class Halves(Operator):
-    """Half of its first input, in a second for every 1000 bytes of all."""
+    """Operator that returns half of its first input, and takes a second for every 1000 input bytes."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return inputs[0][: len(inputs[0]) // 2]
@@ -93,7 +93,7 @@ class Halves(Operator):
 
 
 class Bare:
-    """An operator by what it does, without a base class and without hints."""
+    """Operator without a base class and without hints."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return None if index == 1 else inputs[0]
@@ -105,7 +105,7 @@ class Remembers(Halves):
 
 
 class RemembersAlone(Bare):
-    """State and hints, without a base class."""
+    """Operator with state and hints, without a base class."""
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return 1.0
@@ -132,22 +132,22 @@ def operator(name: str) -> Node:
 # --- sizes only ---------------------------------------------------------------------------------------
 
 
-def test_a_source_of_sizes_takes_the_disk_and_ends_where_it_says() -> None:
-    made = [sized_code(ALLOW, 250.0)(source("Two")).make(index, ()) for index in range(4)]
-    assert [(each.size_bytes, each.seconds, each.end) for each in made] == [
+def test_a_source_of_sizes_takes_the_time_of_the_disk_and_ends_after_the_last_partition() -> None:
+    outputs = [sized_code(ALLOW, 250.0)(source("Two")).make(index, ()) for index in range(4)]
+    assert [(output.size_bytes, output.seconds, output.end) for output in outputs] == [
         (500, 2.0, False), (500, 2.0, False), (0, 0.0, True), (0, 0.0, True),
     ]  # fmt: skip
 
 
-def test_a_source_without_an_end_is_asked_as_far_as_needed() -> None:
+def test_a_source_without_an_end_makes_every_requested_partition() -> None:
     endless = sized_code(ALLOW, 1e3)(source("Endless"))
     assert [endless.make(index, ()).size_bytes for index in (5, 0, 4, 99)] == [1005, 1000, 1004, 1099]
 
 
-def test_an_operator_of_sizes_takes_what_it_says_on_a_clock_that_may_be_dilated() -> None:
+def test_an_operator_of_sizes_takes_the_declared_time_on_a_dilated_clock() -> None:
     for factor, seconds in ((1.0, 3.0), (60.0, 180.0)):
-        made = sized_code(ALLOW, 1e3, factor)(operator("Halves")).make(0, (1000, 2000))
-        assert (made.value, made.size_bytes, made.seconds, made.end) == (500, 500, seconds, False)
+        output = sized_code(ALLOW, 1e3, factor)(operator("Halves")).make(0, (1000, 2000))
+        assert (output.value, output.size_bytes, output.seconds, output.end) == (500, 500, seconds, False)
         assert sized_code(ALLOW, 1e3)(operator("Halves")).snapshot() == b""
 
 
@@ -163,7 +163,7 @@ def test_an_operator_of_sizes_takes_what_it_says_on_a_clock_that_may_be_dilated(
     ],
     ids=["no sizes", "no source", "no hints", "state", "state without a base class", "running"],
 )
-def test_what_only_real_values_give_is_refused(node: Node, says: str) -> None:
+def test_code_that_needs_real_values_is_refused(node: Node, says: str) -> None:
     with pytest.raises((UsageError, OperatorError), match=says) as refused:
         sized_code(ALLOW, 1e3)(node)
     assert "\n" not in str(refused.value)
@@ -185,12 +185,16 @@ def test_real_code_makes_values_in_the_time_that_sizes_take() -> None:
     ):
         real, sized = real_code(ALLOW, 250.0, 2.0)(node), sized_code(ALLOW, 250.0, 2.0)(node)
         for index in range(3):
-            made, told = real.make(index, inputs), sized.make(index, sizes)
-            assert (made.size_bytes, made.seconds, made.end) == (told.size_bytes, told.seconds, told.end)
-            assert len(made.value or b"") == made.size_bytes
+            real_output, sized_output = real.make(index, inputs), sized.make(index, sizes)
+            assert (real_output.size_bytes, real_output.seconds, real_output.end) == (
+                sized_output.size_bytes,
+                sized_output.seconds,
+                sized_output.end,
+            )
+            assert len(real_output.value or b"") == real_output.size_bytes
 
 
-def test_real_code_that_gives_what_cannot_be_sent_says_so() -> None:
+def test_real_code_with_an_unsendable_result_is_refused() -> None:
     bare = real_code(ALLOW, 1e3)(operator("Bare"))
     assert bare.make(0, (b"ab", b"c")).value == b"ab"
     with pytest.raises(OperatorError, match="combine returned None for partition 1"):
@@ -211,7 +215,7 @@ SINGLE = WorldConfig("single", startup_s=0.0, core=CORE, validate=True)
 
 
 def constant(rate_bps: float, later_bps: float | None = None) -> BandwidthTrace:
-    """A link of one rate, or of another from 5 s on."""
+    """Return a link of one rate, or of a second rate from 5 s on."""
     if later_bps is None:
         return BandwidthTrace("constant", np.array([0.0]), np.array([rate_bps]))
     return BandwidthTrace("falls", np.array([0.0, 5.0]), np.array([rate_bps, later_bps]), 1e6)
@@ -227,19 +231,19 @@ def links(**others: LinkRate) -> dict[Link, LinkRate]:
     return {(a, b): others.get(f"{a}_{b}", fast) for a, b in permutations(HOSTS, 2)}
 
 
-def test_a_plan_rests_on_what_is_measured_or_on_the_links_as_they_are() -> None:
+def test_a_plan_rests_on_measured_or_true_rates_of_links() -> None:
     network = links(h1_client=constant(1e5), client_h1=constant(1e5))
     probed = plan_ahead(work(), OneShot(), network, SINGLE)
-    told = plan_ahead(work(), OneShot(), network, SINGLE, truth=True)
-    assert probed.result.placement == told.result.placement
+    exact = plan_ahead(work(), OneShot(), network, SINGLE, truth=True)
+    assert probed.result.placement == exact.result.placement
     assert probed.result.placement["op0"] == "h2"
     assert probed.asked
-    assert told.view.rate_bps("h1", "client") == 1e5
-    assert not told.asked
+    assert exact.view.rate_bps("h1", "client") == 1e5
+    assert not exact.asked
 
 
-def test_a_plan_sees_a_link_as_it_is_when_it_is_measured() -> None:
-    """Of a link that falls after 5 s, the truth of time 0 knows nothing and a probe that takes 6 s does."""
+def test_a_plan_sees_the_rate_of_a_link_at_the_time_of_the_measurement() -> None:
+    """The link falls after 5 s. The truth at time 0 does not show the fall, and a probe of 6 s does."""
     network = links(h1_client=constant(20_000.0, 1000.0))
     assert plan_ahead(work(), OneShot(), network, SINGLE, truth=True).view.rate_bps("h1", "client") == 20_000.0
     measured_bps = plan_ahead(work(), OneShot(), network, SINGLE).view.rate_bps("h1", "client")
@@ -248,14 +252,14 @@ def test_a_plan_sees_a_link_as_it_is_when_it_is_measured() -> None:
 
 
 class Strange:
-    """A planner of a user's own, whose placement cannot be."""
+    """Planner of a user with an impossible placement."""
 
     def plan(self, task: Task, model: CostModel) -> PlanResult:
         result = DownloadAll().plan(task, model)
         return msgspec.structs.replace(result, placement={**result.placement, "op0": "mars"})
 
 
-def test_a_plan_that_cannot_be_is_refused_before_anything_runs() -> None:
+def test_an_impossible_plan_is_refused_before_a_run_starts() -> None:
     with pytest.raises(PlacementError, match="mars"):
         plan_ahead(work(), Strange(), links(), SINGLE)
 
@@ -272,15 +276,15 @@ def run(
     return world, came
 
 
-def test_a_run_delivers_everything_in_order_and_leaves_nothing() -> None:
+def test_a_run_delivers_all_partitions_in_order_and_leaves_no_run_on_hosts() -> None:
     world, came = run(Strategy(DownloadAll()), links(), 7)
     assert came == list(range(7))
     assert world.failed is None
     assert [host.core.runs for host in world.hosts.values()] == [{}] * 3
 
 
-def test_global_moves_search_from_what_the_run_has_measured() -> None:
-    """The way from h1 to the client falls to a hundredth; h2 is a way round it."""
+def test_global_moves_search_from_the_measurements_of_the_run() -> None:
+    """The link from h1 to the client falls to a hundredth of its rate. The route over h2 avoids it."""
     network = links(h1_client=constant(1e6, 1e4), client_h1=constant(1e6, 1e4))
     plans: list[dict[str, Any]] = []
 
@@ -301,15 +305,15 @@ def test_global_moves_search_from_what_the_run_has_measured() -> None:
 # --- graphs -------------------------------------------------------------------------------------------
 
 
-def test_every_placement_runs_a_graph_of_two_sinks_or_says_that_it_is_for_trees() -> None:
-    """Its operators could be reordered, were it a tree. The bound is of trees as well."""
+def test_every_placement_but_random_reshapes_runs_a_graph_with_two_sinks() -> None:
+    """The operators are reorderable, but the graph is no tree. The bound needs a tree too."""
     scenes = [Code("scenes", {"site": n, "sites": 3, "mean_bytes": 20_000, "seed": 3}) for n in range(3)]
     mix = Code("composite", {"fit": "nested"})
     graph = Dataflow()
-    one, two, three = (graph.source(scene, at=f"h{n}") for n, scene in enumerate(scenes, 1))
-    joint = graph.operator(mix, one, two)
-    graph.sink("overview", graph.operator(mix, joint, three), at="client")
-    graph.sink("archive", joint, three, at="client")
+    first, second, third = (graph.source(scene, at=f"h{n}") for n, scene in enumerate(scenes, 1))
+    joint = graph.operator(mix, first, second)
+    graph.sink("overview", graph.operator(mix, joint, third), at="client")
+    graph.sink("archive", joint, third, at="client")
     flow, hosts = graph.validate(), ("h1", "h2", "h3", "client")
     network = {link: constant(2e5 + 1e4 * number) for number, link in enumerate(permutations(hosts, 2))}
     digests = set()
@@ -351,7 +355,7 @@ SITES = ("h1", "h2", "h3", "h4", "client")
 
 
 def falling(*slow: str) -> dict[Link, LinkRate]:
-    """Links of 1 Mbit/s; after 5 s the one between these two carries a hundredth."""
+    """Return links of 1 Mbit/s. After 5 s the link between these two hosts carries a hundredth."""
     return {(a, b): constant(1e6, 1e4 if {a, b} == set(slow) else 1e6) for a, b in permutations(SITES, 2)}
 
 
@@ -367,8 +371,8 @@ CHOSEN = get_strategy("thalweg").initial
     ],
     ids=["at random", "thalweg"],
 )
-def test_the_tree_changes_and_what_operators_remember_goes_with_it(strategy: Strategy, least: int) -> None:
-    """Images of all sizes, by the operators' own code, against one process; a link that the plan rests on falls."""
+def test_the_tree_changes_and_the_states_of_operators_are_merged(strategy: Strategy, least: int) -> None:
+    """Real images are compared with the results of one process. A link of the first tree collapses."""
     sources = {
         site: Code("scenes", {"site": i, "sites": 4, "seed": 4, "mean_bytes": 40_000.0})
         for i, site in enumerate(SITES[:-1])
@@ -376,8 +380,8 @@ def test_the_tree_changes_and_what_operators_remember_goes_with_it(strategy: Str
     flow = complete_binary_tree(sources, RUNNING)
     operator = load_code(RUNNING)
     hints = propagate_hints(flow, dict.fromkeys(flow.sources, 40_000.0), lambda _: operator)
-    given = Work(flow, SITES, hints, CostParameters(startup_s=0.0), CriticalPath())
-    plan = plan_ahead(given, strategy.initial, falling(), SINGLE)
+    job = Work(flow, SITES, hints, CostParameters(startup_s=0.0), CriticalPath())
+    plan = plan_ahead(job, strategy.initial, falling(), SINGLE)
     tree, where = plan.result.dataflow, plan.result.placement
     network = falling(*next(
         (where[low], where[high]) for high in tree.upward for low in tree.by_name[high].inputs
@@ -385,11 +389,11 @@ def test_the_tree_changes_and_what_operators_remember_goes_with_it(strategy: Str
     ))  # fmt: skip
     book, came, merged = real_code(DEFAULT_ALLOW, 1e9), [], []
     world = World(
-        given.hosts, network, book, SINGLE,
+        job.hosts, network, book, SINGLE,
         on_record=lambda host, now, record: merged.append(record) if record.kind == "merged" else None,
     )  # fmt: skip
     world.on_delivered = lambda each, now: came.append(digest(each.value))
-    run_ahead(given, strategy, plan, 100, world)
+    run_ahead(job, strategy, plan, 100, world)
     assert world.failed is None
     assert came == [digest(value) for value in reference_run(flow, 100)]
     assert len(merged) == world.reshapings >= least

@@ -1,4 +1,4 @@
-"""``thalweg run --testbed sim`` as a user runs it: figures, records, digests, and what it refuses."""
+"""``thalweg run --testbed sim`` as a user runs it: figures, records, digests, and refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def thalweg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """One command line in an empty folder: exit status, output, errors."""
+    """Return a function that runs one command line in an empty folder, and returns status, output and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -68,36 +68,36 @@ def thalweg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def execute(folder: Path, **options: Any) -> Outcome:
-    given = {"testbed": "sim", "servers": 4, "images": 8, "image_bytes": 20_000, "seed": 3, **options}
-    return execute_virtually(RunConfig(**given), folder, lambda what, done, total: None)
+    values = {"testbed": "sim", "servers": 4, "images": 8, "image_bytes": 20_000, "seed": 3, **options}
+    return execute_virtually(RunConfig(**values), folder, lambda what, done, total: None)
 
 
 def rows(folder: Path, *kinds: str) -> list[dict[str, Any]]:
-    found = [row for row in pq.read_table(folder / "events.parquet").to_pylist() if row["kind"] in kinds]
-    return [{**row, "detail": json.loads(row["detail"]) if row["detail"] else {}} for row in found]
+    matching = [row for row in pq.read_table(folder / "events.parquet").to_pylist() if row["kind"] in kinds]
+    return [{**row, "detail": json.loads(row["detail"]) if row["detail"] else {}} for row in matching]
 
 
 # --- the command --------------------------------------------------------------------------------------
 
 
-def test_a_run_prints_one_object_and_leaves_a_run_folder_like_any_other(thalweg: Run, tmp_path: Path) -> None:
+def test_a_run_prints_a_single_object_and_leaves_an_ordinary_run_folder(thalweg: Run, tmp_path: Path) -> None:
     placements = ("--placement", "one-shot", "--placement", "global", "--placement", "local", "--period", "10")
     status, out, err = thalweg(*SMALL, *placements, "--validate", "--out", "a", "--json")
     assert (status, err) == (0, "")
     result = json.loads(out.splitlines()[-1])
     assert (result["testbed"], result["seed"], result["reference_digest"]) == ("sim", 3, None)
-    for one in result["placements"].values():
-        assert one["images"] == one["delivered"] == 10
-        assert one["lost"] == one["duplicate"] == one["out_of_order"] == 0
-        assert one["mean_interarrival_s"] > 0
-        assert one["log_digest"].startswith("sha256:")
-        assert one["digest"] is None  # nothing was composed
+    for placement in result["placements"].values():
+        assert placement["images"] == placement["delivered"] == 10
+        assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
+        assert placement["mean_interarrival_s"] > 0
+        assert placement["log_digest"].startswith("sha256:")
+        assert placement["digest"] is None  # nothing was composed
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["events.parquet", "run.toml"]
     assert {row["kind"] for row in pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()} >= {
         "placed", "delivered", "transfer", "estimate", "plan", "epoch", "log",
     }  # fmt: skip
-    told = tomllib.loads((tmp_path / "a" / "run.toml").read_text())
-    assert told["notes"] == ["virtual time, independent links, sizes only: nothing is composed"]
+    run_toml = tomllib.loads((tmp_path / "a" / "run.toml").read_text())
+    assert run_toml["notes"] == ["virtual time, independent links, sizes only: nothing is composed"]
     assert "virtual time" in thalweg(*SMALL, "--placement", "one-shot", "--out", "b")[1]
 
 
@@ -107,9 +107,14 @@ def test_operators_with_state_run_above_the_trees(thalweg: Run, tmp_path: Path, 
     line = (*SMALL, "--placement", "thalweg", "--operator", "running", "--bytes", "--validate", "--stripes", stripes)
     status, out, err = thalweg(*line, "--out", "a", "--json")
     assert (status, err) == (0, "")
-    (one,) = json.loads(out.splitlines()[-1])["placements"].values()
-    assert (one["delivered"], one["lost"], one["duplicate"], one["out_of_order"]) == (10, 0, 0, 0)
-    assert one["digest_ok"]
+    (placement,) = json.loads(out.splitlines()[-1])["placements"].values()
+    assert (placement["delivered"], placement["lost"], placement["duplicate"], placement["out_of_order"]) == (
+        10,
+        0,
+        0,
+        0,
+    )
+    assert placement["digest_ok"]
     carried = {row["detail"]["stripe"] for row in rows(tmp_path / "a", "carried")}
     assert carried == ({0, 1, 2} if stripes == "3" else set()), "one tree of all repays most"
     (placed,) = rows(tmp_path / "a", "placed")
@@ -129,15 +134,15 @@ def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, 
         )  # fmt: skip
         other = json.loads(done.stdout.splitlines()[-1])
         assert other["run"] == result["run"]
-        for label, one in other["placements"].items():
-            assert {**one, "wall_s": 0} == {**result["placements"][label], "wall_s": 0}
+        for label, placement in other["placements"].items():
+            assert {**placement, "wall_s": 0} == {**result["placements"][label], "wall_s": 0}
     events = {(tmp_path / name / "events.parquet").read_bytes() for name in ("here", "with 1", "with 2")}
     assert len(events) == 1
 
 
 @pytest.mark.long
-def test_readmes_run_delivers_everything_with_any_seed(tmp_path: Path) -> None:
-    """Twenty seeds until partitions flow, at 0.1 s each; at night two hundred, to the end."""
+def test_the_readme_run_delivers_all_images_with_every_seed(tmp_path: Path) -> None:
+    """Twenty seeds run until partitions flow, 0.1 s each. The night profile runs two hundred seeds to the end."""
     night = os.environ.get("HYPOTHESIS_PROFILE") == "night"
     seeds, images = (200, 180) if night else (20, 4)
     for seed in range(1, seeds + 1):
@@ -146,68 +151,66 @@ def test_readmes_run_delivers_everything_with_any_seed(tmp_path: Path) -> None:
         assert set(outcome.found.delivered.values()) == {images}, seed
 
 
-def test_another_seed_or_interface_has_another_log(tmp_path: Path) -> None:
+def test_a_different_seed_or_interface_leads_to_a_different_log(tmp_path: Path) -> None:
     digests = set()
-    others: list[dict[str, Any]] = [{}, {"seed": 4}, {"interface": "single"}, {"startup_s": 0.1}, {"bytes": True}]
-    for number, options in enumerate(others):
+    variants: list[dict[str, Any]] = [{}, {"seed": 4}, {"interface": "single"}, {"startup_s": 0.1}, {"bytes": True}]
+    for number, options in enumerate(variants):
         folder = tmp_path / str(number)
         execute(folder, placements=("one-shot",), **options)
         digests.add(rows(folder, "log")[0]["detail"]["digest"])
     assert len(digests) == 5
 
 
-def test_real_bytes_give_what_a_single_machine_gives_in_the_time_that_sizes_take(tmp_path: Path) -> None:
+def test_real_bytes_give_the_reference_results_in_the_time_of_simulated_sizes(tmp_path: Path) -> None:
     execute(tmp_path / "sizes", placements=("one-shot", "global"), period_s=60.0, pixel_s=7e-6)
     real = execute(tmp_path / "bytes", placements=("one-shot", "global"), period_s=60.0, pixel_s=7e-6, bytes=True)
     summary = summarize_run(tmp_path / "bytes")
     assert summary.reference_digest is not None
-    assert {one.digest for one in summary.placements.values()} == {summary.reference_digest}
+    assert {placement.digest for placement in summary.placements.values()} == {summary.reference_digest}
     assert real.found.delivered == {"one-shot": 8, "global": 8}
     came = [[(row["index"], row["t_s"]) for row in rows(tmp_path / name, "delivered")] for name in ("sizes", "bytes")]
     assert came[0] == came[1]
     assert sorted(path.name for path in (tmp_path / "bytes" / "images" / "global").iterdir())[0] == "000.png"
 
 
-def test_another_tree_gives_the_bytes_of_the_single_machine_and_the_records_tell_the_tree(tmp_path: Path) -> None:
+def test_a_changed_tree_gives_the_reference_results_and_is_recorded(tmp_path: Path) -> None:
     execute(tmp_path, placements=("one-shot", "thalweg"), bytes=True, servers=6)
     summary = summarize_run(tmp_path)
     assert summary.reference_digest is not None
-    assert {one.digest for one in summary.placements.values()} == {summary.reference_digest}
-    kept, chosen = (row["detail"] for row in rows(tmp_path, "placed"))
-    assert kept["inputs"] != chosen["inputs"] and chosen["planner"] == "thalweg" and chosen["probed"] == 21
-    for each in (kept, chosen):
-        assert each["inputs"]["sink"][0] in each["placement"]
-        assert {a for inputs in each["inputs"].values() for a in inputs} == set(each["placement"]) - {"sink"}
+    assert {figures.digest for figures in summary.placements.values()} == {summary.reference_digest}
+    initial, chosen = (row["detail"] for row in rows(tmp_path, "placed"))
+    assert initial["inputs"] != chosen["inputs"] and chosen["planner"] == "thalweg" and chosen["probed"] == 21
+    for plan in (initial, chosen):
+        assert plan["inputs"]["sink"][0] in plan["placement"]
+        assert {a for inputs in plan["inputs"].values() for a in inputs} == set(plan["placement"]) - {"sink"}
     for row, placement in zip(rows(tmp_path, "log"), summary.placements.values(), strict=True):
         assert 0 < row["detail"]["bound_period_s"] < placement.mean_interarrival_s
 
 
-def test_operators_with_state_move_with_it(tmp_path: Path) -> None:
+def test_operators_with_state_move_and_give_the_reference_results(tmp_path: Path) -> None:
     options = {"placements": ("random-moves",), "moves": 6, "operator": "mixed", "images": 30, "bytes": True}
     for interface in ("single", "independent"):
         execute(tmp_path / interface, **options, interface=interface, validate=True)
-        one = summarize_run(tmp_path / interface)
-        assert one.placements["random-moves"].digest == one.reference_digest
-        assert one.placements["random-moves"].relocations == 6
+        summary = summarize_run(tmp_path / interface)
+        assert summary.placements["random-moves"].digest == summary.reference_digest
+        assert summary.placements["random-moves"].relocations == 6
 
 
-def test_trees_change_at_random_and_give_the_bytes_of_the_single_machine(tmp_path: Path) -> None:
+def test_trees_that_change_at_random_give_the_reference_results(tmp_path: Path) -> None:
     options = {"placements": ("random-reshapes",), "reshapes": 4, "moves": 3, "images": 40, "bytes": True}
     outcome = execute(tmp_path, **options, validate=True)
-    one = summarize_run(tmp_path)
-    found = one.placements["random-reshapes"]
-    assert (found.delivered, found.lost, found.duplicate, found.out_of_order) == (40, 0, 0, 0)
-    assert found.digest == one.reference_digest
-    assert (found.reshapes, found.relocations) == (4, 3)
+    summary = summarize_run(tmp_path)
+    placement = summary.placements["random-reshapes"]
+    assert (placement.delivered, placement.lost, placement.duplicate, placement.out_of_order) == (40, 0, 0, 0)
+    assert placement.digest == summary.reference_digest
+    assert (placement.reshapes, placement.relocations) == (4, 3)
     assert outcome.found.trees["random-reshapes"].startswith("client(")
     last = [change for change in read_changes(tmp_path) if change.changed][-1]
     assert set(outcome.found.ended["random-reshapes"]) == set(last.operators)
 
 
 @pytest.mark.parametrize("seed", [5, 10])
-def test_a_link_on_which_installing_takes_longer_than_a_host_may_be_silent_fails_no_run(
-    seed: int, tmp_path: Path
-) -> None:
+def test_a_slow_installation_over_a_slow_link_does_not_make_a_run_fail(seed: int, tmp_path: Path) -> None:
     outcome = execute(tmp_path / "a", servers=8, link_mean_bps=2e5, seed=seed, placements=("one-shot",))
     assert outcome.found.delivered == {"one-shot": 8}
 
@@ -223,15 +226,15 @@ host = "h1"
 """
 
 
-def test_a_host_that_a_scenario_cuts_off_is_given_up_as_soon_as_on_sockets(tmp_path: Path) -> None:
+def test_a_host_that_a_scenario_cuts_off_is_lost_after_15_s_of_silence(tmp_path: Path) -> None:
     (tmp_path / "cut.toml").write_text(CUT)
     options: dict[str, Any] = {"servers": 2, "images": 1000, "scenario": str(tmp_path / "cut.toml")}
     with pytest.raises(RunError, match=r"^host 'h1', which holds .*, has been silent for 15 s"):
         execute(tmp_path / "a", placements=("download-all",), **options)
 
 
-def test_a_run_has_the_delays_of_a_trace_and_says_so(tmp_path: Path) -> None:
-    found = {}
+def test_a_run_has_the_delays_of_a_trace_and_reports_emulated_delays(tmp_path: Path) -> None:
+    summaries = {}
     for delay_s in (0, 3):
         folder = tmp_path / str(delay_s)
         folder.mkdir()
@@ -239,10 +242,10 @@ def test_a_run_has_the_delays_of_a_trace_and_says_so(tmp_path: Path) -> None:
         text = 'hosts = 3\nduration = "2h"\n[links]\nrate = "1mbit"\ntrace = "owd.csv"\n'
         (folder / "wan.toml").write_text(text)
         execute(folder / "run", placements=("download-all",), servers=2, scenario=str(folder / "wan.toml"))
-        found[delay_s] = summarize_run(folder / "run")
-    means_s = [one.placements["download-all"].mean_interarrival_s or 0.0 for one in found.values()]
+        summaries[delay_s] = summarize_run(folder / "run")
+    means_s = [summary.placements["download-all"].mean_interarrival_s or 0.0 for summary in summaries.values()]
     assert means_s[1] > means_s[0] + 1
-    assert [links_line(one).rpartition("; ")[2] for one in found.values()] == [
+    assert [links_line(summary).rpartition("; ")[2] for summary in summaries.values()] == [
         "rates only, no delays",
         "delays emulated",
     ]
@@ -256,7 +259,10 @@ def test_a_run_has_the_delays_of_a_trace_and_says_so(tmp_path: Path) -> None:
 def test_hosts_send_and_receive_at_the_rates_of_a_scenario_file(
     interface: str, own: str, common: str, tmp_path: Path
 ) -> None:
-    """Both servers' images go to the client: at a megabit each, at 250 kbit/s of one, or at 500 kbit/s together."""
+    """Both servers send images to the client: at 1 Mbit/s each, or limited.
+
+    The limit is 250 kbit/s of one server, or 500 kbit/s of the client.
+    """
     mean_s = {}
     for name, line, key in (("free", "", ""), ("limited", common, own)):
         host = "[[hosts]]\nname = "
@@ -269,44 +275,46 @@ def test_hosts_send_and_receive_at_the_rates_of_a_scenario_file(
     assert mean_s == {"free": pytest.approx(0.16, rel=0.15), "limited": pytest.approx(0.64, rel=0.15)}
 
 
-def test_a_run_has_a_band_for_control_messages_unless_a_scenario_file_says_no(tmp_path: Path) -> None:
-    """Without the band, what a server tells the client waits behind the server's images."""
-    found = {}
+def test_a_run_has_a_control_band_unless_the_scenario_file_disables_the_band(tmp_path: Path) -> None:
+    """Without the band, control messages of a server wait behind the server's images."""
+    digests = {}
     for says in ("", "control_band = true", "control_band = false"):
         (tmp_path / "wan.toml").write_text(f'hosts = 5\n{says}\n[links]\nrate = "0.1mbit"\nqueue = "2s"\n')
         folder = tmp_path / (says or "nothing")
         options: dict[str, Any] = {"scenario": str(tmp_path / "wan.toml"), "placements": ("one-shot", "download-all")}
         execute(folder, **options, validate=True)
-        found[says] = [row["detail"]["digest"] for row in rows(folder, "log")]
-    assert found[""] == found["control_band = true"]
-    assert found[""] != found["control_band = false"]
+        digests[says] = [row["detail"]["digest"] for row in rows(folder, "log")]
+    assert digests[""] == digests["control_band = true"]
+    assert digests[""] != digests["control_band = false"]
 
 
-def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
+def test_a_client_with_a_single_interface_gets_images_in_sequence(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "one.csv").write_text("time_s,bandwidth_bps\n0,80000\n60,80000\n")
     mean_s = {}
     for interface in ("single", "independent"):
         options: dict[str, Any] = {"interface": interface, "traces": str(tmp_path / "traces"), "image_deviation": 0.0}
         execute(tmp_path / interface, placements=("download-all",), **options)
-        one = summarize_run(tmp_path / interface).placements["download-all"]
-        assert one.delivered == 8
-        mean_s[interface] = one.mean_interarrival_s
+        placement = summarize_run(tmp_path / interface).placements["download-all"]
+        assert placement.delivered == 8
+        mean_s[interface] = placement.mean_interarrival_s
     # 20 kB take 2 s; demands wait for images where there is one interface, and there are headers where there is not
     assert mean_s == {"single": pytest.approx(8.0, rel=0.05), "independent": pytest.approx(2.0, rel=0.06)}
 
 
-def test_estimates_stand_beside_what_the_links_carried(tmp_path: Path) -> None:
+def test_estimates_stand_beside_the_true_rates_of_the_links(tmp_path: Path) -> None:
     execute(tmp_path / "a", placements=("one-shot",), interface="single")
     details = [row["detail"] for row in rows(tmp_path / "a", "estimate")]
     assert details
-    assert [each["sample_bps"] for each in details] == pytest.approx([each["truth_bps"] for each in details], rel=0.01)
+    assert [estimate["sample_bps"] for estimate in details] == pytest.approx(
+        [estimate["truth_bps"] for estimate in details], rel=0.01
+    )
 
 
 # --- a collapse ---------------------------------------------------------------------------------------
 
 
-def test_a_collapse_befalls_every_placement_at_the_same_time(tmp_path: Path) -> None:
+def test_a_collapse_hits_every_placement_at_the_same_time(tmp_path: Path) -> None:
     options: dict[str, Any] = {"placements": ("one-shot", "global"), "period_s": 300.0, "images": 60, "seed": 2}
     options |= {"image_bytes": 131_072, "link_mean_bps": 2e5}
     execute(tmp_path / "calm", **options)
@@ -318,13 +326,13 @@ def test_a_collapse_befalls_every_placement_at_the_same_time(tmp_path: Path) -> 
     assert struck[0]["value"] == COLLAPSE_FACTOR
     assert struck[0]["host"] in outcome.found.placed["one-shot"].values()
     assert any("collapse" in note for note in outcome.info.notes)
-    means = {(name, label): one.placements[label].mean_interarrival_s or 0.0
-             for name, one in (("calm", calm), ("hit", hit)) for label in one.placements}  # fmt: skip
+    means = {(name, label): summary.placements[label].mean_interarrival_s or 0.0
+             for name, summary in (("calm", calm), ("hit", hit)) for label in summary.placements}  # fmt: skip
     assert means["hit", "one-shot"] > 1.2 * means["calm", "one-shot"]
     assert means["hit", "global"] > 1.2 * means["calm", "global"]  # the images of its own site have to come from there
 
 
-def test_a_run_that_is_over_before_the_collapse_says_so_and_one_without_a_host_to_hit_leaves_nothing(
+def test_a_collapse_after_the_end_is_noted_and_a_collapse_without_a_host_is_refused(
     tmp_path: Path,
 ) -> None:
     outcome = execute(tmp_path / "short", placements=("one-shot",), scenario="collapse", images=2, seed=1)
@@ -346,7 +354,7 @@ def test_limits_reach_every_host(tmp_path: Path, options: dict[str, Any], says: 
         execute(tmp_path / "a", placements=("one-shot",), **options)
 
 
-def test_a_link_of_a_testbed_carries_headers_too() -> None:
+def test_a_link_of_a_testbed_carries_packet_headers() -> None:
     framed = Framed(BandwidthTrace("t", np.array([0.0]), np.array([8000.0])))
     assert framed.rate_at(3.0) == 8000.0
     for size_bytes, packets in ((0, 0), (1, 1), (PACKET_PAYLOAD_BYTES, 1), (PACKET_PAYLOAD_BYTES + 1, 2)):
@@ -354,8 +362,8 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
 
 
 @pytest.mark.parametrize("interface", ["independent", "shared"])
-def test_a_full_queue_takes_its_time_with_headers_and_on_the_wall_of_a_testbed(interface: str) -> None:
-    """Without a size of its own a link has 100 ms of the wall, 300 where time runs three times as fast."""
+def test_a_full_queue_delays_a_message_by_the_length_of_the_queue(interface: str) -> None:
+    """A link without a queue size has 100 ms of wall time, which is 300 ms at a time scale of three."""
     hosts = {name: HostSpec(name) for name in "ab"}
     for queue, time_scale, waits_s in ((None, 1.0, 0.1), (None, 3.0, 0.3), (Queue(0.2), 3.0, 0.2)):
         shapes = {Link(*pair): LinkShape(1e6, queue=queue) for pair in (("a", "b"), ("b", "a"))}
@@ -369,9 +377,9 @@ def test_a_full_queue_takes_its_time_with_headers_and_on_the_wall_of_a_testbed(i
         model.send(Transfer(1, "a", "b", 10**6, BULK, None), 0.0)
         _later(due, numbers, 1.0, partial(model.send, now=1.0), Transfer(2, "a", "b", 0, CONTROL, None))
         while due:
-            _, _, call, what = heapq.heappop(due)
-            call(what)
-        assert [one.number for one in came] == [2, 1]
+            _, _, call, argument = heapq.heappop(due)
+            call(argument)
+        assert [transfer.number for transfer in came] == [2, 1]
         assert came[0].ends_s == pytest.approx(1.0 + waits_s)
 
 
@@ -380,9 +388,9 @@ def _later(due: list[Any], numbers: Iterator[int], at_s: float, call: Callable[[
 
 
 def test_links_have_the_delays_of_a_latency_matrix(tmp_path: Path) -> None:
-    """Under download-all a partition is there two delays after it was demanded, which the slower link decides."""
+    """Under download-all a partition arrives two delays after its demand. The slower link decides."""
     pairs = [("h1", "h2", 10), ("h1", "client", 2000), ("h2", "client", 6000)]
-    lines = [f"{a},{b},{rtt_ms}" for one, other, rtt_ms in pairs for a, b in ((one, other), (other, one))]
+    lines = [f"{a},{b},{rtt_ms}" for first, second, rtt_ms in pairs for a, b in ((first, second), (second, first))]
     (tmp_path / "matrix.csv").write_text("\n".join(["src,dst,rtt_ms", *lines, ""]))
     took_s = {}
     for name, latency in (("near", None), ("far", str(tmp_path / "matrix.csv"))):
@@ -394,16 +402,16 @@ def test_links_have_the_delays_of_a_latency_matrix(tmp_path: Path) -> None:
     assert took_s["far"] - took_s["near"] == pytest.approx(6.0, rel=0.02)
 
 
-def test_placements_can_be_planned_by_what_is_measured(tmp_path: Path) -> None:
-    """Of what nodes do as they say, nothing else is decided, and the records tell it."""
-    given: dict[str, Any] = {"placements": ("global", "thalweg", "one-shot"), "period_s": 20.0, "images": 30}
-    outcome = execute(tmp_path / "a", measured=True, **given)
+def test_placements_can_be_planned_by_measured_work_load_and_latency(tmp_path: Path) -> None:
+    """The records have the measurements of the placements that adapt."""
+    options: dict[str, Any] = {"placements": ("global", "thalweg", "one-shot"), "period_s": 20.0, "images": 30}
+    outcome = execute(tmp_path / "a", measured=True, **options)
     assert set(outcome.found.delivered.values()) == {30}
     seen = {(row["kind"], row["placement"]) for row in rows(tmp_path / "a", "work", "load", "latency")}
     assert seen == {(kind, label) for kind in ("work", "load", "latency") for label in ("global", "thalweg")}
     sources = [row for row in rows(tmp_path / "a", "work") if row["node"].startswith("source@")]
     assert all(15_000 < row["size_bytes"] < 30_000 and row["value"] > 0 for row in sources)
-    execute(tmp_path / "b", **given)
+    execute(tmp_path / "b", **options)
     assert rows(tmp_path / "b", "work", "load", "latency") == []
 
 
@@ -454,7 +462,7 @@ def test_placements_can_be_planned_by_what_is_measured(tmp_path: Path) -> None:
         (("--scenario", "collapse", "--link-mean", "0.02mbit"), "raise --time-scale or --link-mean"),
     ],
 )
-def test_what_does_not_go_is_refused_in_one_line_before_anything_is_made(
+def test_invalid_options_are_refused_in_a_single_line_before_a_folder_is_made(
     thalweg: Run, tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     status, out, err = thalweg("run", *arguments, "--out", "a")
@@ -464,7 +472,7 @@ def test_what_does_not_go_is_refused_in_one_line_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_another_run_is_left_alone(thalweg: Run, tmp_path: Path) -> None:
+def test_the_folder_of_an_earlier_run_is_left_alone(thalweg: Run, tmp_path: Path) -> None:
     assert thalweg(*SMALL, "--placement", "one-shot", "--out", "a")[0] == 0
     before = (tmp_path / "a" / "run.toml").read_bytes()
     status, _, err = thalweg(*SMALL, "--placement", "one-shot", "--out", "a")
@@ -476,7 +484,7 @@ def test_a_folder_of_another_run_is_left_alone(thalweg: Run, tmp_path: Path) -> 
 
 
 class Breaks(Operator):
-    """Raises at partition 4, and when it is asked for the size of its fifth."""
+    """Operator that raises at partition 4, or when the size of its fifth output is requested."""
 
     def __init__(self, **_: Any) -> None:
         self.asked = 0
@@ -494,14 +502,14 @@ class Breaks(Operator):
 
 
 class Nowhere:
-    """A planner whose placement cannot be."""
+    """Planner that finds no placement."""
 
     def plan(self, task: Task, model: Any) -> Any:
         raise PlacementError("there is no place")
 
 
 class Later:
-    """A planner that fails when it is asked again, and one that knows where to put an operator first."""
+    """Planner that fails at a replanning. Its first placement is on the host ``first``."""
 
     adaptation = GlobalMoves(period_s=1.0)
     first = "h1"
@@ -516,7 +524,7 @@ class Later:
 BREAKS: dict[str, Any] = {"operator": f"{HERE}:Breaks", "allow": (HERE,), "placements": ("one-shot", "local")}
 
 
-def test_an_operator_that_raises_ends_the_run_with_one_line_and_what_came_is_kept(tmp_path: Path) -> None:
+def test_an_operator_that_raises_ends_the_run_and_delivered_images_stay_recorded(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^node 'op\d' on host '\w+': ValueError at partition 4: a cloud in the way$"):
         execute(tmp_path / "a", **BREAKS)
     assert 0 < len(rows(tmp_path / "a", "delivered")) <= 4
@@ -524,7 +532,7 @@ def test_an_operator_that_raises_ends_the_run_with_one_line_and_what_came_is_kep
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["events.parquet", "run.toml"]
 
 
-def test_an_operator_that_raises_on_a_single_machine_is_not_run_on_any_other(tmp_path: Path) -> None:
+def test_an_operator_that_raises_on_a_single_machine_is_not_run_on_hosts(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^ValueError at partition 4, on a single machine as well: a cloud"):
         execute(tmp_path / "a", **BREAKS, bytes=True)
     assert not (tmp_path / "a").exists()
@@ -548,7 +556,7 @@ def test_a_planner_that_fails_while_data_flows_is_noted_and_the_flow_goes_on(tmp
     )
 
 
-def test_an_edited_planner_makes_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edited_planner_leads_to_a_different_run_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for folder, first in (("a", "h1"), ("b", "h1"), ("c", "h2")):
         monkeypatch.setattr(Later, "first", first)
@@ -556,8 +564,8 @@ def test_an_edited_planner_makes_another_run(tmp_path: Path, monkeypatch: pytest
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_the_truth_is_known_while_data_flows_unless_it_is_as_on_a_testbed(tmp_path: Path) -> None:
-    """What is known ahead makes the same first plan; what is measured then is probed, what is told is not."""
+def test_the_truth_is_known_while_data_flows_except_in_runs_as_on_testbeds(tmp_path: Path) -> None:
+    """Both runs have the same first plan. Only the run as on a testbed probes links afterwards."""
     config = RunConfig(
         testbed="sim", servers=4, images=60, placements=("global",), period_s=60.0, view="truth", link_mean_bps=2e5
     )

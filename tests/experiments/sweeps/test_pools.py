@@ -20,11 +20,11 @@ HOUR_S = 3600.0
 MIDNIGHT_UNIX_S = 18_850 * 24 * 3600
 
 
-def test_a_generated_pool_may_be_made_otherwise() -> None:
-    plain, other = open_pool("paper", 1), open_pool("paper:stretch=1.8,big_hold_s=120", 1)
-    assert [trace.name for trace in plain.traces] == [trace.name for trace in other.traces]
+def test_parameters_change_a_generated_pool() -> None:
+    plain, stretched = open_pool("paper", 1), open_pool("paper:stretch=1.8,big_hold_s=120", 1)
+    assert [trace.name for trace in plain.traces] == [trace.name for trace in stretched.traces]
     assert open_pool("paper:stretch=1.2", 1).traces == plain.traces
-    spread, wider = (np.std(np.log([trace.mean_bps for trace in pool.traces])) for pool in (plain, other))
+    spread, wider = (np.std(np.log([trace.mean_bps for trace in pool.traces])) for pool in (plain, stretched))
     assert wider > 1.2 * spread
     for name, says in (
         ("paper:strech=2", "stretch"),
@@ -47,7 +47,7 @@ def write(folder: Path, name: str, *rates_bps: float, step_s: float = HOUR_S) ->
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of data sets like that of the real traces, which THALWEG_TRACES names."""
+    """Return a folder of data sets like the folder of the real traces. THALWEG_TRACES names it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("THALWEG_TRACES", str(tmp_path / "traces"))
     data_set = tmp_path / "traces" / "bandwidth" / "puffer_max60"
@@ -86,7 +86,7 @@ def test_adding_hosts_leaves_other_links_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "regions", "real"])
-def test_both_directions_of_a_pair_are_one_link(root: Path, name: str) -> None:
+def test_both_directions_of_a_pair_have_the_same_trace(root: Path, name: str) -> None:
     network = open_pool(name, 1).network(HOSTS, 2)
     assert all(network[target, source] is window for (source, target), window in network.items())
     assert len({(window.trace.name, window.start_s) for window in network.values()}) == 9 * 8 / 2
@@ -118,7 +118,7 @@ def test_bad_hosts_and_numbers_are_refused() -> None:
 # --- regions ----------------------------------------------------------------------------------------
 
 
-def test_a_links_class_follows_from_the_places_of_its_hosts() -> None:
+def test_the_class_of_a_link_follows_from_the_places_of_the_hosts() -> None:
     pool = open_pool("regions", 1)
     for number in range(20):
         places = {host: pool.place(host, number) for host in HOSTS}
@@ -126,7 +126,7 @@ def test_a_links_class_follows_from_the_places_of_its_hosts() -> None:
             assert window.trace.name.endswith(f"_{link_class(places[source], places[target])}")
 
 
-def test_classes_of_links() -> None:
+def test_the_class_of_a_link_depends_on_the_regions() -> None:
     assert link_class("us-east", "us-south") == link_class("spain", "austria") == "us"
     assert link_class("us-east", "france") == link_class("spain", "us-west") == "atlantic"
     assert {link_class("brazil", place) for place in STUDY_HOSTS} == {"brazil"}
@@ -190,7 +190,7 @@ def test_a_pool_is_named_by_data_set_or_folder(root: Path, monkeypatch: pytest.M
         ("./empty", "traces", r"no traces under"),
     ],
 )
-def test_pools_that_do_not_exist(
+def test_an_unknown_pool_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch, name: str, variable: str | None, message: str
 ) -> None:
     (root.parent / "empty").mkdir()
@@ -203,7 +203,7 @@ def test_pools_that_do_not_exist(
     assert "\n" not in str(caught.value)
 
 
-def test_a_trace_without_any_rate_is_named(root: Path) -> None:
+def test_a_trace_without_a_positive_rate_is_named(root: Path) -> None:
     write(root.parent / "dead", "flat", 0.0, 0.0)
     with pytest.raises(TraceError, match="'flat' is zero everywhere"):
         open_pool("./dead", 1)
@@ -258,6 +258,6 @@ def test_a_broken_index_is_named(root: Path, content: bytes, message: str) -> No
     assert isinstance(caught.value, ThalwegError)
 
 
-def test_an_index_without_times_gives_none(root: Path) -> None:
+def test_an_index_without_times_leads_to_no_noon(root: Path) -> None:
     (root / "bandwidth_index.csv").write_text("dataset,series\npuffer_max60,s0\n")
     assert open_pool("real", 1).noons_s == (None,) * 5

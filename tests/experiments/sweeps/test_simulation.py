@@ -1,4 +1,4 @@
-"""One simulated run: what its result depends on, and what stays the same wherever it is made."""
+"""One simulated run: the inputs on which its result depends, and its equality in every process."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CHANGING: dict[str, Any] = {"pool": "regions", "pool_seed": 1001, "configuration
 
 
 def result(**options: Any) -> Simulated:
-    """What came out, but for the seconds it took."""
+    """Return the result of the simulation without the seconds that the simulation took."""
     return msgspec.structs.replace(simulate(Simulation(**{**SMALL, **options})), wall_s=0.0, planning_s=0.0)
 
 
 @pytest.mark.parametrize("placement", ["download-all", "one-shot", "global", "local"])
 @pytest.mark.parametrize("interface", ["single", "independent"])
-def test_everything_is_delivered_once_and_in_order(placement: str, interface: str) -> None:
+def test_all_images_are_delivered_once_and_in_order(placement: str, interface: str) -> None:
     moves: dict[str, Any] = {"period_s": 60.0} if placement in ("global", "local") else {}
     came = result(placement=placement, interface=interface, images=40, **moves)
     assert came.failed is None
@@ -54,7 +54,7 @@ def test_everything_is_delivered_once_and_in_order(placement: str, interface: st
 
 
 @pytest.mark.long
-def test_links_that_rest_for_minutes_fail_no_run(tmp_path: Path) -> None:
+def test_links_of_rate_0_for_minutes_do_not_make_a_run_fail(tmp_path: Path) -> None:
     for number in range(3):
         steps = (0, 2e6), (100, 900), (160 + number, 0), (400, 2e6), (700, 2e6)
         rows = "".join(f"{at_s},{rate}\n" for at_s, rate in steps)
@@ -64,7 +64,7 @@ def test_links_that_rest_for_minutes_fail_no_run(tmp_path: Path) -> None:
         assert (came.failed, came.delivered) == (None, 30)
 
 
-def test_the_result_is_that_of_the_configuration_whatever_ran_before() -> None:
+def test_the_result_does_not_depend_on_earlier_simulations() -> None:
     simulation._plans.clear()
     alone = result(placement="local", period_s=60.0)
     for placement in ("one-shot", "global", "download-all"):
@@ -98,7 +98,7 @@ def test_the_result_is_the_same_in_every_process() -> None:
     assert [msgspec.json.decode(line, type=Simulated) for line in lines.splitlines()] == expected
 
 
-def test_what_a_simulation_is_of_is_what_it_is_recognised_by() -> None:
+def test_the_key_of_a_simulation_depends_on_every_field() -> None:
     plain = Simulation()
     assert len(plain.key) == 32
     assert plain.key == Simulation(pool="paper", images=180).key
@@ -115,7 +115,7 @@ def test_what_a_simulation_is_of_is_what_it_is_recognised_by() -> None:
 
 
 def test_a_run_begins_where_probing_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links that are fast until nothing is probed any more are slow from the run's first second on."""
+    """The links become slow when the probing ends, so they are slow from the first second of the run."""
 
     def ran(fast_s: float, placement: str) -> Simulated:
         trace = steps((fast_s, 1e6), (1e6, 2e4))
@@ -134,7 +134,7 @@ def test_a_run_begins_where_probing_ended(monkeypatch: pytest.MonkeyPatch) -> No
     simulation._plans.clear()
 
 
-def test_what_it_depends_on_changes_the_result() -> None:
+def test_network_and_cost_parameters_change_the_result() -> None:
     plain = result()
     for other in (
         {"configuration": 4},
@@ -148,7 +148,7 @@ def test_what_it_depends_on_changes_the_result() -> None:
         assert result(**other).elapsed_s != plain.elapsed_s, other
 
 
-def test_placements_of_one_network_share_what_they_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placements_on_the_same_network_share_the_first_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[str] = []
     plan_ahead = virtual_run.plan_ahead
 
@@ -179,7 +179,7 @@ def test_placements_of_one_network_share_what_they_begin_with(monkeypatch: pytes
         ({"variant": "exakt"}, "unknown variant 'exakt'; did you mean 'exact'"),
     ],
 )
-def test_what_cannot_be_simulated_is_one_line(
+def test_an_invalid_simulation_is_refused_in_a_single_line(
     options: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
@@ -188,23 +188,24 @@ def test_what_cannot_be_simulated_is_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_nothing_is_told_of_what_did_not_come() -> None:
+def test_a_run_with_a_single_image_has_no_interarrival_time() -> None:
     came = result(images=1)
     assert (came.delivered, came.mean_interarrival_s, came.median_interarrival_s) == (1, None, None)
     assert came.first_image_s == came.elapsed_s
 
 
 def test_exact_knowledge_lasts_while_data_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the planner is told at each look are the rates at that time, as an outlook without doubt, and none of it is
-    probed; without it, links are probed and doubted.
+    """With the truth as view, each replanning gets the rates at that time as an outlook without doubt.
+
+    No link is probed. Without the truth, links are probed and the view has doubts.
     """
-    told: list[tuple[bool, dict[Any, float]]] = []
+    views: list[tuple[bool, dict[Any, float]]] = []
     plan = Thalweg.plan
 
     def seen(self: Thalweg, task: Task, model: Any) -> Any:
         view = task.view
-        rates = {link: each.rate_bps for link, each in view.estimates.items()}
-        told.append((isinstance(view, Outlook) and not any(view.doubt.values()), rates))
+        rates = {link: estimate.rate_bps for link, estimate in view.estimates.items()}
+        views.append((isinstance(view, Outlook) and not any(view.doubt.values()), rates))
         return plan(self, task, model)
 
     monkeypatch.setattr(Thalweg, "plan", seen)
@@ -212,21 +213,21 @@ def test_exact_knowledge_lasts_while_data_flows(monkeypatch: pytest.MonkeyPatch)
     exact = result(view="truth", placement="thalweg", **CHANGING)
     assert (exact.probe_bytes, exact.lost) == (0, 0)
     links = open_pool("regions", 1001).network(("h1", "h2", "h3", "h4", "client"), CHANGING["configuration"])
-    first, *later = told
+    first, *later = views
     assert first[1] == {link: rates.rate_at(0.0) for link, rates in links.items()}
     assert len(later) == exact.plans > 10
     assert all(sure for sure, _ in later)
     assert len({tuple(rates.values()) for _, rates in later}) > 10
     view = exactly(links)(e.RequestPlan(run_of("run"), {}, {}), 90.0)
-    assert {link: each.rate_bps for link, each in view.estimates.items()} == {
+    assert {link: estimate.rate_bps for link, estimate in view.estimates.items()} == {
         link: rates.rate_at(90.0) for link, rates in links.items()
     }
-    told.clear()
+    views.clear()
     assert result(placement="thalweg", **CHANGING).probe_bytes > 0
-    assert not any(sure for sure, _ in told)
+    assert not any(sure for sure, _ in views)
 
 
-def test_global_knows_the_truth_while_data_flows_too() -> None:
+def test_global_knows_the_truth_while_data_flows() -> None:
     options: dict[str, Any] = {"placement": "global", "images": 60, "period_s": 60.0}
     exact, probed = result(view="truth", **options), result(**options)
     assert exact.plans > 3
@@ -234,7 +235,7 @@ def test_global_knows_the_truth_while_data_flows_too() -> None:
 
 
 @pytest.mark.long
-def test_every_variant_runs_and_comes_to_something_else() -> None:
+def test_every_variant_runs_and_changes_the_result() -> None:
     plain = {name: result(placement=name, **CHANGING) for name in ("thalweg", "thalweg-once", "global")}
     stays = ("global-period", "fixed", "fixed-path", "fixed-searched", "once-exact", "steady")  # its tree
     changed = []
@@ -248,18 +249,18 @@ def test_every_variant_runs_and_comes_to_something_else() -> None:
     assert len(changed) >= len(tried) - len(stays) - 3, changed  # a few may find nothing that is worth it
 
 
-def test_more_trees_deliver_more_on_independent_links_alone() -> None:
-    """In order, once each; one tree is what it is without any word of trees."""
+def test_four_trees_deliver_faster_than_a_single_tree_on_independent_links() -> None:
+    """Images come in order and once. The variant with one tree equals a run without the variant."""
     options: dict[str, Any] = {"pool": "paper", "pool_seed": 2, "configuration": 1, "images": 60, "servers": 5}
-    one, four = (result(**options, placement="thalweg", variant=f"independent-{number}") for number in ("1", "4"))
-    for came in (one, four):
+    single, four = (result(**options, placement="thalweg", variant=f"independent-{number}") for number in ("1", "4"))
+    for came in (single, four):
         assert (came.failed, came.delivered, came.duplicate, came.out_of_order) == (None, 60, 0, 0)
     assert four.mean_interarrival_s is not None
-    assert one.mean_interarrival_s is not None
-    assert four.mean_interarrival_s < 0.6 * one.mean_interarrival_s
-    assert four.plans > one.plans * four.elapsed_s / one.elapsed_s  # type: ignore[operator]
+    assert single.mean_interarrival_s is not None
+    assert four.mean_interarrival_s < 0.6 * single.mean_interarrival_s
+    assert four.plans > single.plans * four.elapsed_s / single.elapsed_s  # type: ignore[operator]
     plain = result(**options, placement="thalweg", interface="independent")
-    assert msgspec.structs.replace(plain, probing_s=0.0) == msgspec.structs.replace(one, probing_s=0.0)
+    assert msgspec.structs.replace(plain, probing_s=0.0) == msgspec.structs.replace(single, probing_s=0.0)
     exact = result(**options, placement="thalweg", variant="independent-auto-steady")
     assert exact.bound_period_s is not None
     assert exact.predicted_s is not None
@@ -267,7 +268,7 @@ def test_more_trees_deliver_more_on_independent_links_alone() -> None:
     assert exact.bound_period_s <= exact.predicted_s <= exact.mean_interarrival_s
 
 
-def test_links_that_stay_have_the_bound_of_their_beginning() -> None:
+def test_a_run_on_constant_links_has_a_bound_and_keeps_the_tree() -> None:
     came = result(placement="thalweg", variant="steady", images=40)
     assert came.bound_period_s is not None
     assert came.predicted_s is not None
@@ -276,7 +277,7 @@ def test_links_that_stay_have_the_bound_of_their_beginning() -> None:
     assert came.reshapings == 0
 
 
-def test_what_links_will_carry_is_told_ahead_and_what_was_measured_last_as_if_it_held() -> None:
+def test_foreseen_views_hold_future_means_and_measured_views_hold_the_last_samples() -> None:
     links = open_pool("paper", 1001).network(("h1", "h2"), 0)
     window = links["h1", "h2"]
     plan = e.RequestPlan(run_of("run"), {}, {})

@@ -37,7 +37,9 @@ def fill(folder: Path, sweep: Simulations, size: int = 3, *, failed: Sequence[in
     with _opened(folder, sweep, []) as results:
         for begin in range(0, len(simulations), size):
             part = enumerate(simulations[begin : begin + size], begin)
-            results.write(row(one, Simulated(failed="no") if i in failed else result(one)) for i, one in part)
+            results.write(
+                row(simulation, Simulated(failed="no") if i in failed else result(simulation)) for i, simulation in part
+            )
     return simulations
 
 
@@ -48,25 +50,29 @@ def parts(folder: Path) -> list[str]:
 # --- what is swept ----------------------------------------------------------------------------------
 
 
-def test_configurations_are_spread_over_pools_and_come_one_after_another() -> None:
+def test_configurations_are_spread_over_pools_and_ordered_by_network() -> None:
     sweep = Simulations(placements=FOUR, pools=3, configurations=7, first_pool=50)
     simulations = sweep.trials()
-    networks = list(dict.fromkeys((one.pool_seed, one.configuration) for one in simulations))
+    networks = list(dict.fromkeys((simulation.pool_seed, simulation.configuration) for simulation in simulations))
     assert networks == [(50, 0), (50, 1), (50, 2), (51, 0), (51, 1), (52, 0), (52, 1)]
-    assert [one.placement for one in simulations[:8]] == [*FOUR, *FOUR]
-    assert len({one.key for one in simulations}) == 28
+    assert [simulation.placement for simulation in simulations[:8]] == [*FOUR, *FOUR]
+    assert len({simulation.key for simulation in simulations}) == 28
 
 
-def test_periods_and_k_go_to_the_placements_that_take_them() -> None:
+def test_periods_reach_local_and_global_and_k_reaches_only_local() -> None:
     sweep = Simulations(
         placements=("download-all", "local", "global"), pools=1, configurations=1, periods_s=(60.0, 600.0), ks=(0, 2),
         trees=("binary", "left-deep"), images=7, parameters={"interface": "independent", "hysteresis": 1.0},
     )  # fmt: skip
-    found = [(one.placement, one.period_s, one.k, one.hysteresis) for one in sweep.trials() if one.tree == "left-deep"]
+    left_deep = [
+        (trial.placement, trial.period_s, trial.k, trial.hysteresis)
+        for trial in sweep.trials()
+        if trial.tree == "left-deep"
+    ]
     locals_ = [("local", period, k, 1.0) for period in (60.0, 600.0) for k in (0, 2)]
     globals_ = [("global", 60.0, None, 1.0), ("global", 600.0, None, 1.0)]
-    assert found == [("download-all", None, None, None), *locals_, *globals_]
-    assert {(one.images, one.interface) for one in sweep.trials()} == {(7, "independent")}
+    assert left_deep == [("download-all", None, None, None), *locals_, *globals_]
+    assert {(trial.images, trial.interface) for trial in sweep.trials()} == {(7, "independent")}
     sweep.check()
 
 
@@ -90,7 +96,7 @@ def test_periods_and_k_go_to_the_placements_that_take_them() -> None:
         ({"parameters": {"cost": "nothing"}}, "unknown cost model 'nothing'"),
     ],
 )
-def test_what_cannot_be_swept_is_told_before_anything_starts(
+def test_an_invalid_sweep_is_refused_before_work_starts(
     changes: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
@@ -102,14 +108,18 @@ def test_what_cannot_be_swept_is_told_before_anything_starts(
 # --- the folder -------------------------------------------------------------------------------------
 
 
-def test_the_folder_says_the_whole_sweep_and_goes_on_only_with_the_same(tmp_path: Path) -> None:
+def test_the_folder_records_the_whole_sweep_and_refuses_a_different_sweep(tmp_path: Path) -> None:
     sweep = msgspec.structs.replace(SMALL, parameters={"view": "truth"}, versions={"thalweg": "0.0.1"})
     folder = tmp_path / "deep" / "s"
     fill(folder, sweep)
-    there = load_sweep(folder, Simulations)
-    assert (there.placements, there.parameters["view"], there.parameters["startup_s"]) == (FOUR[::3], "truth", 0.05)
-    assert there.id == sweep.id
-    assert there.trials() == sweep.trials()
+    recorded = load_sweep(folder, Simulations)
+    assert (recorded.placements, recorded.parameters["view"], recorded.parameters["startup_s"]) == (
+        FOUR[::3],
+        "truth",
+        0.05,
+    )
+    assert recorded.id == sweep.id
+    assert recorded.trials() == sweep.trials()
     notes: list[str] = []
     with _opened(folder, msgspec.structs.replace(sweep, versions={"thalweg": "9"}), notes):
         pass
@@ -125,7 +135,7 @@ def test_the_folder_says_the_whole_sweep_and_goes_on_only_with_the_same(tmp_path
     assert (folder / "sweep.toml").read_bytes() == before
 
 
-def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_sweep_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match="is not empty and no sweep's folder; choose another --out"):
         run_sweep(SMALL, tmp_path)
@@ -140,13 +150,13 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"), [("a = ", "cannot be read"), ("servers = 3", "is damaged"), ("format = 2", "upgrade thalweg")]
 )
-def test_a_damaged_sweep_toml_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+def test_a_damaged_sweep_toml_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "sweep.toml").write_text(text)
     with pytest.raises(UsageError, match=says):
         run_sweep(SMALL, tmp_path)
 
 
-def test_one_sweep_writes_at_a_time(tmp_path: Path) -> None:
+def test_a_second_sweep_cannot_write_to_the_folder_at_the_same_time(tmp_path: Path) -> None:
     with _opened(tmp_path, SMALL, []), pytest.raises(UsageError, match=r"another sweep writes to .* now; wait"):
         run_sweep(SMALL, tmp_path)
 
@@ -154,7 +164,7 @@ def test_one_sweep_writes_at_a_time(tmp_path: Path) -> None:
 # --- results ----------------------------------------------------------------------------------------
 
 
-def test_a_row_is_everything_of_a_simulation_and_its_result(tmp_path: Path) -> None:
+def test_a_row_holds_all_fields_of_a_simulation_and_of_the_result(tmp_path: Path) -> None:
     names = ["key", *Simulation.__struct_fields__, *Simulated.__struct_fields__]
     columns = schema(Simulation)
     assert columns.names == names
@@ -162,13 +172,13 @@ def test_a_row_is_everything_of_a_simulation_and_its_result(tmp_path: Path) -> N
         pa.string(), pa.int64(), pa.bool_(), pa.float64(), pa.list_(pa.string()), pa.string(), pa.string()
     ]  # fmt: skip
     assert (columns.field("failed").nullable, columns.field("servers").nullable) == (True, False)
-    one = Simulation(placement="local", k=2, gate=False, allow=("a", "b"))
+    simulation = Simulation(placement="local", k=2, gate=False, allow=("a", "b"))
     results = Results(tmp_path, Simulation)
     results.open()
-    results.write([row(one, Simulated(failed="x", mean_interarrival_s=1.5))])
+    results.write([row(simulation, Simulated(failed="x", mean_interarrival_s=1.5))])
     (back,) = sweep_results.read_results(tmp_path, Simulation).to_pylist()
-    assert back.pop("key") == one.key
-    assert msgspec.convert({name: back[name] for name in Simulation.__struct_fields__}, Simulation) == one
+    assert back.pop("key") == simulation.key
+    assert msgspec.convert({name: back[name] for name in Simulation.__struct_fields__}, Simulation) == simulation
     assert (back["failed"], back["mean_interarrival_s"], back["elapsed_s"]) == ("x", 1.5, None)
 
 
@@ -193,15 +203,15 @@ def test_a_part_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
     fill(tmp_path, SMALL, 100)
     part = tmp_path / "results/part-00000.parquet"
     table = pq.read_table(part).take([0] * 3000)
-    said = table.schema.get_field_index("failed")
-    table = table.set_column(said, table.schema.field(said), pa.array(["x" * 100_000] * 3000))  # in the file once
+    column = table.schema.get_field_index("failed")
+    table = table.set_column(column, table.schema.field(column), pa.array(["x" * 100_000] * 3000))  # in the file once
     pq.write_table(table, part)
     assert part.stat().st_size < 1_000_000
     with pytest.raises(UsageError, match=r"part-00000.parquet is damaged .300000000 bytes of text in 3000 rows"):
         load_results(tmp_path, Simulations)
 
 
-def test_damaged_parts_are_set_aside_and_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+def test_damaged_parts_are_set_aside_and_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     simulations = fill(tmp_path, SMALL)
     folder = tmp_path / "results"
     torn, flipped = folder / "part-00001.parquet", folder / "part-00002.parquet"
@@ -213,7 +223,7 @@ def test_damaged_parts_are_set_aside_and_what_a_killed_writer_left_is_removed(tm
     with pytest.raises(UsageError, match=r"part-00001.parquet is damaged .*; give the sweep's command again"):
         load_results(tmp_path, Simulations)
     with _opened(tmp_path, SMALL, []) as results:
-        assert results.finished == {one.key for one in [*simulations[:3], *simulations[9:]]}
+        assert results.finished == {simulation.key for simulation in [*simulations[:3], *simulations[9:]]}
         assert [note.partition("; ")[0] for note in results.notes] == [f"{torn} is damaged", f"{flipped} is damaged"]
         assert results.write([row(simulations[3], result(simulations[3]))]).name == "part-00004.parquet"
     assert [name for name in parts(tmp_path) if not name.endswith("parquet")] == [
@@ -222,15 +232,15 @@ def test_damaged_parts_are_set_aside_and_what_a_killed_writer_left_is_removed(tm
     assert load_results(tmp_path, Simulations).num_rows == 5
 
 
-def test_failed_rows_are_taken_out_when_they_are_to_be_run_again(tmp_path: Path) -> None:
+def test_failed_rows_are_removed_when_a_sweep_resumes(tmp_path: Path) -> None:
     simulations = fill(tmp_path, SMALL, failed=(0, 3, 4, 5))
     with _opened(tmp_path, SMALL, []) as results:
-        assert results.finished == {one.key for i, one in enumerate(simulations) if i not in (0, 3, 4, 5)}
+        assert results.finished == {simulation.key for i, simulation in enumerate(simulations) if i not in (0, 3, 4, 5)}
     assert parts(tmp_path) == ["part-00000.parquet", "part-00002.parquet", "part-00003.parquet"]
     assert load_results(tmp_path, Simulations)["key"].to_pylist() == [simulations[i].key for i in (1, 2, 6, 7, 8, 9)]
 
 
-def test_parts_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
+def test_parts_with_different_columns_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, SMALL)
     path = tmp_path / "results" / "part-00000.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["plans"]), path)
@@ -238,7 +248,7 @@ def test_parts_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
         run_sweep(SMALL, tmp_path)
 
 
-def test_placements_are_told_apart_by_what_the_sweep_varies(tmp_path: Path) -> None:
+def test_labels_of_placements_name_the_varied_options(tmp_path: Path) -> None:
     sweep = Simulations(
         placements=("download-all", "local"), pools=1, configurations=3, servers=(4, 8), ks=(0, 2), periods_s=(120.0,)
     )
@@ -256,7 +266,7 @@ def test_placements_are_told_apart_by_what_the_sweep_varies(tmp_path: Path) -> N
 
 
 class Elsewhere:
-    """Simulates in this process; ``ends`` says which simulations end their worker."""
+    """Executor that simulates in this process. The simulations in ``ends`` end their worker."""
 
     def __init__(self, ends: set[str], seconds: float = 0.2) -> None:
         self.ends, self.seconds = ends, seconds
@@ -266,31 +276,33 @@ class Elsewhere:
 
     def submit(self, batch: Sequence[Simulation]) -> list[Answer]:
         self.batches.append(len(batch))
-        for one in batch:
-            self.asked[one.key] = self.asked.get(one.key, 0) + 1
-        if any(one.key in self.ends for one in batch):
+        for simulation in batch:
+            self.asked[simulation.key] = self.asked.get(simulation.key, 0) + 1
+        if any(simulation.key in self.ends for simulation in batch):
             raise ValueError("Python worker exited unexpectedly (crashed)")
-        return [(result(one), self.seconds) for one in batch]
+        return [(result(simulation), self.seconds) for simulation in batch]
 
     def finished(self, rows: list[tuple[Simulation, Simulated]]) -> None:
-        assert not {one.key for one, _ in rows} & self.rows.keys()
-        self.rows.update({one.key: simulated for one, simulated in rows})
+        assert not {simulation.key for simulation, _ in rows} & self.rows.keys()
+        self.rows.update({simulation.key: simulated for simulation, simulated in rows})
 
 
-def test_only_what_ends_its_worker_fails() -> None:
+def test_only_a_simulation_that_ends_the_worker_fails() -> None:
     simulations = msgspec.structs.replace(SMALL, configurations=20).trials()
     culprits = {simulations[7].key, simulations[39].key}
-    there = Elsewhere(culprits)
-    run_all(simulations, there.submit, there.finished, in_flight=2, lost=sweep_spark._why_lost)
-    assert there.rows == {
-        one.key: Simulated(failed="the worker ended while simulating it") if one.key in culprits else result(one)
-        for one in simulations
+    executor = Elsewhere(culprits)
+    run_all(simulations, executor.submit, executor.finished, in_flight=2, lost=sweep_spark._why_lost)
+    assert executor.rows == {
+        simulation.key: Simulated(failed="the worker ended while simulating it")
+        if simulation.key in culprits
+        else result(simulation)
+        for simulation in simulations
     }
-    assert min(there.asked[key] for key in culprits) >= ATTEMPTS
-    assert sum(there.asked.values()) < 2 * len(simulations)
+    assert min(executor.asked[key] for key in culprits) >= ATTEMPTS
+    assert sum(executor.asked.values()) < 2 * len(simulations)
 
 
-def test_batches_follow_how_long_runs_take() -> None:
+def test_the_size_of_batches_follows_the_duration_of_runs() -> None:
     simulations = Simulations(placements=("one-shot",), pools=1, configurations=400).trials()
     slow, fast = Elsewhere(set(), seconds=2.0), Elsewhere(set(), seconds=0.01)
     run_all(simulations[:40], slow.submit, slow.finished, in_flight=1)  # of two threads either may begin first
@@ -302,21 +314,21 @@ def test_batches_follow_how_long_runs_take() -> None:
     assert len(fast.rows) == 400
 
 
-def test_when_nothing_can_be_simulated_any_more_what_came_back_is_kept() -> None:
+def test_finished_results_are_kept_if_spark_ends() -> None:
     simulations = SMALL.trials()
-    there = Elsewhere(set())
+    executor = Elsewhere(set())
 
     def submit(batch: Sequence[Simulation]) -> list[Answer]:
-        if there.batches:
+        if executor.batches:
             raise RunError("Spark ended")
-        return there.submit(batch)
+        return executor.submit(batch)
 
     with pytest.raises(RunError, match="Spark ended"):
-        run_all(simulations, submit, there.finished, in_flight=1)
-    assert 0 < len(there.rows) == there.batches[0] < len(simulations)
+        run_all(simulations, submit, executor.finished, in_flight=1)
+    assert 0 < len(executor.rows) == executor.batches[0] < len(simulations)
 
 
-def test_whatever_a_simulation_raises_is_its_result() -> None:
+def test_an_exception_of_a_simulation_becomes_the_result() -> None:
     answers = {}
     for placement in ("download-all", "one-shot", "global"):
         encoded = msgspec.json.encode(Simulation(placement=placement))
@@ -344,22 +356,22 @@ def test_executors_import_nothing_that_writes_or_draws() -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_planners_that_raise_and_workers_that_end_do_not_stop_a_sweep(tmp_path: Path) -> None:
+def test_failing_planners_and_ended_workers_do_not_stop_a_sweep(tmp_path: Path) -> None:
     sweep = Simulations(placements=FOUR, pools=1, configurations=3, parameters={"allow": [str(tmp_path / "first")]})
-    told: list[tuple[str, int, int]] = []
+    progress: list[tuple[str, int, int]] = []
     folder = tmp_path / "s"
     outcome = run_sweep(
-        sweep, folder, master="local[2]", function="sweep_fakes:troubled", tell=lambda *what: told.append(what)
+        sweep, folder, master="local[2]", function="sweep_fakes:troubled", tell=lambda *what: progress.append(what)
     )
     assert (outcome.runs, outcome.done, outcome.failed, outcome.skipped) == (12, 8, 4, 0)
     assert outcome.reasons == {"local: ValueError: no plan for 8": 3, "global: the worker ended while simulating it": 1}
-    assert (told[0], told[-1]) == (("starting Spark", 0, 12), ("simulating", 12, 12))
-    assert sorted(load_results(folder, Simulations)["key"].to_pylist()) == sorted(one.key for one in sweep.trials())
+    assert (progress[0], progress[-1]) == (("starting Spark", 0, 12), ("simulating", 12, 12))
+    assert sorted(load_results(folder, Simulations)["key"].to_pylist()) == sorted(trial.key for trial in sweep.trials())
 
     outcome = run_sweep(sweep, folder, master="local[2]", function="sweep_fakes:result")
     assert (outcome.done, outcome.failed, outcome.skipped) == (12, 0, 8)
     table = load_results(folder, Simulations)
-    assert sorted(table["key"].to_pylist()) == sorted(one.key for one in sweep.trials())
+    assert sorted(table["key"].to_pylist()) == sorted(trial.key for trial in sweep.trials())
     assert sweep.summarize(table)["global"].median_speedup == 10.0
 
     outcome = run_sweep(sweep, folder, master="local[2]", function="no:such")  # nothing left: Spark is not needed
@@ -368,7 +380,7 @@ def test_planners_that_raise_and_workers_that_end_do_not_stop_a_sweep(tmp_path: 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_what_executors_cannot_import_is_told_at_once(tmp_path: Path) -> None:
+def test_a_function_that_executors_cannot_import_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"executors cannot import sweep_fakes:nothing: AttributeError: .*; install"):
         run_sweep(SMALL, tmp_path, master="local[2]", function="sweep_fakes:nothing")
     assert load_results(tmp_path, Simulations).num_rows == 0
@@ -376,7 +388,7 @@ def test_what_executors_cannot_import_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_cluster_is_sent_the_package_and_the_planner(tmp_path: Path) -> None:
+def test_a_cluster_receives_the_package_and_the_planner(tmp_path: Path) -> None:
     try:
         spark.check_master(CLUSTER)
     except UsageError:

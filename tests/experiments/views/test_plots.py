@@ -31,8 +31,8 @@ def test_thinning_keeps_the_mean_and_bounds_the_points(samples: list[tuple[float
     assert np.average(means, weights=weights[weights > 0]) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
-def test_series_of_a_run(new_run: Any) -> None:
-    """The busiest links only, busiest first, in emulated rates; hosts' load; arrivals in order."""
+def test_the_series_of_a_run_hold_the_busiest_links_loads_and_arrivals(new_run: Any) -> None:
+    """Only the eight busiest links are kept, busiest first, with emulated rates. Arrivals are in order of time."""
     run = new_run(images=3, time_scale=10.0)
     run.placements = ["one-shot"]
     run.deliver("one-shot", [(10.0, 0), (30.0, 2), (20.0, 1)])
@@ -54,7 +54,7 @@ def test_series_of_a_run(new_run: Any) -> None:
     assert series.load["one-shot"]["h1"] == [(0.5, 7), (0.1, 9)]
 
 
-def test_pictures_of_a_run(new_run: Any) -> None:
+def test_a_run_is_drawn_as_arrivals_intervals_links_and_hosts(new_run: Any) -> None:
     run = new_run()
     run.flow("download-all", 24.0)
     run.flow("a/b: c", 14.0)
@@ -72,8 +72,11 @@ def test_pictures_of_a_run(new_run: Any) -> None:
     assert colour(["x", "y"], "y") == "#D55E00"
 
 
-def test_the_picture_of_who_carried_what(new_run: Any) -> None:
-    """A line for each tree with its share of what was kept, hollow what came in vain; of one tree there is none."""
+def test_the_picture_of_stripes_shows_the_share_of_every_tree(new_run: Any) -> None:
+    """Every tree has a line with its share of the kept partitions.
+
+    A partition that came in vain has a hollow dot. A placement with one tree has no picture.
+    """
     run = new_run(images=4)
     run.placements = ["thalweg", "one-shot"]
     for name in run.placements:
@@ -83,17 +86,20 @@ def test_the_picture_of_who_carried_what(new_run: Any) -> None:
     folder = run.write()
     carried = read_carried(folder)
     assert list(carried) == ["thalweg"]
-    assert [(each.index, each.stripe) for each in carried["thalweg"] if not each.kept] == [(2, 3)]
+    assert [(item.index, item.stripe) for item in carried["thalweg"] if not item.kept] == [(2, 3)]
     assert folder / "plots" / "stripes.png" in plot_run(folder, load_run(folder))
     with styled():
         (axes,) = carried_figure(carried, new_figure).axes
-        assert [each.get_text() for each in axes.get_yticklabels()] == ["tree 0: 75%", "tree 3: 25%"]
-        dots = [len(each.get_offsets()) for each in axes.collections]
+        assert [item.get_text() for item in axes.get_yticklabels()] == ["tree 0: 75%", "tree 3: 25%"]
+        dots = [len(item.get_offsets()) for item in axes.collections]
         assert dots == [3, 0, 1, 1]
 
 
-def test_the_picture_of_a_graph(new_run: Any) -> None:
-    """Two sinks and fan-out: every node is named with its host, a move with both, an edge with its bytes."""
+def test_the_picture_of_a_graph_names_nodes_hosts_moves_and_bytes(new_run: Any) -> None:
+    """The graph has two sinks and fan-out.
+
+    A node has the name of its host, a moved node has both hosts, and an edge has its bytes.
+    """
     run = new_run(images=2)
     run.placements = ["a graph"]
     inputs = {"seen": ["cam"], "joint": ["seen", "far"], "alarms": ["joint"], "archive": ["cam", "joint"]}
@@ -109,34 +115,34 @@ def test_the_picture_of_a_graph(new_run: Any) -> None:
     course = series.all_courses["a graph"]
     assert (course.operators, course.client, course.sinks) == (["joint", "seen"], "client", ["alarms", "archive"])
     drawn = shown(course, series.sent["a graph"])
-    assert {edge: some for edge, some in drawn.carried.items() if some} == {
+    assert {edge: size for edge, size in drawn.carried.items() if size} == {
         ("seen", "joint"): 2_500_000, ("cam", "archive"): 2_500_000,
         ("joint", "alarms"): 1_250_000, ("joint", "archive"): 1_250_000,
     }  # fmt: skip
-    said = [text.get_text() for text in graph_figure(drawn, "a", host_colours([course])).axes[0].texts]
+    texts = [text.get_text() for text in graph_figure(drawn, "a", host_colours([course])).axes[0].texts]
     sizes = ["2.5 MB", "2.5 MB", "1.2 MB", "1.2 MB"]
-    assert sorted(said) == sorted([*at, "h1", "h1", "h2", "h2 → h3", "client", "client", *sizes, KEY])
+    assert sorted(texts) == sorted([*at, "h1", "h1", "h2", "h2 → h3", "client", "client", *sizes, KEY])
 
 
 @given(st.randoms(use_true_random=False))
 def test_graphs_are_drawn_in_layers_and_no_edge_runs_through_a_node(dice: Any) -> None:
     flow = draw_graph(dice, ["h1", "client"], "client")
-    at, ways = places({node.name: node.inputs for node in flow.nodes})
+    at, lines = places({node.name: node.inputs for node in flow.nodes})
     assert set(at) == set(flow.by_name)
-    assert set(ways) == set(flow.edges)
+    assert set(lines) == set(flow.edges)
     assert {name for name, (x, _) in at.items() if x == max(x for x, _ in at.values())} >= set(flow.sinks)
     around = [(name, x, y) for name, (x, y) in at.items()]
     for i, (_, x, y) in enumerate(around):
         assert all(abs(x - x1) > 0.9 or abs(y - y1) > 0.9 for _, x1, y1 in around[:i])
-    for (producer, consumer), way in ways.items():
-        assert (way[0], way[-1]) == (at[producer], at[consumer])
-        assert np.diff([x for x, _ in way]) == pytest.approx(1.0)
-        for x, y in way[1:-1]:
+    for (producer, consumer), line in lines.items():
+        assert (line[0], line[-1]) == (at[producer], at[consumer])
+        assert np.diff([x for x, _ in line]) == pytest.approx(1.0)
+        for x, y in line[1:-1]:
             assert all(abs(x - x1) > 0.9 or abs(y - y1) > 0.9 for _, x1, y1 in around)
 
 
-def test_where_operators_were_ends_with_the_last_image_and_has_the_scenario(new_run: Any) -> None:
-    """The same rows, bars and lines as in a report; hosts' load goes on for longer, and the scenario too."""
+def test_the_timeline_of_operators_ends_with_the_last_image_and_marks_the_scenario(new_run: Any) -> None:
+    """The picture has the timeline of a report. The host loads and the scenario go on after the last image."""
     run = new_run(images=3)
     run.placements = ["global"]
     run.deliver("global", [(100.0, 0), (200.0, 1), (380.0, 2)])
@@ -171,8 +177,8 @@ def test_the_label_of_all_images_hides_no_line(new_run: Any) -> None:
 
 
 @pytest.mark.long
-def test_pictures_of_moves(new_run: Any) -> None:
-    """Each host has its colour, the one it has in the legend; a crowded placement is drawn, too."""
+def test_the_picture_of_moves_has_the_colours_of_all_hosts(new_run: Any) -> None:
+    """Every host has its colour of the legend. A placement with many moves is drawn too."""
     run = new_run(images=40)
     run.flow("one-shot", 14.0, link_rows=16)
     run.adapt("global", 12)
@@ -185,8 +191,8 @@ def test_pictures_of_moves(new_run: Any) -> None:
     assert {*HOST_COLOURS[:8], CLIENT_COLOUR} <= colours
 
 
-def test_who_was_where(new_run: Any) -> None:
-    """At the first host until the first suspension, at the next from the settlement on; where it stayed, no change."""
+def test_the_timeline_shows_the_host_of_every_operator_over_time(new_run: Any) -> None:
+    """An operator leaves its host at the suspension, and is at the next host from the settlement on."""
     run = new_run(images=2)
     run.placements = ["global"]
     run.add(
@@ -215,13 +221,13 @@ def test_who_was_where(new_run: Any) -> None:
 
 
 @given(st.integers(0, 20_000))
-def test_sampling_bounds_the_points_and_keeps_their_spacing(points: int) -> None:
-    kept = [i for i, _ in plots.at_most([(float(i), 0.0) for i in range(points)])]
-    assert min(points, plots.POINTS // 2) <= len(kept) <= plots.POINTS
-    assert kept == [float(i) for i in range(0, points, int(kept[1]) if len(kept) > 1 else 1)]
+def test_sampling_bounds_the_points_and_keeps_equal_spacing(points: int) -> None:
+    sampled = [i for i, _ in plots.at_most([(float(i), 0.0) for i in range(points)])]
+    assert min(points, plots.POINTS // 2) <= len(sampled) <= plots.POINTS
+    assert sampled == [float(i) for i in range(0, points, int(sampled[1]) if len(sampled) > 1 else 1)]
 
 
-def test_every_axis_has_its_unit(new_run: Any) -> None:
+def test_every_figure_has_units_and_every_axis_has_a_label(new_run: Any) -> None:
     run = new_run()
     run.flow("one-shot", 14.0)
     run.adapt("local", 10)
@@ -243,7 +249,7 @@ def test_a_run_without_records_has_no_pictures(new_run: Any) -> None:
     assert plot_run(folder, load_run(folder)) == []
 
 
-def test_one_delivery_and_an_early_stop(new_run: Any) -> None:
+def test_a_single_delivery_is_drawn_and_an_early_stop_draws_nothing(new_run: Any) -> None:
     run = new_run(images=1)
     run.deliver("one-shot", [(10.0, 0)])
     folder = run.write()
@@ -253,7 +259,7 @@ def test_one_delivery_and_an_early_stop(new_run: Any) -> None:
     assert [path.name for path in plot_run(folder, load_run(folder))] == ["arrivals.png"]
 
 
-def test_a_folder_that_cannot_be_written(new_run: Any) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(new_run: Any) -> None:
     run = new_run(images=1)
     run.deliver("one-shot", [(10.0, 0)])
     folder: Path = run.write()
