@@ -234,9 +234,10 @@ def runs(orders: Orders, chance: Random) -> Iterator[Attack]:
     """Ten thousand runs."""
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
+    peers = (*install.peers, m.Peer("stranger", *there_is("stranger")))  # a client is among the peers of its run
     for number in range(10_000):
-        another = msgspec.structs.replace(install, run=RunId(f"run-{number}"), client="stranger")
-        yield _from("stranger", orders, another, chance)
+        attack = msgspec.structs.replace(install, run=RunId(f"run-{number}"), client="stranger", peers=peers)
+        yield _from("stranger", orders, attack, chance)
 
 
 ATTACKS: dict[str, Callable[[Orders, Random], Iterator[Attack]]] = {

@@ -7,6 +7,7 @@ import itertools
 import json
 from random import Random
 
+import msgspec
 import pytest
 from run_ids import R
 
@@ -67,12 +68,19 @@ def test_mutated_frames_decode_to_messages_or_to_a_protocol_error() -> None:
                 decode(frame)
 
 
-@pytest.mark.parametrize(("name", "count"), [("runs", 3), ("installs", 1)])  # further ones are too large for a frame
-def test_attacks_that_request_runs_are_decoded_as_installs(name: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "count", "limit"),
+    [("runs", 3, ""), ("installs", 1, "max_nodes")],  # further installs are too large for a frame
+)
+def test_attacks_that_request_runs_are_refused_by_nothing_but_the_limit(name: str, count: int, limit: str) -> None:
     """An attack tests no limit of a host if its messages do not decode, or are refused for a different reason."""
-    host = m.Peer("h1", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
-    attack = ATTACKS[name](Orders("", (host,), R, "h3", corpus()[0], (), 0, 0), Random(1))
+    peers = tuple(m.Peer(host, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2") for host in ("h1", "h2", "client"))
+    ordered = frames.decode_control(corpus()[0])
+    assert isinstance(ordered, m.Install)
+    installed = frames.encode(msgspec.structs.replace(ordered, peers=peers))
+    attack = ATTACKS[name](Orders("", peers[:1], R, "h3", installed, (), 0, 0), Random(1))
     for _, _, _, (frame, *_) in itertools.islice(attack, count):
         install = frames.decode_control(frame)
         assert isinstance(install, m.Install)
-        assert "the run's name" not in why_not("stranger", install, "h1", CoreConfig(), runs=0, draining=False)
+        why = why_not("stranger", install, "h1", CoreConfig(), runs=0, draining=False)
+        assert limit in why and (limit or not why), why

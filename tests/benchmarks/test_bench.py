@@ -91,14 +91,14 @@ def test_rounds_take_turns_and_wrong_or_missing_bytes_are_refused() -> None:
 
 
 def test_the_ratio_is_the_median_of_the_ratios_of_rounds() -> None:
-    ours = [Round(rate, "") for rate in (10.0, 1.0, 30.0)]
-    theirs = [Round(rate, "") for rate in (20.0, 2.0, 30.0)]
+    ours = [Round(rate, "") for rate in (10.0, 8.0, 30.0)]
+    theirs = [Round(rate, "") for rate in (40.0, 16.0, 10.0)]  # the ratio of the medians is another
     assert median_ratio(ours, theirs) == 0.5
 
 
 def test_the_ratio_of_processor_time_is_the_median_of_the_ratios_of_rounds() -> None:
-    ours = [Round(1.0, "", cpu_ms) for cpu_ms in (10.0, 1.0, 30.0)]
-    theirs = [Round(1.0, "", cpu_ms) for cpu_ms in (20.0, 2.0, 30.0)]
+    ours = [Round(1.0, "", cpu_ms) for cpu_ms in (10.0, 8.0, 30.0)]
+    theirs = [Round(1.0, "", cpu_ms) for cpu_ms in (40.0, 16.0, 10.0)]
     assert median_cpu_ratio(ours, theirs) == 0.5
 
 
