@@ -103,6 +103,32 @@ def test_files_and_names_in_the_texts_are_in_the_code(page: str, file: str, name
     assert not name or name in defined(ROOT / file), f"{page} names {name} of {file}"
 
 
+TOUR = (ROOT / "docs/explanation/tour.md").read_text(encoding="utf-8")
+TRIPS = (
+    "A partition",
+    "A move",
+    "A lost host",
+    "A query",
+    "An option from the command line to its use",
+    "A link's change",
+    "An event to a plot",
+)
+
+
+def test_the_tour_has_seven_trips() -> None:
+    assert tuple(re.findall(r"^## (.+)$", TOUR, re.MULTILINE)) == TRIPS
+
+
+@pytest.mark.parametrize("trip", TRIPS)
+def test_a_trip_names_eight_functions_of_the_code(trip: str) -> None:
+    text = TOUR.partition(f"\n## {trip}\n")[2].partition("\n## ")[0]
+    named = {(file, name) for file, name in FILE.findall(text) if name}
+    missing = sorted(f"{file}:{name}" for file, name in named if name not in defined(ROOT / file))
+    assert missing == []
+    functions = [name for _, name in named if not name.rpartition(".")[2][0].isupper()]  # the rest are classes
+    assert len(functions) >= 8, f"{trip} names {len(functions)} functions"
+
+
 def shown(name: str, value: float) -> str:
     """Return a limit's value as docs/reference/limits.md shows it: ``1,000``, ``0.5 s``, ``64 MiB``."""
     if name.endswith("_bytes"):
