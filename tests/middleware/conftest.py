@@ -1,4 +1,4 @@
-"""What the tests of the middleware share: small dataflows, their installation, and cores that take part in them."""
+"""Fixtures of the middleware's tests: small dataflows, their installation, and cores that take part in them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ CODE = Code("some")
 
 
 def peer_of(host: str) -> m.Peer:
-    """A peer as it would be in an installation; nothing listens there."""
+    """Return a peer as in an installation. Nothing listens at its endpoints."""
     return m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2")
 
 
 @pytest.fixture
 def make_install() -> Callable[..., m.Install]:
-    """``make_install({"o": "h2"})``: the chain with ``s`` on h1, ``t`` on the client, and ``o`` where it is told.
+    """``make_install({"o": "h2"})``: the chain with ``s`` on h1, ``t`` on the client, and ``o`` on the given host.
 
-    ``others``: hosts of the run that hold nothing.
+    ``others`` are hosts of the run that hold nothing.
     """
 
     def make(
@@ -66,7 +66,7 @@ def install(make_install: Callable[..., m.Install]) -> m.Install:
 
 @pytest.fixture
 def make_book() -> Callable[..., Playbook]:
-    """``make_book("h1")``: a conversation with a new core of that name."""
+    """Return a function: ``make_book("h1")`` is a conversation with a new core of that name."""
 
     def make(host: str, config: CoreConfig | None = None, instance: str = "") -> Playbook:
         me = msgspec.structs.replace(peer_of(host), instance=instance)
@@ -96,7 +96,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
-    """``dial(endpoint)``: a DEALER there, with a Thalweg identity unless another is given."""
+    """Yield a function: ``dial(endpoint)`` connects a DEALER, with a Thalweg identity by default."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sockets = []
 

@@ -1,4 +1,4 @@
-"""Arithmetic of our own: it is near enough to what numpy and the C library say."""
+"""Arithmetic of our own, compared with numpy and the C library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.middleware.arrays import factorised, whitened
 
 
 @given(st.floats(-600, 600), st.floats(1e-12, 1e12), st.sampled_from([0.25, 1 / 3, 0.5, 1.0, 2.0, 2.5, 4.0, 7.0, 32.0]))
-def test_powers_and_logarithms_are_those_of_the_library(x: float, above: float, by: float) -> None:
+def test_powers_and_logarithms_match_the_library(x: float, above: float, by: float) -> None:
     assert exp(x) == pytest.approx(math.exp(x), rel=1e-15)
     assert log(above) == pytest.approx(math.log(above), rel=1e-14, abs=1e-15)
     if abs(math.log(above) * by) < 600:
@@ -25,7 +25,7 @@ def test_powers_and_logarithms_are_those_of_the_library(x: float, above: float, 
 
 
 @given(st.lists(st.floats(-1e12, 1e12) | st.integers(-(10**6), 10**6)))
-def test_sums_are_those_of_adding_one_after_the_other(values: list[float]) -> None:
+def test_a_sum_equals_the_addition_of_values_in_order(values: list[float]) -> None:
     expected: float = 0
     for value in values:
         expected += value
@@ -39,7 +39,7 @@ def test_sums_do_not_depend_on_the_version_of_python() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
-def test_covariances_are_solved_as_lapack_does(seed: int, size: int) -> None:
+def test_covariances_are_factorised_as_by_lapack(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal((5, size, size))
     covariance = drawn @ drawn.transpose(0, 2, 1) + np.eye(size)

@@ -1,4 +1,4 @@
-"""Dataflows: builders, what they know of themselves, and errors that name the node."""
+"""Dataflows: builders, derived properties, and errors that name the node."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def leaves(flow: Dataflow, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("n", range(2, 34))
-def test_trees_have_the_depth_of_their_shape(n: int) -> None:
+def test_trees_have_the_depth_of_the_shape(n: int) -> None:
     depth = {shape: max(TREES[shape](codes(n), CODE).level.values()) for shape in TREES}
     assert depth == {"binary": (n - 1).bit_length() + 1, "left-deep": n, "star": 2}
 
 
-def test_a_tree_of_no_sources_is_refused() -> None:
+def test_a_tree_without_sources_is_refused() -> None:
     for build in TREES.values():
         with pytest.raises(DataflowError, match="at least one source"):
             build({}, CODE)
@@ -73,7 +73,7 @@ def test_a_dataflow_survives_the_wire() -> None:
     assert again.validate().upward == flow.upward
 
 
-def test_a_very_deep_tree_is_no_problem() -> None:
+def test_a_very_deep_tree_is_valid() -> None:
     inner = [operator(f"o{i}", f"o{i - 1}" if i else "s") for i in range(5000)]
     flow = Dataflow((source("s"), *inner, sink("o4999"))).validate()
     assert flow.level["s"] == 5001
@@ -150,6 +150,6 @@ def test_errors_of_a_placement_name_node_and_host(placement: dict[str, str], say
 
 
 @pytest.mark.parametrize("build", TREES.values())
-def test_builders_take_a_client_of_another_name(build: Callable[..., Dataflow]) -> None:
+def test_builders_accept_a_client_of_a_different_name(build: Callable[..., Dataflow]) -> None:
     assert build(codes(3), CODE, client="me").by_name["sink"].pinned == "me"
     assert build(codes(3), CODE, "me").validate([*codes(3), "me"])

@@ -19,11 +19,11 @@ from thalweg.middleware.errors import CapabilityError, extra_with, one_line, req
         (["no_such_module"], ""),
     ],
 )
-def test_the_extra_brings_all_that_is_asked_for(modules: list[str], extra: str) -> None:
+def test_the_suggested_extra_has_all_requested_modules(modules: list[str], extra: str) -> None:
     assert extra_with(*modules) == extra
 
 
-def test_what_is_installed_is_not_refused() -> None:
+def test_installed_modules_are_not_refused() -> None:
     require("msgspec", "pyarrow", "PIL")
 
 
@@ -35,14 +35,14 @@ def test_what_is_installed_is_not_refused() -> None:
         (["PIL", "pyarrow"], "pyarrow and pillow are not installed; get them with: pip install 'thalweg[analysis]'"),
     ],
 )
-def test_the_absent_are_named_as_pip_does(monkeypatch: pytest.MonkeyPatch, hidden: list[str], says: str) -> None:
+def test_absent_modules_are_named_as_in_pip(monkeypatch: pytest.MonkeyPatch, hidden: list[str], says: str) -> None:
     hide(monkeypatch, hidden)
     with pytest.raises(CapabilityError) as error:
         require("pyarrow", "PIL")
     assert str(error.value) == says
 
 
-def test_a_failed_import_is_told_as_pip_names_it() -> None:
+def test_the_error_of_a_failed_import_names_the_package_as_in_pip() -> None:
     error = ModuleNotFoundError("No module named 'PIL'", name="PIL")
     assert one_line(error) == "pillow is not installed; get it with: pip install 'thalweg[analysis]'"
     assert one_line(ModuleNotFoundError("No module named 'x'", name="x")) == "No module named 'x'"

@@ -1,4 +1,4 @@
-"""What single clients may have run and read on a host, and others may not."""
+"""Permissions of single clients to run code and read folders on a host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from thalweg.middleware.shell.shell import Shell, ShellConfig
 MIX = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("runtime_codes:Mix"))
 
 
-def test_lists_for_all_clients_and_for_single_ones(tmp_path: Path) -> None:
+def test_permissions_of_a_client_add_to_the_permissions_of_all_clients(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "more").mkdir()
     packages = read_packages(["json", "alice=csv", "alice=xml.dom", "bob=csv"])
@@ -48,12 +48,14 @@ def test_lists_for_all_clients_and_for_single_ones(tmp_path: Path) -> None:
         ("=json", "no package or module '=json' is found here"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused_in_one_line(setting: str, says: str) -> None:
+def test_an_invalid_permission_is_refused_with_the_reason(setting: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_packages([setting])
 
 
-def test_a_folder_with_an_equals_sign_is_given_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_an_equals_sign_is_accepted_by_a_path_with_a_slash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "year=2026").mkdir()
     monkeypatch.chdir(tmp_path)
     assert read_roots(["./year=2026"]) == {ALL: (str(tmp_path / "year=2026"),)}
@@ -61,7 +63,7 @@ def test_a_folder_with_an_equals_sign_is_given_by_its_path(tmp_path: Path, monke
         read_roots(["year=2026"])
 
 
-def test_what_is_refused_to_a_client_names_it(tmp_path: Path) -> None:
+def test_a_refusal_of_code_or_of_a_folder_names_the_client(tmp_path: Path) -> None:
     grants = Grants(read_packages([f"alice={ALLOW[0]}"]), read_roots([f"alice={tmp_path}"]))
     load_code(Code("runtime_codes:Mix"), grants.of("alice"))
     says = "this host does not allow client 'bob' code from 'runtime_codes'; start it with --allow bob=runtime_codes"
@@ -72,7 +74,7 @@ def test_what_is_refused_to_a_client_names_it(tmp_path: Path) -> None:
         load_code(Code("image_folder", {"folder": str(tmp_path)}), grants.of("bob"))
 
 
-def test_without_keys_clients_are_not_told_apart() -> None:
+def test_permissions_of_single_clients_need_keys() -> None:
     with pytest.raises(UsageError, match=r"needs --keys: without them a client's name proves nothing"):
         Shell(ShellConfig("h1", insecure=True, allow={ALL: DEFAULT_ALLOW, "alice": ALLOW}))
 
@@ -85,7 +87,7 @@ def make(folder: Path, name: str, role: Role) -> Path:
 
 @contextmanager
 def shared(folder: Path) -> Iterator[dict[str, Client]]:
-    """A host that allows alice code which it does not allow bob, and both as clients."""
+    """Start a host that allows code to alice and not to bob. Yield both as clients."""
     secret = make(folder, "h1", "host")
     clients = {name: make(folder, name, "client") for name in ("alice", "bob")}
     with ExitStack() as stack:
@@ -96,7 +98,7 @@ def shared(folder: Path) -> Iterator[dict[str, Client]]:
         yield {name: stack.enter_context(Client(where, keys=keys, allow=ALLOW)) for name, keys in clients.items()}
 
 
-def test_one_member_cannot_run_what_was_allowed_for_another(tmp_path: Path) -> None:
+def test_a_member_cannot_run_code_that_is_allowed_for_a_second_member(tmp_path: Path) -> None:
     with shared(tmp_path) as clients:
         assert len(list(clients["alice"].run(MIX, {"o": "h1"}, partitions=3))) == 3
         with pytest.raises(RunError, match="does not allow client 'bob' code from 'runtime_codes'"):
@@ -104,7 +106,7 @@ def test_one_member_cannot_run_what_was_allowed_for_another(tmp_path: Path) -> N
         assert len(list(clients["alice"].run(MIX, {"o": "h1"}, partitions=3))) == 3
 
 
-def test_an_operator_that_its_client_may_not_run_there_does_not_move_there(tmp_path: Path) -> None:
+def test_an_operator_does_not_move_to_a_host_that_forbids_the_code_to_the_client(tmp_path: Path) -> None:
     with shared(tmp_path) as clients:
         run = clients["bob"].run(MIX, {"o": "bob"}, partitions=60)
         assert next(run).index == 0
@@ -115,7 +117,7 @@ def test_an_operator_that_its_client_may_not_run_there_does_not_move_there(tmp_p
         assert rest == list(range(1, 60))
 
 
-def test_a_client_that_does_not_allow_the_class_of_a_value_says_so_of_itself() -> None:
+def test_the_error_about_a_forbidden_class_of_a_value_names_the_client_as_the_refuser() -> None:
     flow = Dataflow()
     plates = flow.source(Code("runtime_codes:Gives", {"kind": "struct", "every": 1}), at="h1")
     flow.sink("plates", plates)

@@ -70,7 +70,7 @@ def test_import_paths_of_allowed_packages_are_found() -> None:
         ("x" * 5000, "unknown operator 'xxx"),
     ],
 )
-def test_anything_else_is_refused_in_one_line(use: str, says: str) -> None:
+def test_an_unknown_or_forbidden_name_is_refused_with_a_single_line_error(use: str, says: str) -> None:
     with pytest.raises(OperatorError, match=re.escape(says)) as caught:
         load_code(Code(use))
     assert "\n" not in str(caught.value)
@@ -112,7 +112,7 @@ source = Source()
 
 @pytest.fixture
 def lender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The package ``lender``, which a host allows, beside ``other``, which leaves a file when it is imported."""
+    """Yield the allowed package ``lender``. The package ``other`` beside it leaves a file when it is imported."""
     (tmp_path / "lender").mkdir()
     (tmp_path / "lender/__init__.py").write_text(LENDER)
     (tmp_path / "lender/_inner.py").write_text(LENDER)
@@ -143,7 +143,7 @@ def lender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         ("..other:X", "is not an import path"),
     ],
 )
-def test_nothing_is_called_before_it_is_known_to_be_a_node_s_code(
+def test_an_object_that_is_no_code_of_a_node_is_not_called(
     lender: ModuleType, tmp_path: Path, use: str, says: str
 ) -> None:
     with pytest.raises(OperatorError, match=re.escape(says)) as caught:
@@ -164,7 +164,7 @@ def test_a_rule_that_a_dataflow_names_is_confined_in_the_same_way(lender: Module
     assert load_code(Code("composite", {"rule": "lender:rule"}), ["lender"]).rule == "lender:rule"
 
 
-def test_what_a_class_has_from_a_package_that_is_not_allowed_is_not_called(lender: ModuleType) -> None:
+def test_a_class_with_methods_from_a_forbidden_package_is_refused(lender: ModuleType) -> None:
     class Foreign:
         def combine(self, inputs: object, index: int) -> bytes:
             return b""
@@ -184,7 +184,7 @@ def test_what_a_class_has_from_a_package_that_is_not_allowed_is_not_called(lende
         (7, "cannot be constructed here: KeyError: 7"),
     ],
 )
-def test_whatever_a_constructor_raises_is_one_line(lender: ModuleType, how: object, says: str) -> None:
+def test_an_exception_of_a_constructor_is_a_single_line_error(lender: ModuleType, how: object, says: str) -> None:
     with pytest.raises(OperatorError, match=re.escape(says)) as caught:
         load_code(Code("lender:Fails", {"how": how}), ["lender"])
     assert "\n" not in str(caught.value)
@@ -192,7 +192,7 @@ def test_whatever_a_constructor_raises_is_one_line(lender: ModuleType, how: obje
 
 
 def test_an_entry_point_is_trusted_and_may_be_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever installs a distribution with one on a host has registered it there."""
+    """The installation of a distribution with an entry point registers the entry point on the host."""
     points = {name: EntryPoint(name, f"{__name__}:{name}", "thalweg.operators") for name in ("made", "unmade")}
     monkeypatch.setattr(loading, "registered", lambda: points)
     assert isinstance(load_code(Code("made", {"rule": "min"})), Composite)
@@ -210,8 +210,8 @@ def unmade() -> object:
     return 7
 
 
-def test_what_an_allowed_module_imported_from_elsewhere_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``from subprocess import run`` in an operator's module must not hand ``run`` to whoever sends a dataflow."""
+def test_objects_that_an_allowed_module_imported_from_elsewhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``from subprocess import run`` in an operator's module must not give ``run`` to the sender of a dataflow."""
     module = ModuleType("lent")
     module.run = subprocess.run  # type: ignore[attr-defined]
     module.Popen = subprocess.Popen  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ def test_what_an_allowed_module_imported_from_elsewhere_cannot_be_called(monkeyp
             load_code(Code(f"lent:{name}", {"args": ["false"]}), ["lent"])
 
 
-def test_what_is_neither_operator_nor_source_is_refused() -> None:
+def test_a_function_in_place_of_an_operator_is_refused() -> None:
     with pytest.raises(OperatorError, match=r"is a function; name a class with combine\(inputs, index\)"):
         load_code(Code("runtime_codes:not_an_operator"), ["runtime_codes"])
 
@@ -260,7 +260,9 @@ class Part:
 """
 
 
-def test_two_threads_import_a_package_and_a_module_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_can_import_a_package_and_a_submodule_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "knot").mkdir()
     (tmp_path / "knot/__init__.py").write_text(PACKAGE)
     (tmp_path / "knot/part.py").write_text(PART)
@@ -276,8 +278,10 @@ def test_two_threads_import_a_package_and_a_module_of_it(tmp_path: Path, monkeyp
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_types_are_looked_at_of_thalwegs_own_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package whose name begins like that of the operators is another's."""
+def test_types_of_parameters_are_checked_only_for_code_of_thalweg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package whose name only begins like that of the operators is foreign."""
     (tmp_path / "thalweg_like.py").write_text(
         "class Mine:\n    def __init__(self, n: int) -> None:\n        self.n = n\n"
         "    def combine(self, inputs, index):\n        return b''\n"

@@ -1,4 +1,4 @@
-"""What hosts and clients log: words for each record, fields, levels, and how often."""
+"""The log of hosts and clients: the text of records, fields, levels, and rates."""
 
 from __future__ import annotations
 
@@ -169,15 +169,15 @@ def test_every_kind_that_is_logged_is_tested_and_recorded_without_an_event_log()
     assert [command.kind for command in desk.commands if isinstance(command, e.Record)] == sorted(NOTED)
 
 
-def test_a_record_that_says_nothing_of_it_is_not_logged(log: pytest.LogCaptureFixture) -> None:
+def test_a_record_without_news_is_not_logged(log: pytest.LogCaptureFixture) -> None:
     Logbook("me").record("r", "replaced", {"detail": {"planner": "p", "placement": {}}})
     Logbook("me").record("r", "estimate", {})
-    late = {"message": "Failed", "lost": "h1", "late": True}  # of a host that is waited for, which was told once
+    late = {"message": "Failed", "lost": "h1", "late": True}  # of a host that is waited for, which was reported once
     Logbook("me").record("r", "unexpected", {"peer": "h2", "detail": late})
     assert not log.records
 
 
-def test_an_event_that_comes_often_is_logged_once_a_second_for_each_peer(log: pytest.LogCaptureFixture) -> None:
+def test_a_frequent_event_is_logged_once_a_second_per_peer(log: pytest.LogCaptureFixture) -> None:
     clock = Time()
     book = Logbook("h1", clock)
     for _ in range(1_024):
@@ -194,7 +194,7 @@ def test_an_event_that_comes_often_is_logged_once_a_second_for_each_peer(log: py
     assert "no (511 more like this)" in log.messages
 
 
-def test_what_was_suppressed_last_is_logged_when_its_peer_is_quiet(log: pytest.LogCaptureFixture) -> None:
+def test_the_last_suppressed_line_is_logged_when_the_peer_is_quiet(log: pytest.LogCaptureFixture) -> None:
     clock = Time()
     book = Logbook("h1", clock)
     for text in ("first", "second", "third", "fourth"):
@@ -207,7 +207,7 @@ def test_what_was_suppressed_last_is_logged_when_its_peer_is_quiet(log: pytest.L
     assert log.messages == ["first", "fourth (2 more like this)"]
 
 
-def test_peers_without_end_are_counted_as_one(log: pytest.LogCaptureFixture) -> None:
+def test_peers_over_the_limit_are_counted_together(log: pytest.LogCaptureFixture) -> None:
     clock = Time()
     book = Logbook("h1", clock)
     for number in range(100_000):
@@ -220,7 +220,7 @@ def test_peers_without_end_are_counted_as_one(log: pytest.LogCaptureFixture) -> 
     assert not book._quiet
 
 
-def test_text_of_others_is_one_printable_line(log: pytest.LogCaptureFixture) -> None:
+def test_foreign_text_is_logged_as_a_single_printable_line(log: pytest.LogCaptureFixture) -> None:
     Logbook("h1").write("message-refused", "a\nb\x1b[31m c" + "d" * 10_000, peer="h\n2", reason="\x00x")
     (line,) = log.records
     assert line.getMessage().startswith("a b [31m c")
@@ -228,7 +228,7 @@ def test_text_of_others_is_one_printable_line(log: pytest.LogCaptureFixture) -> 
     assert (line.peer, line.reason) == ("h 2", "x")  # type: ignore[attr-defined]
 
 
-def test_what_is_below_the_level_costs_and_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_below_the_level_is_neither_logged_nor_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "thalweg")
     book = Logbook("h1")
     book.write("message-refused", "no", peer="h2")
@@ -240,14 +240,14 @@ def test_the_library_has_a_null_handler_and_no_other() -> None:
     assert [type(handler) for handler in logging.getLogger("thalweg").handlers] == [logging.NullHandler]
 
 
-def test_the_page_has_each_event_with_its_level_and_each_field() -> None:
+def test_the_page_has_every_event_with_the_level_and_every_field() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([A-Z]+)( \*)? \|", PAGE, re.MULTILINE)
     documented = {name: (level, bool(often)) for name, level, often in rows}
     assert documented == {name: (logging.getLevelName(event.level), event.often) for name, event in EVENTS.items()}
     assert tuple(re.findall(r"^\| `([a-z_]+)` \| (?!DEBUG|INFO|WARNING|ERROR)", PAGE, re.MULTILINE)) == FIELDS
 
 
-def test_a_consumer_is_slow_when_others_have_waited_for_it(log: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_is_logged_as_slow_when_other_consumers_have_waited(log: pytest.LogCaptureFixture) -> None:
     clock = Time()
     book = Logbook("h1", clock)
     waits = [("r", "joint", "bob", "h2", 7), ("r", "t", "", "client", 3)]
@@ -266,7 +266,7 @@ def test_a_consumer_is_slow_when_others_have_waited_for_it(log: pytest.LogCaptur
     assert not log.records, "it takes one after the other"
 
 
-def test_a_filter_that_raises_ends_nothing(log: pytest.LogCaptureFixture) -> None:
+def test_a_filter_that_raises_does_not_break_logging(log: pytest.LogCaptureFixture) -> None:
     def raises(record: logging.LogRecord) -> bool:
         raise KeyError(record)
 

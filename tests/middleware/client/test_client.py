@@ -1,4 +1,4 @@
-"""The embedder's side, end to end: real host processes on loopback."""
+"""The client side, end to end: real host processes on loopback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def take_all(run: Run, indices: list[int]) -> None:
         indices.append(each.index)
 
 
-def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, tmp_path: Path) -> None:
+def test_a_quick_operator_that_stalls_does_not_hold_up_the_host(client: Client, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     flow = chain(BLOCKS, Code("runtime_codes:Stalls", {"path": str(pipe), "at": 20}))
@@ -57,7 +57,7 @@ def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, 
     assert [each.index for each in run] == list(range(20, 40))
 
 
-def test_a_host_reads_only_the_folders_that_it_was_given(tmp_path: Path) -> None:
+def test_a_host_reads_only_folders_below_the_data_roots(tmp_path: Path) -> None:
     given, kept = tmp_path / "given", tmp_path / "kept"
     for folder in (given, kept):
         folder.mkdir()
@@ -72,7 +72,7 @@ def test_a_host_reads_only_the_folders_that_it_was_given(tmp_path: Path) -> None
                     next(run)
 
 
-def test_a_host_that_has_no_room_for_a_run_says_so_at_once() -> None:
+def test_a_host_without_room_for_a_run_fails_the_run_at_once() -> None:
     with (
         LocalCluster(1, allow=ALLOW, limits={"max_nodes": 2}) as cluster,
         Client(cluster, allow=ALLOW, limits=CoreConfig(liveness_s=1e6)) as client,
@@ -86,7 +86,7 @@ def test_a_host_that_has_no_room_for_a_run_says_so_at_once() -> None:
 
 @pytest.mark.parametrize("where", ["h2", "client", "spread"])
 @pytest.mark.parametrize("build", [complete_binary_tree, left_deep_tree, star_tree])
-def test_partitions_are_those_of_a_single_process(client: Client, build: Any, where: str) -> None:
+def test_partitions_equal_the_partitions_of_a_single_process(client: Client, build: Any, where: str) -> None:
     flow = build(blocks(sizes=[0, 1, 100 * KB, 300 * KB]), MIX)
     spread = {name: client.hosts[i % len(client.hosts)] for i, name in enumerate(flow.operators)}
     run = client.run(flow, spread if where == "spread" else everywhere(flow, where), partitions=9)
@@ -96,13 +96,13 @@ def test_partitions_are_those_of_a_single_process(client: Client, build: Any, wh
     assert_reference([each.value for each in delivered], flow, 9)
 
 
-def test_partitions_of_many_chunks(client: Client) -> None:
+def test_partitions_of_many_chunks_arrive_unchanged(client: Client) -> None:
     flow = complete_binary_tree(blocks(sizes=[3 * MB]), MIX)
     values = [each.value for each in client.run(flow, everywhere(flow, "h2"), partitions=4)]
     assert_reference(values, flow, 4)
 
 
-def test_bytes_travel_too_and_the_sources_end_the_run(client: Client) -> None:
+def test_values_of_bytes_arrive_and_the_sources_end_the_run(client: Client) -> None:
     flow = star_tree(blocks(sizes=[0, 5, 400 * KB], length=5, text=True), MIX)
     values = [each.value for each in client.run(flow, everywhere(flow, "h3"))]
     assert len(values) == 5
@@ -110,7 +110,7 @@ def test_bytes_travel_too_and_the_sources_end_the_run(client: Client) -> None:
     assert_reference(values, flow, None)
 
 
-def test_a_source_that_ends_before_the_number_asked_for_ends_the_run(client: Client) -> None:
+def test_a_source_that_ends_before_the_requested_number_ends_the_run(client: Client) -> None:
     flow = chain(Code("runtime_codes:Blocks", {"site": 0, "length": 2}), MIX)
     assert len(list(client.run(flow, {"o": "h2"}, partitions=10))) == 2
     empty = chain(Code("runtime_codes:Blocks", {"site": 0, "length": 0}), MIX)
@@ -124,7 +124,7 @@ def test_received_arrays_are_read_only(client: Client) -> None:
         assert not each.value.flags.writeable
 
 
-def test_async_iteration(client: Client) -> None:
+def test_async_iteration_gives_every_partition(client: Client) -> None:
     flow = star_tree(blocks(), MIX)
 
     async def collect() -> list[Any]:
@@ -133,7 +133,7 @@ def test_async_iteration(client: Client) -> None:
     assert_reference(asyncio.run(collect()), flow, 20)
 
 
-def test_two_runs_at_once_do_not_meet(client: Client) -> None:
+def test_two_simultaneous_runs_do_not_mix(client: Client) -> None:
     one, other = star_tree(blocks(), MIX), left_deep_tree(blocks(sizes=[7]), MIX)
     runs = (client.run(one, everywhere(one, "h1"), partitions=10), client.run(other, everywhere(other, "h2")))
     first, second = zip(*((next(runs[0]).value, next(runs[1]).value) for _ in range(10)), strict=True)
@@ -143,7 +143,7 @@ def test_two_runs_at_once_do_not_meet(client: Client) -> None:
     assert_reference(list(second), other, 10)
 
 
-def test_a_run_closed_early_leaves_the_hosts_for_the_next(client: Client) -> None:
+def test_a_run_that_is_closed_early_frees_the_hosts_for_the_next_run(client: Client) -> None:
     flow = star_tree(blocks(sizes=[2 * MB]), MIX)
     with client.run(flow, everywhere(flow, "h2")) as run:
         assert next(run).index == 0
@@ -154,7 +154,7 @@ def test_a_run_closed_early_leaves_the_hosts_for_the_next(client: Client) -> Non
     assert_reference([each.value for each in client.run(small, everywhere(small, "h3"), partitions=5)], small, 5)
 
 
-def test_runs_that_are_closed_at_once_leave_no_connection_unread(client: Client) -> None:
+def test_runs_deliver_partitions_after_many_runs_that_were_closed_at_once(client: Client) -> None:
     flow = star_tree(blocks(sizes=[9]), MIX)
     for _ in range(60):  # the hosts are dialled afresh while the connections of the run before are still closing
         client.run(flow, everywhere(flow, "h2")).close()
@@ -168,11 +168,11 @@ def test_a_planner_by_name_places_the_run(client: Client) -> None:
     assert_reference([each.value for each in run], flow, 3)
 
 
-def test_probes_measure_what_is_asked(client: Client) -> None:
+def test_probes_measure_the_requested_links_latencies_and_coordinates(client: Client) -> None:
     links = {("h1", "h2"), ("h2", "h1"), ("client", "h3"), ("h3", "h1")}
     found = client.probe([*links, ("h2", "h2")])
     assert found.keys() >= links
-    assert found.keys() <= links | {(b, a) for a, b in links}  # some of the ways back come for free
+    assert found.keys() <= links | {(b, a) for a, b in links}  # some of the opposite links come for free
     assert all(estimate.rate_bps > 1e5 for estimate in found.values())
     assert client.probe([]) == {}
     heard = client.latencies(links)
@@ -185,7 +185,7 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
         client.coordinates(["h9"])
 
 
-def test_a_planner_that_needs_them_is_told_of_hosts_before_a_run(client: Client) -> None:
+def test_a_planner_gets_the_required_figures_of_hosts_before_a_run(client: Client) -> None:
     told: list[Hints] = []
 
     class Asks(DownloadAll, frozen=True):
@@ -202,7 +202,7 @@ def test_a_planner_that_needs_them_is_told_of_hosts_before_a_run(client: Client)
     assert told[0].hosts == dict.fromkeys(("h1", "h2", "h3", "client"), HostFigures())
 
 
-def test_planners_are_told_of_latencies_hosts_and_nodes_while_data_flows() -> None:
+def test_a_planner_gets_the_required_measurements_while_data_flows() -> None:
     told: list[Task] = []
 
     class Asks(msgspec.Struct, frozen=True):
@@ -264,13 +264,13 @@ def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, 
     assert (error.node, error.host, error.index) == ("o", "h2", 2)
     assert (error.cause_type == "thalweg.middleware.errors.OperatorError") == ours
     assert (error.remote_traceback is None) == ours
-    with pytest.raises(RunError, match="node 'o' on host 'h2'"):  # also who comes later is told
+    with pytest.raises(RunError, match="node 'o' on host 'h2'"):  # a later call raises it too
         next(run)
     run.close()
     assert list(run) == []
 
 
-def test_the_lines_of_the_code_that_failed_arrive_and_are_logged_on_its_host(
+def test_the_traceback_of_failing_code_arrives_and_is_logged_on_the_host(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
@@ -297,7 +297,7 @@ def test_the_lines_of_the_code_that_failed_arrive_and_are_logged_on_its_host(
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} ERROR h1: run ", line) for line in lines)
 
 
-def test_code_may_print_more_than_anybody_reads_and_finds_no_input(
+def test_code_may_print_more_than_is_read_and_finds_no_input(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
@@ -334,13 +334,13 @@ def test_code_that_cannot_be_loaded_ends_the_run(client: Client, code: Code, say
         list(client.run(chain(BLOCKS, code), {"o": "h3"}, partitions=1))
 
 
-def test_failing_code_on_the_client_itself(client: Client) -> None:
+def test_failing_code_on_the_client_ends_the_run_and_names_the_client(client: Client) -> None:
     flow = chain(BLOCKS, Code("runtime_codes:Raises", {"how": "value", "at": 0}))
     with pytest.raises(RunError, match="node 'o' on host 'client': ValueError"):
         list(client.run(flow, {"o": "client"}))
 
 
-def test_a_run_that_fails_while_it_is_awaited(client: Client) -> None:
+def test_the_failure_of_a_run_is_raised_in_an_async_iteration(client: Client) -> None:
     async def take() -> None:
         async for _ in client.run(chain(BLOCKS, Code("runtime_codes:Raises", {"how": "value", "at": 1})), {"o": "h2"}):
             pass
@@ -349,7 +349,7 @@ def test_a_run_that_fails_while_it_is_awaited(client: Client) -> None:
         asyncio.run(take())
 
 
-def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
+def test_wrong_arguments_of_clients_and_runs_are_refused_with_the_reason(client: Client, cluster: LocalCluster) -> None:
     flow = star_tree(blocks(), MIX)
     with pytest.raises(PlacementError, match="leaves out operator 'op0'"):
         client.run(flow, {})
@@ -385,7 +385,7 @@ def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
         (Code("runtime_codes:Mix", {"data": bytes(5 * MB)}), {}, "over the limit of 4194304"),
     ],
 )
-def test_what_no_message_can_carry_is_refused_before_the_run(
+def test_an_argument_that_no_message_can_carry_is_refused_before_the_run(
     client: Client, code: Code, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=f"the run cannot be told to the hosts: .*{says}"):
@@ -393,7 +393,7 @@ def test_what_no_message_can_carry_is_refused_before_the_run(
     assert len(list(client.run(chain(BLOCKS, MIX), {"o": "h2"}, partitions=2))) == 2
 
 
-def test_the_sink_stays_with_the_client(client: Client) -> None:
+def test_a_sink_placed_away_from_the_client_is_refused(client: Client) -> None:
     with pytest.raises(PlacementError, match="the sink 't' is placed on 'h1'; it is at the client"):
         client.run(chain(BLOCKS, MIX), {"o": "h1", "t": "h1"})
 
@@ -439,7 +439,7 @@ def test_a_killed_host_ends_the_run_within_the_liveness_limit(cluster: LocalClus
         assert doomed.poll() == {"k1": -9}
 
 
-def test_a_host_known_to_be_lost_ends_its_runs_at_once(client: Client) -> None:
+def test_the_known_loss_of_a_host_ends_a_run_at_once(client: Client) -> None:
     flow = star_tree(blocks(), MIX)
     run = client.run(flow, everywhere(flow, "h2"))
     next(run)
@@ -449,7 +449,7 @@ def test_a_host_known_to_be_lost_ends_its_runs_at_once(client: Client) -> None:
             pass
 
 
-def test_memory_is_bounded_by_the_tree_and_not_by_the_sinks_slowness(client: Client, cluster: LocalCluster) -> None:
+def test_a_slow_sink_does_not_make_the_memory_of_hosts_grow(client: Client, cluster: LocalCluster) -> None:
     """200 MB pass; the application takes a partition only after a round trip through every host."""
     flow = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [MB]}), MIX)
     processes = [psutil.Process(pid) for pid in cluster.pids.values()]
@@ -464,7 +464,7 @@ def test_memory_is_bounded_by_the_tree_and_not_by_the_sinks_slowness(client: Cli
     assert grown < 24 * MB, f"hosts grew by {grown / MB:.0f} MB"
 
 
-def test_nothing_is_left_in_the_process_after_close(cluster: LocalCluster) -> None:
+def test_a_closed_client_leaves_no_thread_and_no_descriptor(cluster: LocalCluster) -> None:
     threads = set(threading.enumerate())
     descriptors = psutil.Process().num_fds()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What an application leaves open when it ends, or has when it forks, is nobody's harm."""
+"""Clients and clusters that are open when an application ends or forks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(*cluster.pids.values(), os.path.dirname(cluster.addresses["h1"].removepref
 """
 
 
-def test_a_fork_harms_nothing_and_what_is_left_open_is_closed_at_the_end() -> None:
+def test_a_fork_harms_no_run_and_open_clusters_are_closed_at_exit() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-W", FORKING, "-c", FORKS_AND_LEAVES],
         env=own_environment(), capture_output=True, text=True, timeout=patience(60), check=False,
@@ -88,7 +88,7 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.mark.parametrize("steps", [0, *(pytest.param(steps, marks=pytest.mark.long) for steps in (1, 2, 3)), 4])
 def test_a_daemon_thread_that_starts_a_cluster_as_the_interpreter_ends_prints_nothing(steps: int) -> None:
-    """It ends with no host started, one of three or all of them, or with a run that has given a partition."""
+    """The process ends with none, one or all of three hosts started, or with a run that has delivered a partition."""
     done = subprocess.run(
         [sys.executable, "-c", STARTS_IN_A_THREAD, str(steps)],
         env=own_environment(), capture_output=True, text=True, timeout=patience(60), check=False,
@@ -103,9 +103,7 @@ def test_a_cluster_that_is_closed_starts_no_host() -> None:
         cluster.start("h2")
 
 
-def test_a_client_whose_closing_is_interrupted_is_closed(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_close_still_closes_the_client(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""A local cluster: its hosts find what their parent finds, and what becomes of one is known at once."""
+"""Local clusters: hosts find the modules of their parent, and the end of a host is known at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from thalweg.middleware.platform.processes import Progress
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators import reference_run
 
-AT_ONCE_S = 2.0  # it takes milliseconds; what is not told at once takes ten times as long
+AT_ONCE_S = 2.0  # it takes milliseconds; a wait for silence takes ten times as long
 FLOW = chain(blocks()["h1"], MIX)
 
 
@@ -57,7 +57,7 @@ def raised_at_once(kind: type[ThalwegError], call: Callable[[], Any]) -> str:
     ("status", "fate"),
     [(3, "ended with status 3"), (-11, "ended with status -11 (SIGSEGV)"), (-9, "ended with status -9 (SIGKILL)")],
 )
-def test_the_end_of_a_host_ends_its_run_at_once_and_the_next_does_without_it(
+def test_the_end_of_a_host_ends_the_run_at_once_and_later_runs_avoid_the_host(
     doomed: LocalCluster, status: int, fate: str
 ) -> None:
     flow = chain(blocks()["h1"], Code("runtime_codes:Dies", {"status": status}))
@@ -100,7 +100,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(doomed: LocalCluster)
         assert next(run).index > 1
 
 
-def test_what_waits_for_a_host_or_for_a_client_that_ends_is_told(doomed: LocalCluster) -> None:
+def test_waiting_calls_fail_at_once_when_a_host_or_the_client_ends(doomed: LocalCluster) -> None:
     both = complete_binary_tree(blocks(["h1", "h2"]), MIX)
     calls: list[Callable[[Client], Any]] = [
         lambda client: client.plan(both),
@@ -129,7 +129,7 @@ def test_what_waits_for_a_host_or_for_a_client_that_ends_is_told(doomed: LocalCl
             each.result()
 
 
-def test_a_closed_client_says_so_at_once(doomed: LocalCluster) -> None:
+def test_calls_on_a_closed_client_fail_at_once(doomed: LocalCluster) -> None:
     client = Client(doomed, allow=ALLOW)
     client.close()
     for call in (
@@ -141,14 +141,14 @@ def test_a_closed_client_says_so_at_once(doomed: LocalCluster) -> None:
         assert raised_at_once(RunError, call) == "the client 'client' is closed; make another"
 
 
-def test_a_cluster_without_any_host_left_is_refused(doomed: LocalCluster) -> None:
+def test_a_cluster_without_a_live_host_is_refused(doomed: LocalCluster) -> None:
     for name in doomed.addresses:
         doomed.kill(name)
     said = raised_at_once(HostAbsentError, lambda: Client(doomed))
     assert said == "no host of the cluster is left: 'h1' ended with status -9 (SIGKILL)"
 
 
-def test_a_cluster_leaves_nothing_behind_and_is_closed_when_it_is_dropped() -> None:
+def test_a_cluster_that_is_closed_or_dropped_leaves_nothing_behind() -> None:
     LocalCluster(1).close()
     before = psutil.Process().num_fds(), threading.active_count()
     clusters = [LocalCluster(1), LocalCluster(["only"])]
@@ -177,7 +177,7 @@ sys.stdin.read()
 """
 
 
-def test_of_a_killed_application_nothing_is_left() -> None:
+def test_a_killed_application_leaves_no_host_and_no_folder() -> None:
     ways = {"ipc": signal.SIGKILL, "curve": signal.SIGTERM}
     with ExitStack() as stack:
         started = {
@@ -239,7 +239,7 @@ tried("nowhere", up)
 """
 
 
-def test_few_descriptors_or_no_working_directory_are_told_in_one_line_and_nothing_runs_on(tmp_path: Path) -> None:
+def test_few_descriptors_or_a_missing_working_directory_are_reported_and_no_host_runs_on(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(
@@ -285,7 +285,7 @@ def test_the_readmes_example_runs_from_anywhere(tmp_path: Path, how: str) -> Non
     assert re.fullmatch(r"Moved\(index=\d+, placement={'op0': 'h3'}\)", moved)
 
 
-def test_the_example_of_cameras_gives_what_a_single_machine_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_cameras_gives_the_results_of_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(__file__).parents[3] / "docs/examples"
     done = subprocess.run(
         [sys.executable, str(folder / "cams.py")], capture_output=True, text=True, timeout=patience(60), check=False
@@ -310,7 +310,7 @@ def test_the_example_of_cameras_gives_what_a_single_machine_gives(monkeypatch: p
     assert graph.by_name[joint].code == Code("join", {"on": "plate", "window_s": 30})
 
 
-def test_hosts_find_what_was_put_on_the_path_and_leave_what_they_start_alone(
+def test_hosts_get_an_extended_path_without_the_working_folder_and_site_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lately.py").write_text(
@@ -329,8 +329,8 @@ def test_hosts_find_what_was_put_on_the_path_and_leave_what_they_start_alone(
     assert not [entry for entry in path if "site-packages" in entry or entry == str(Path(os.__file__).parent)]
 
 
-def test_a_host_that_is_started_again_is_taken_back_where_it_was(doomed: LocalCluster) -> None:
-    """Its source has no stand-in, so the run waits for it. One client has the cluster, the other only its addresses."""
+def test_a_restarted_host_rejoins_a_run_with_failover(doomed: LocalCluster) -> None:
+    """The source has no stand-in, so the run waits for its host. One client has the cluster, one only its addresses."""
     addresses = dict(doomed.addresses)
     near = f"ipc://{Path(addresses['h1'].removeprefix('ipc://')).parent}/far"
     limits = CoreConfig(ping_s=0.2, detect_s=1.0)
@@ -347,7 +347,7 @@ def test_a_host_that_is_started_again_is_taken_back_where_it_was(doomed: LocalCl
 
 
 @pytest.mark.parametrize("transport", ["tcp", pytest.param("curve", marks=pytest.mark.long)])
-def test_a_host_that_is_started_again_at_another_port_is_taken_back(transport: Any) -> None:
+def test_a_host_that_restarts_at_a_new_port_rejoins_a_run_with_failover(transport: Any) -> None:
     with (
         LocalCluster(2, allow=ALLOW, transport=transport) as cluster,
         Client(cluster, allow=ALLOW) as client,
@@ -360,7 +360,7 @@ def test_a_host_that_is_started_again_at_another_port_is_taken_back(transport: A
 
 
 def started(code: str) -> str:
-    """What becomes of a host whose process runs this instead, as it is waited for."""
+    """Start a host process that runs ``code``. Return its control endpoint, or raise the error of the wait."""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         streams = {"h": process.stdout.fileno()}
@@ -373,7 +373,7 @@ def started(code: str) -> str:
 BUSY = 'import time\nuntil = time.monotonic() + 1\nwhile time.monotonic() < until: pass\nprint(\'{"control":"up"}\')'
 
 
-def test_a_host_that_gets_on_is_waited_for_however_busy_the_machine_is() -> None:
+def test_the_wait_for_a_starting_host_lasts_while_the_process_makes_progress() -> None:
     assert started(BUSY) == "up"
     with pytest.raises(HostAbsentError, match=r"'h' did not come up within [0-9.]+ s: its process is sleeping, after"):
         started("import time; time.sleep(1e6)")

@@ -1,4 +1,4 @@
-"""What ``Client.check`` finds in a dataflow, without a run."""
+"""Faults that ``Client.check`` finds in a dataflow, without a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def graph(source: Code = SCENES, operator: Code = COMPOSITE, *, at: str = "h1") 
         (graph(at="h9"), "source 's' is pinned to unknown host 'h9'; the hosts are client, h1"),
     ],
 )
-def test_what_is_wrong_names_the_node_and_begins_nothing(client: Client, made: Dataflow, says: str) -> None:
+def test_a_fault_in_a_dataflow_is_reported_with_the_node_and_starts_no_run(
+    client: Client, made: Dataflow, says: str
+) -> None:
     with pytest.raises(DataflowError) as caught:
         client.check(made)
     assert str(caught.value).startswith(says)
@@ -65,13 +67,13 @@ def test_what_is_wrong_names_the_node_and_begins_nothing(client: Client, made: D
 
 
 @pytest.mark.parametrize("params", [{"rule": object()}, {1: 2}])
-def test_what_no_message_carries_is_refused(client: Client, params: dict[Any, Any]) -> None:
+def test_a_parameter_that_no_message_can_carry_is_refused(client: Client, params: dict[Any, Any]) -> None:
     with pytest.raises(UsageError, match="of the parameters of node 'o'"):
         client.check(graph(operator=Code("composite", params)))
 
 
-def test_a_graph_that_runs_is_not_found_fault_with(client: Client) -> None:
-    """A folder that only its host has is none, either."""
+def test_a_graph_that_runs_passes_the_check(client: Client) -> None:
+    """A folder that only the host has is no fault, either."""
     assert client.check(graph()) == ()
     assert client.check(graph(source=Code("image_folder", {"folder": "/nosuch"}))) == ()
     assert client.check(graph(), {"o": "h1"}) == ()
@@ -80,7 +82,7 @@ def test_a_graph_that_runs_is_not_found_fault_with(client: Client) -> None:
     assert len(list(client.run(graph(), {"o": "h1"}, partitions=2))) == 2
 
 
-def test_code_that_this_client_does_not_allow_is_named_as_not_seen(client: Client) -> None:
+def test_code_that_a_client_does_not_allow_is_returned_as_unchecked(client: Client) -> None:
     made = graph(operator=Code("runtime_codes:Mix"))
     assert client.check(made) == ("o",)
     with LocalCluster(1) as cluster, Client(cluster, allow=ALLOW) as other:

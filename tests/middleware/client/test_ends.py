@@ -1,4 +1,4 @@
-"""Sources that end after different numbers of partitions: the run ends with the shortest, and says so."""
+"""Sources that end after different numbers of partitions: the run ends with the shortest and records it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAID = "sources do not end together: partition 5 is missing from 'source@h1', 's
 
 
 def ending(build: Any, code: Code, *lengths: int | None) -> Dataflow:
-    """A tree over a source of each length, on h1, h2 and so on."""
+    """Return a tree over one source for each length, on h1, h2 and so on."""
     hosts = [f"h{i + 1}" for i in range(len(lengths))]
     each = {host: blocks((host,), length=length)[host] for host, length in zip(hosts, lengths, strict=True)}
     flow: Dataflow = build(each, code)
@@ -38,7 +38,7 @@ def ending(build: Any, code: Code, *lengths: int | None) -> Dataflow:
 
 @pytest.mark.parametrize("build", [complete_binary_tree, left_deep_tree, star_tree])
 @pytest.mark.parametrize("where", ["h2", "h3", "client"])
-def test_the_run_ends_with_the_shortest_source_and_its_record_says_so(
+def test_a_run_ends_with_the_shortest_source_and_records_the_uneven_end(
     cluster: LocalCluster, tmp_path: Path, build: Any, where: str
 ) -> None:
     flow = ending(build, MIX, 5, None, 5)
@@ -56,7 +56,7 @@ def test_the_run_ends_with_the_shortest_source_and_its_record_says_so(
     assert said == [(5, {"ended": ["source@h1", "source@h3"], "went_on": ["source@h2"]})] * 2
 
 
-def test_a_strict_run_is_told_of_uneven_ends_in_asyncio_too(client: Client) -> None:
+def test_a_strict_run_fails_at_an_uneven_end_in_asyncio_too(client: Client) -> None:
     async def take() -> list[int]:
         return [each.index async for each in client.run(flow, {"op0": "h3", "op1": "h1"}, strict=True)]
 
@@ -66,7 +66,7 @@ def test_a_strict_run_is_told_of_uneven_ends_in_asyncio_too(client: Client) -> N
 
 
 @pytest.mark.parametrize(("lengths", "partitions"), [((5, 5, 5), None), ((5, None, 9), 5), ((5, 5, 5), 9)])
-def test_a_strict_run_ends_in_good_order_where_all_sources_do_or_the_client_bounds_it(
+def test_a_strict_run_succeeds_if_sources_end_together_or_the_client_bounds_the_run(
     client: Client, lengths: tuple[int | None, ...], partitions: int | None
 ) -> None:
     flow = ending(complete_binary_tree, MIX, *lengths)
@@ -75,7 +75,7 @@ def test_a_strict_run_ends_in_good_order_where_all_sources_do_or_the_client_boun
 
 
 @pytest.mark.parametrize("lengths", [(9, 12, 9, None), (12, 12, 9, 9), (9, 10, 10, 10), (9, 9, 9, 9)])
-def test_who_ended_is_known_whatever_moves_is_lost_or_changes_shape_meanwhile(lengths: tuple[int | None, ...]) -> None:
+def test_the_record_of_an_uneven_end_is_right_despite_losses_and_reshapings(lengths: tuple[int | None, ...]) -> None:
     flow = ending(complete_binary_tree, LARGEST, *lengths)
     hosts = ("h1", "h2", "h3", "h4", "client")
     links = {link: BandwidthTrace.constant(" ".join(link), 1e6) for link in links_between(hosts)}

@@ -25,7 +25,7 @@ def blocks(site: int, **params: Any) -> Code:
 
 
 def diamonds(*lengths: int) -> Dataflow:
-    """Two sources and two diamonds; ``all`` has what the first one gives, ``raw`` a source and what both give."""
+    """Return a graph of two sources and two diamonds. ``all`` gets the first diamond, ``raw`` a source and both."""
     graph = Dataflow()
     sources = [
         graph.source(blocks(i, **({"length": lengths[i]} if lengths else {})), at=f"h{i + 1}", name=f"s{i}")
@@ -56,7 +56,7 @@ def assert_references(got: list[Delivered], flow: Dataflow, partitions: int | No
 
 
 @pytest.mark.parametrize("where", [("h2",), ("client",), ("h1", "h2", "h3", "client")], ids="-".join)
-def test_every_sink_gets_what_a_single_process_computes(client: Client, where: tuple[str, ...]) -> None:
+def test_every_sink_gets_the_results_of_a_single_process(client: Client, where: tuple[str, ...]) -> None:
     flow = diamonds()
     run = client.run(flow, placed(flow, *where), partitions=20)
     flow.sink("later", "s0")  # of no run that has begun
@@ -66,7 +66,7 @@ def test_every_sink_gets_what_a_single_process_computes(client: Client, where: t
     assert run.dataflow.sinks == ("all", "raw")
 
 
-def test_operators_of_a_graph_move_while_it_runs(client: Client) -> None:
+def test_operators_of_a_graph_move_while_data_flows(client: Client) -> None:
     flow = diamonds()
     run = client.run(flow, placed(flow, "h1"), partitions=600)
     mover = RandomMover(RandomMoves(12), run, client.hosts)
@@ -79,8 +79,8 @@ def test_operators_of_a_graph_move_while_it_runs(client: Client) -> None:
 
 
 @pytest.mark.parametrize("lengths", [(5, 9), (9, 5), (0, 3), (3, 0)])
-def test_a_sink_ends_with_the_sources_that_it_is_made_of(client: Client, lengths: tuple[int, int]) -> None:
-    """``only`` is made of the second source alone; a node with another consumer that has ended goes on."""
+def test_a_sink_ends_with_the_sources_below_the_sink(client: Client, lengths: tuple[int, int]) -> None:
+    """Sink ``only`` depends on the second source alone. A node goes on after one of its consumers has ended."""
     flow = diamonds(*lengths)
     flow.sink("only", flow.operator(MIX, "s1"))
     got = list(client.run(flow, placed(flow, "h1", "h2", "h3")))
@@ -88,7 +88,7 @@ def test_a_sink_ends_with_the_sources_that_it_is_made_of(client: Client, lengths
     assert len([each for each in got if each.sink == "only"]) == lengths[1]
 
 
-def test_each_sink_can_be_taken_alone_by_threads_and_tasks(client: Client) -> None:
+def test_every_sink_can_be_consumed_separately_by_threads_and_tasks(client: Client) -> None:
     flow = diamonds()
     run = client.run(flow, placed(flow, "h3", "h1"), partitions=30)
 
@@ -102,7 +102,7 @@ def test_each_sink_can_be_taken_alone_by_threads_and_tasks(client: Client) -> No
     assert list(run) == []
 
 
-def test_what_cannot_be_is_said_in_one_line(client: Client) -> None:
+def test_an_invalid_request_on_a_graph_is_refused_with_a_single_line_error(client: Client) -> None:
     flow = diamonds()
     with client.run(flow, placed(flow, "h1")) as run:
         with pytest.raises(UsageError, match=r"there is no sink 'al'; did you mean 'all'"):
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_said_in_one_line(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["download-all", "one-shot", "global", "local", "thalweg"])
-def test_placements_that_are_computed_are_for_graphs_too(client: Client, name: str) -> None:
+def test_graphs_can_have_computed_placements(client: Client, name: str) -> None:
     flow = diamonds()
     run: Run = client.run(flow, name, partitions=8)
     assert_references(list(run), flow, 8)

@@ -1,4 +1,4 @@
-"""What applications and operators read in the log: real host processes, and a client in this one."""
+"""Log records for applications and operators, from host processes and from a client in this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT = 5_000  # partitions that are taken while something is waited for
 
 
 class Heard(logging.Handler):
-    """The log records of an event, and whether one has come."""
+    """Log handler that collects the records of one event."""
 
     def __init__(self, event: str) -> None:
         super().__init__(logging.DEBUG)
@@ -42,7 +42,7 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 def hear() -> Iterator[type[Heard]]:
-    """``hear("host-lost")``: hears of that event of this process from now on."""
+    """Yield a function: ``hear("host-lost")`` collects the records of that event from now on."""
     log, made = logging.getLogger("thalweg"), list[Heard]()
     before = log.level
     log.setLevel(logging.DEBUG)
@@ -92,7 +92,7 @@ def test_lost_and_recovered_hosts_are_logged(hear: type[Heard]) -> None:
     assert (there.peer, there.levelno) == ("h2", logging.INFO)  # type: ignore[attr-defined]
 
 
-def test_a_planner_that_raises_is_logged_each_time_and_the_run_goes_on(hear: type[Heard]) -> None:
+def test_a_planner_that_raises_is_logged_every_time_and_the_run_goes_on(hear: type[Heard]) -> None:
     failed = hear("planner-failed")
     planner: Planner = Fails()
     with LocalCluster(2, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
@@ -106,7 +106,7 @@ def test_a_planner_that_raises_is_logged_each_time_and_the_run_goes_on(hear: typ
     assert line.levelno == logging.WARNING
 
 
-def test_an_application_that_does_not_take_is_logged_as_slow(
+def test_an_application_that_takes_no_partitions_is_logged_as_slow(
     hear: type[Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "HOUSEKEEPING_S", 0.05)
@@ -121,7 +121,7 @@ def test_an_application_that_does_not_take_is_logged_as_slow(
         assert f"the application has not taken partition {first + 1} of 't'" in line.getMessage()
 
 
-def test_hosts_write_what_is_asked_for_with_time_level_and_name(capfd: pytest.CaptureFixture[str]) -> None:
+def test_hosts_write_log_lines_with_time_level_and_name(capfd: pytest.CaptureFixture[str]) -> None:
     with LocalCluster(1, allow=ALLOW) as cluster:
         address = cluster.start("h2", "--log-level", "info")
         with Client({**cluster.addresses, "h2": address}, allow=ALLOW) as client:
@@ -132,7 +132,7 @@ def test_hosts_write_what_is_asked_for_with_time_level_and_name(capfd: pytest.Ca
     assert lines[-1].endswith("is over here")
 
 
-def test_late_rows_are_logged_by_the_host_where_they_came(capfd: pytest.CaptureFixture[str]) -> None:
+def test_late_rows_are_logged_by_the_host_of_the_operator(capfd: pytest.CaptureFixture[str]) -> None:
     count = Code("window", {"window_s": 2, "time": "t", "aggregates": {"n": "count"}})
     flow = chain(Code("runtime_codes:LateRows"), count)
     with LocalCluster(1, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
@@ -141,7 +141,7 @@ def test_late_rows_are_logged_by_the_host_where_they_came(capfd: pytest.CaptureF
     assert re.search(r" WARNING h1: \d rows of 'o' are left out of partition \d: they came after the watermark", line)
 
 
-def test_lines_that_nobody_reads_hold_up_nobody() -> None:
+def test_unread_log_lines_do_not_block_the_writer() -> None:
     read, write = os.pipe()
     with os.fdopen(read, "rb"), os.fdopen(write, "w", encoding="utf-8") as nobody:
         lines = daemon._Lines(nobody)

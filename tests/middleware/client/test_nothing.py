@@ -1,4 +1,4 @@
-"""Indices without a value, values of other kinds than arrays, and what goes with them, between hosts."""
+"""Indices without a value, values that are no arrays, and watermarks, between hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair(first: Code, second: Code, operator: Code) -> Dataflow:
 # --- nothing ------------------------------------------------------------------------------------------
 
 
-def test_an_operator_is_called_where_there_is_something_and_nothing_is_recorded() -> None:
+def test_an_operator_is_called_only_if_an_input_has_a_value_and_empty_indices_are_recorded() -> None:
     flow = pair(gives("text", every=4), gives("text", every=6), sees())
     seen = Moved(flow, 24, ALLOW)
     assert seen.failed is None
@@ -48,13 +48,13 @@ def test_an_operator_is_called_where_there_is_something_and_nothing_is_recorded(
     assert [digest(value) for value in reference_run(flow, 24, ALLOW)] == [digest(value) for value in expected]
 
 
-def test_an_operator_may_ask_to_be_called_for_nothing() -> None:
+def test_an_operator_may_ask_for_calls_without_values() -> None:
     seen = Moved(chain(gives("text", every=5), sees(on_nothing=True)), 10, ALLOW, moves=0)
     assert [value.split()[0] for value in seen.values] == [str(index) for index in range(10)]
 
 
 @pytest.mark.parametrize("how", ["thread", "task", "all"])
-def test_an_application_gets_what_there_is_and_nothing_where_it_asks(client: Client, how: str) -> None:
+def test_an_application_gets_only_values_unless_empty_indices_are_requested(client: Client, how: str) -> None:
     flow = chain(gives("text", every=7), sees())
     run = client.run(flow, {"o": "h2"}, partitions=30, nothing=how == "all")
 
@@ -71,7 +71,7 @@ def test_an_application_gets_what_there_is_and_nothing_where_it_asks(client: Cli
         assert run.skipped == 25
 
 
-def test_none_is_no_value_and_the_error_says_what_is(client: Client) -> None:
+def test_the_error_about_a_none_value_suggests_the_constant_nothing(client: Client) -> None:
     with pytest.raises(RunError, match="combine returned None for partition 0; return NOTHING for an index without"):
         list(client.run(chain(gives("text"), Code("runtime_codes:Raises", {"how": "none", "at": 0})), {"o": "h1"}))
 
@@ -80,7 +80,7 @@ def test_none_is_no_value_and_the_error_says_what_is(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "plain", "struct", "batch", "table"])
-def test_values_of_every_kind_are_those_of_one_machine_whoever_moves(kind: str) -> None:
+def test_values_of_every_kind_equal_the_reference_while_operators_move(kind: str) -> None:
     flow = chain(gives(kind, every=3), *[Code("runtime_codes:Forwards")] * 2)
     seen = Moved(flow, 15, ALLOW, moves=6)
     assert seen.failed is None
@@ -88,7 +88,7 @@ def test_values_of_every_kind_are_those_of_one_machine_whoever_moves(kind: str) 
     assert len({digest(value) for value in seen.values}) == 6
 
 
-def test_values_of_every_kind_cross_sockets_and_structs_keep_their_class(client: Client) -> None:
+def test_values_of_every_kind_cross_sockets_and_structs_keep_the_class(client: Client) -> None:
     for kind in ("plain", "struct", "batch", "table"):
         flow = chain(gives(kind), *[Code("runtime_codes:Forwards")] * 2)
         run = client.run(flow, {"o": "h2", "p": "h3"}, partitions=12)
@@ -107,7 +107,7 @@ def test_a_schema_that_changes_in_mid_stream_ends_the_run_and_names_the_column(c
         list(client.run(flow, {"o": "h2"}, partitions=6))
 
 
-def test_a_struct_of_a_package_that_the_application_does_not_allow_is_refused_there(cluster: Any) -> None:
+def test_a_struct_from_a_package_that_the_application_does_not_allow_is_refused(cluster: Any) -> None:
     with Client(cluster, name="strict") as client:
         run = client.run(chain(gives("struct"), Code("runtime_codes:Forwards")), {"o": "h2"}, partitions=2)
         for _ in range(2):

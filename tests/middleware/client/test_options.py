@@ -1,4 +1,4 @@
-"""Every pair of run options with every call on a run that goes on: each works, or is refused in one line.
+"""Every pair of run options with every call on a run that goes on: a call works, or is refused in one line.
 
 ``PYTHONPATH=tests python tests/middleware/client/test_options.py`` prints the table of the page ``PAGE``.
 """
@@ -42,7 +42,7 @@ HEAD = f"| options | {' | '.join(f'`{call}`' for call in CALLS)} |"
 
 
 def graph(pair: Collection[str], *more: str) -> Dataflow:
-    """Two sources, an operator on both, and one for each sink."""
+    """Return two sources, an operator on both, and one operator for each sink."""
     flow = Dataflow()
     sources = [flow.source(code, at=host) for host, code in blocks(["h1", "h2"]).items()]
     joint = flow.operator(MIX, *sources, name="joint", missing="nothing" if "missing" in pair else "wait")
@@ -52,7 +52,7 @@ def graph(pair: Collection[str], *more: str) -> Dataflow:
 
 
 def arguments(pair: Collection[str]) -> dict[str, Any]:
-    """What ``Client.run`` is given of the options; two of the six are the client's and the graph's."""
+    """Return the arguments of ``Client.run`` for the options. Two of the six belong to the client and the graph."""
     every: dict[str, dict[str, Any]] = {
         "failover": {"failover": Failover(4)},
         "ahead": {"ahead": 3},
@@ -63,7 +63,7 @@ def arguments(pair: Collection[str]) -> dict[str, Any]:
 
 
 def outcome(call: Callable[[], None]) -> str:
-    """That a call works, or the line by which it is refused."""
+    """Return that a call works, or the line by which it is refused."""
     try:
         call()
     except ThalwegError as error:
@@ -74,7 +74,7 @@ def outcome(call: Callable[[], None]) -> str:
 
 
 class Trial:
-    """One run with some options, and what becomes of the calls on it, in their order."""
+    """One run with a pair of options, and the outcomes of the calls on it, in order."""
 
     def __init__(self, cluster: LocalCluster, bob: Client, pair: Pair, folder: Path) -> None:
         self._cluster, self._bob, self._pair, self._flow = cluster, bob, pair, graph(pair)
@@ -88,12 +88,12 @@ class Trial:
         return Client(self._cluster, allow=ALLOW, name="alice", journal=self._journal)
 
     def close(self) -> None:
-        """End what goes on, also where something is waited for in vain."""
+        """Close the client, even if a call waits in vain."""
         self._client.close()
         self._pool.shutdown()
 
     def results(self) -> dict[str, str]:
-        """By call what became of it; a run that is refused has one reason for all of them."""
+        """Return the outcome of every call. A refused run has one reason for all calls."""
 
         def begin() -> None:
             where = {"joint": "h3", "top": "h3"}
@@ -109,7 +109,7 @@ class Trial:
         return self._run
 
     def take(self, until: Callable[[], bool], most: int = 2000) -> None:
-        """Take partitions, each once and in order, until something is so."""
+        """Take partitions, each once and in order, until ``until`` is true."""
         for each in islice(self.run, most):
             assert each.index == self._count
             self._count += 1
@@ -118,7 +118,7 @@ class Trial:
         raise AssertionError(f"{self._pair}: not within {most} partitions")
 
     def _some_of(self, stream: Stream[Any], flow: Dataflow, sink: str, count: int = 5) -> None:
-        """Take some of a stream and leave, while another thread takes from the run."""
+        """Take ``count`` partitions of a stream and leave, while a second thread takes from the run."""
         left = threading.Event()
         taken = self._pool.submit(self.take, left.is_set, 100_000)
         try:
@@ -144,7 +144,7 @@ class Trial:
             self._some_of(query, flow, "others")
 
     def allow(self) -> None:
-        """Whoever may not subscribe any more is dismissed, and is told so."""
+        """Withdraw the permission to subscribe. The subscriber is dismissed with an error."""
         came: list[Delivered[Any]] = []
         with self._bob.subscribe(self.run.ticket, "tops") as theirs:
             rest = self._pool.submit(lambda: came.extend(theirs))
@@ -160,7 +160,7 @@ class Trial:
         until = 0
 
         def moved() -> bool:
-            """Asked for again now and then: a stream's trees may just have been replaced, as a query has left."""
+            """Request the move again now and then. A query that left may have replaced the trees of a stream."""
             nonlocal until
             if self._count >= until:
                 until = self._count + 100
@@ -170,14 +170,14 @@ class Trial:
         self.take(moved)
 
     def drain(self) -> None:
-        """What is on the host moves away, and the process ends."""
+        """Drain a host. Its operators move away, and the process ends."""
         ended = self._pool.submit(self._cluster.drain, "h4", patience(20))
         self.take(ended.done, 100_000)
         assert ended.result() == 0
         self.take(lambda: self.run.placement["joint"] != "h4")
 
     def resume(self) -> None:
-        """Another client of the same name goes on where this one was closed."""
+        """Close the client. A later client of the same name continues the run."""
         before = self.run.id
         if self._journal is not None:
             self.run.commit(self._count - 1)
@@ -190,7 +190,7 @@ class Trial:
 
 
 def table_of(pairs: Collection[Pair]) -> Iterator[tuple[Pair, dict[str, str]]]:
-    """What became of every call under these options, on one cluster."""
+    """Yield the outcomes of every call for each pair of options, on one cluster."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(LocalCluster(3, allow=ALLOW, networks=["fast"]))
@@ -207,7 +207,7 @@ def table_of(pairs: Collection[Pair]) -> Iterator[tuple[Pair, dict[str, str]]]:
 
 
 def markdown(table: dict[Pair, dict[str, str]]) -> str:
-    """The table as it stands in the docs: refusals as numbers, with their lines below."""
+    """Return the table of the docs. Refusals are numbers, with their lines below."""
     said = [*dict.fromkeys(cell for row in table.values() for cell in row.values() if cell != WORKS)]
     lines = [HEAD, "|---" * (len(CALLS) + 1) + "|"]
     for pair, row in table.items():
@@ -216,7 +216,7 @@ def markdown(table: dict[Pair, dict[str, str]]) -> str:
     return "\n".join([*lines, "", *(f"{number}. `{line}`" for number, line in enumerate(said, 1))])
 
 
-def test_some_options_work_with_every_call_as_the_page_says() -> None:
+def test_selected_pairs_of_options_work_with_every_call_as_the_page_says() -> None:
     check(dict(table_of(FEW)))
 
 
@@ -226,7 +226,7 @@ def test_every_pair_of_options_works_with_every_call_or_is_refused_as_the_page_s
 
 
 def check(table: dict[Pair, dict[str, str]]) -> None:
-    """The page has these rows, and the reason of every refusal."""
+    """Check that the page has these rows and the reason of every refusal."""
     page = PAGE.read_text().splitlines()
     said = {line.partition(".")[0]: line.partition("`")[2].removesuffix("`") for line in page if ". `" in line[:5]}
     for pair, row in table.items():

@@ -1,4 +1,4 @@
-"""A value is the same wherever its consumer is, and stays what it was whatever its maker does with its buffers."""
+"""Values are the same at every consumer, and do not change when the code that made them reuses its buffers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 
 def line(client: Client, flow: Dataflow, host: str) -> str:
-    """How a run ends whose operators are all there, but for where they are."""
+    """Return the error of a run with all operators on ``host``, without the names of hosts."""
     with pytest.raises(RunError) as caught:
         list(client.run(flow, dict.fromkeys(flow.operators, host)))
     return re.sub("'(h1|h2|client|narrow)'", "its host", str(caught.value))
@@ -57,7 +57,7 @@ def line(client: Client, flow: Dataflow, host: str) -> str:
 # --- the same everywhere ------------------------------------------------------------------------------
 
 
-def test_every_kind_of_value_is_the_same_wherever_it_is_consumed(client: Client) -> None:
+def test_every_kind_of_value_is_the_same_at_every_consumer(client: Client) -> None:
     seen: dict[str, list[str]] = {}
     for host in HOSTS:
         run = client.run(chain(code("Kinds"), code("Tells")), {"o": host})
@@ -73,7 +73,7 @@ def test_every_kind_of_value_is_the_same_wherever_it_is_consumed(client: Client)
         assert "ndarray" not in said or " sealed " in said, kind
 
 
-def test_a_part_of_an_input_is_the_same_wherever_it_is_passed_on(client: Client) -> None:
+def test_a_part_of_an_input_is_passed_on_unchanged_by_every_host(client: Client) -> None:
     flow = chain(code("Camera", size=96 * KB, way="shape"), code("Passes", part=True))
     for host in HOSTS:
         values = [each.value for each in client.run(flow, {"o": host}, partitions=8)]
@@ -83,7 +83,7 @@ def test_a_part_of_an_input_is_the_same_wherever_it_is_passed_on(client: Client)
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_travel_is_refused_by_one_line_wherever_its_consumer_is(client: Client, kind: str) -> None:
+def test_a_value_that_cannot_travel_is_refused_with_the_same_line_for_every_consumer(client: Client, kind: str) -> None:
     flow = chain(code("Kinds", only=kind), code("Passes"))
     (said,) = {line(client, flow, host) for host in HOSTS}
     assert "'s'" in said
@@ -92,7 +92,7 @@ def test_what_cannot_travel_is_refused_by_one_line_wherever_its_consumer_is(clie
 
 
 @pytest.mark.parametrize("how", WRITES)
-def test_writing_into_an_input_fails_with_one_line_on_every_host(client: Client, how: str) -> None:
+def test_writing_into_an_input_fails_with_the_same_line_on_every_host(client: Client, how: str) -> None:
     camera = chain(code("Camera", size=KB, way="buffer"), code("Writes", how=how))
     (said,) = {line(client, camera, host) for host in HOSTS}
     assert "read-only: work on a copy" in said
@@ -115,7 +115,7 @@ def test_a_buffer_may_be_used_again_at_once(client: Client, way: str, size: int)
     assert wrong_frames(values, size) == []
 
 
-def test_a_buffer_may_be_used_again_where_partitions_are_lost_and_sent_again() -> None:
+def test_a_buffer_may_be_used_again_although_partitions_are_lost_and_sent_again() -> None:
     records: list[str] = []
     links = {link: BandwidthTrace.constant(" ".join(link), 1e6) for link in links_between(HOSTS)}
     for way in WAYS:
@@ -135,7 +135,7 @@ def test_a_buffer_may_be_used_again_where_partitions_are_lost_and_sent_again() -
     assert "repeated" in records
 
 
-def test_what_the_application_has_is_its_own(client: Client) -> None:
+def test_values_of_the_application_stay_the_same_when_the_source_reuses_a_buffer(client: Client) -> None:
     flow = chain(code("Camera", size=64 * KB, way="buffer"))
     values = [each.value for each in client.run(flow, {}, partitions=12)]
     assert [np.unique(value).tolist() for value in values] == [[(7 * i + 1) % 251] for i in range(12)]
@@ -145,7 +145,7 @@ def test_what_the_application_has_is_its_own(client: Client) -> None:
 # --- how large ----------------------------------------------------------------------------------------
 
 
-def test_a_partition_over_the_smallest_limit_ends_the_run_at_once_wherever_it_goes(cluster: LocalCluster) -> None:
+def test_a_partition_over_the_smallest_limit_ends_the_run_in_every_placement(cluster: LocalCluster) -> None:
     narrow = CoreConfig(max_partition_bytes=256 * KB - 1)
     with Client(cluster, name="narrow", allow=ALLOW, limits=narrow) as client:
         fits, over = (code("Camera", size=size, way="buffer") for size in (256 * KB - 1, 256 * KB))

@@ -1,4 +1,4 @@
-"""What an application gives that cannot be used: one line at the call, before anything is begun."""
+"""Invalid arguments of an application: an error of one line at the call, before anything starts."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def refused(call: Callable[[], Any], says: str) -> None:
         ),
     ],
 )
-def test_what_clusters_clients_and_trees_refuse(call: Callable[[], Any], says: str) -> None:
+def test_clusters_clients_and_trees_refuse_invalid_arguments(call: Callable[[], Any], says: str) -> None:
     refused(call, says)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan])
-def test_a_client_does_not_take_another_time_scale_instead(cluster: LocalCluster, scale: float) -> None:
+def test_a_client_refuses_an_invalid_time_scale(cluster: LocalCluster, scale: float) -> None:
     refused(lambda: Client(cluster, time_scale=scale), "give a positive number")
 
 
@@ -110,12 +110,12 @@ def test_a_client_does_not_take_another_time_scale_instead(cluster: LocalCluster
         ({"failover": Failover(domains={"h9": "a"})}, "domains: there is no host 'h9'"),
     ],
 )
-def test_what_a_run_refuses(client: Client, options: dict[str, Any], says: str) -> None:
+def test_a_run_refuses_invalid_options(client: Client, options: dict[str, Any], says: str) -> None:
     given = {"dataflow": FLOW, "placement": {"o": "h1"}} | options
     refused(lambda: client.run(**given), says)
 
 
-def test_what_plans_probes_and_moves_refuse(client: Client) -> None:
+def test_plans_probes_and_moves_refuse_invalid_arguments(client: Client) -> None:
     refused(lambda: client.plan("abc"), "what runs is a Dataflow, not 'abc'")  # type: ignore[arg-type]
     refused(lambda: client.probe([("h1", "h9")]), "there is no host 'h9'; did you mean")
     refused(lambda: client.probe(["h1"]), "a link is a pair of hosts, not 'h1'")  # type: ignore[list-item]
@@ -129,29 +129,29 @@ def test_what_plans_probes_and_moves_refuse(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["nosuch", "thalweg.nosuch", "thalweg.operators.nosuch.deeper", "a/b", "", ".", "os."])
-def test_a_host_refuses_to_allow_what_it_cannot_find(name: str) -> None:
+def test_a_host_refuses_to_allow_a_package_that_is_not_found(name: str) -> None:
     refused(lambda: daemon.main(["--name", "h1", "--allow", name]), f"no package or module {name!r} is found here")
 
 
-def test_packages_are_found_without_importing_them() -> None:
+def test_packages_and_modules_to_allow_are_found_by_name() -> None:
     found = ("runtime_codes", "thalweg.experiments.papers.plots", "json")
     assert check_packages(found) == found
 
 
-# --- a sink that nobody pins ------------------------------------------------------------------------
+# --- an unpinned sink -------------------------------------------------------------------------------
 
 UNPINNED = Dataflow(tuple(each if each.kind != "sink" else Node("sink", "sink", each.inputs) for each in star_tree(
     blocks(["h1", "h2"]), Code("runtime_codes:Largest")).nodes))  # fmt: skip
 
 
 @pytest.mark.parametrize("placement", ["thalweg", "global", "local", "one-shot", "download-all", {"op0": "h2"}])
-def test_a_sink_that_nobody_pins_is_at_the_client(client: Client, placement: Any) -> None:
+def test_an_unpinned_sink_is_at_the_client(client: Client, placement: Any) -> None:
     run = client.run(UNPINNED, placement, partitions=4)
     assert run.placement["sink"] == "client"
     assert_reference([each.value for each in run], UNPINNED, 4)
 
 
-def test_a_sink_that_nobody_pins_is_planned_for_and_stays_in_another_tree(client: Client) -> None:
+def test_an_unpinned_sink_stays_at_the_client_after_a_reshaping(client: Client) -> None:
     assert client.plan(UNPINNED).result.placement.keys() >= {"op0"}
     with client.run(UNPINNED, {"op0": "h1"}) as run:
         assert next(run).index == 0
@@ -165,7 +165,7 @@ def test_a_sink_that_nobody_pins_is_planned_for_and_stays_in_another_tree(client
 
 
 def renamed(flow: Dataflow, old: str, new: str) -> Dataflow:
-    """The same tree with another name for one operator."""
+    """Return the same tree with a different name for an operator."""
     return Dataflow(
         tuple(
             Node(new if each.name == old else each.name, each.kind,
@@ -175,6 +175,6 @@ def renamed(flow: Dataflow, old: str, new: str) -> Dataflow:
     )  # fmt: skip
 
 
-def test_hosts_of_a_client_may_allow_what_it_does_not_have(cluster: LocalCluster) -> None:
+def test_a_client_may_allow_a_package_that_is_not_installed_locally(cluster: LocalCluster) -> None:
     with Client(cluster, allow=["only_there", *ALLOW]) as client:
         assert len(list(client.run(FLOW, {"o": "h1"}, partitions=2))) == 2

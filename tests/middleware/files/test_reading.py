@@ -1,4 +1,4 @@
-"""Files of others are read in bounded memory and time, and mean what they say."""
+"""Foreign files are read in bounded memory and time, with the values that the standard parser gives."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ NONE = ['x = """' + '\\"""\n' * 200_000, "x = '''" + "'\n" * 200_000, '"' * 200_
 
 
 @pytest.mark.parametrize("text", SOUND)
-def test_what_is_not_too_deep_is_read(text: str) -> None:
+def test_a_file_within_the_depth_limit_is_read(text: str) -> None:
     assert decode_toml(text) == tomllib.loads(text)
 
 
 @pytest.mark.parametrize("text", DEEPER)
-def test_what_is_too_deep_is_told_with_its_line(text: str) -> None:
+def test_a_file_over_the_depth_limit_is_refused_with_the_line(text: str) -> None:
     with pytest.raises(ValueError, match=rf"\(at line {text.count(chr(10), 0, text.rfind('= [')) + 1}, "):
         decode_toml(text)
 
 
 @pytest.mark.parametrize("text", NONE)
-def test_what_has_no_end_is_told_soon(text: str) -> None:
+def test_an_unterminated_value_is_refused_with_the_position(text: str) -> None:
     with pytest.raises(ValueError, match=r"\(at "):
         decode_toml(text)
 
 
-def test_no_more_is_read_than_may_be(tmp_path: Path) -> None:
+def test_a_file_over_the_size_limit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(9))
     assert read_bounded(tmp_path / "a", 9) == bytes(9)
     with pytest.raises(UsageError, match="a has more than 8 bytes"):

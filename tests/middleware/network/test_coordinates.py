@@ -8,14 +8,14 @@ from thalweg.middleware.network.place import Place, neighbours
 
 
 def misjudged(found: Coordinates, latency_s: Floats) -> float:
-    """The median relative error of the distances."""
+    """Return the median relative error of the distances."""
     pairs = np.triu_indices(len(latency_s), 1)
     distances = found.distances_s(slice(None), slice(None))[pairs]
     return float(np.median(np.abs(distances - latency_s[pairs]) / latency_s[pairs]))
 
 
 def spread_out(hosts: int, access_s: float, seed: int = 1) -> Floats:
-    """Latencies between hosts in a plane, each of which is so far from it at most."""
+    """Return latencies between hosts near a plane. A host is at most ``access_s`` away from the plane."""
     random = np.random.default_rng(seed)
     places, access = random.random((hosts, 2)) / 10, random.random(hosts) * access_s
     away = np.sqrt(((places[:, None] - places[None]) ** 2).sum(2)) + access[:, None] + access[None]
@@ -23,7 +23,7 @@ def spread_out(hosts: int, access_s: float, seed: int = 1) -> Floats:
     return away
 
 
-def test_hosts_find_coordinates_that_tell_latencies() -> None:
+def test_hosts_find_coordinates_that_predict_latencies() -> None:
     flat, behind = spread_out(60, 0.0), spread_out(60, 0.05)
     found = {
         (kind, heights): misjudged(embedded(of, np.random.default_rng(2), rounds=300, heights=heights), of)
@@ -34,7 +34,7 @@ def test_hosts_find_coordinates_that_tell_latencies() -> None:
     assert found["behind", True] < 0.02 < 0.05 < found["behind", False]  # what a host adds to all is its height
 
 
-def test_a_host_that_trusts_its_place_little_moves_far() -> None:
+def test_a_host_with_an_uncertain_position_moves_far() -> None:
     own = Coordinates(np.array([[0.0, 0.0]] * 2), np.zeros(2), np.array([1.0, 0.01]))
     other = Coordinates(np.array([[0.1, 0.0]] * 2), np.zeros(2), np.array([0.1, 0.1]))
     moved = own.measured(other, np.array([0.2, 0.2]))
@@ -44,7 +44,7 @@ def test_a_host_that_trusts_its_place_little_moves_far() -> None:
     assert moved.errors[0] == pytest.approx(0.25 / 1.1 * 0.5 + (1 - 0.25 / 1.1) * 1.0)
 
 
-def test_what_is_no_latency_moves_nobody() -> None:
+def test_an_invalid_latency_moves_no_host() -> None:
     own = Coordinates.first(4, np.random.default_rng(1), heights=True)
     other = Coordinates.first(4, np.random.default_rng(2), heights=True)
     moved = own.measured(other, np.array([np.nan, np.inf, 0.0, -1.0]))
@@ -53,7 +53,7 @@ def test_what_is_no_latency_moves_nobody() -> None:
     assert (moved.errors == START_ERROR).all()
 
 
-def test_coordinates_stay_finite_whatever_is_measured() -> None:
+def test_coordinates_stay_finite_for_extreme_latencies() -> None:
     random = np.random.default_rng(3)
     found = Coordinates.first(50, random, heights=True)
     for _ in range(200):
@@ -63,7 +63,7 @@ def test_coordinates_stay_finite_whatever_is_measured() -> None:
     assert ((found.errors > 0) & (found.errors <= 10)).all()
 
 
-def test_a_host_alone_moves_as_all_hosts_do() -> None:
+def test_a_single_host_moves_like_an_array_of_hosts() -> None:
     random = np.random.default_rng(4)
     for _ in range(50):
         one, other = (

@@ -41,26 +41,26 @@ def fed(forecaster: Forecaster, values: list[float], step_s: float = 1.0) -> For
         (Exponential(0.5), ((((8 + 8) / 2 + 2) / 2 + 9) / 2 + 1) / 2),
     ],
 )
-def test_what_each_makes_of_the_same_samples(forecaster: Forecaster, expected: float) -> None:
+def test_every_forecaster_gives_the_expected_forecast(forecaster: Forecaster, expected: float) -> None:
     assert fed(forecaster, [8.0, 8.0, 2.0, 9.0, 1.0]).forecast() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
 @given(values=st.lists(rates, min_size=1, max_size=30))
-def test_a_forecast_is_among_what_was_seen(name: str, values: list[float]) -> None:
+def test_a_forecast_is_within_the_range_of_the_samples(name: str, values: list[float]) -> None:
     forecast = fed(make_forecaster(name), values).forecast()
     assert min(values) * (1 - 1e-9) <= forecast <= max(values) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
-def test_samples_of_another_weather_do_not_count(name: str) -> None:
+def test_samples_older_than_the_horizon_do_not_count(name: str) -> None:
     forecaster = fed(make_forecaster(name), [1.0, 1.0, 1.0, 1.0])
     forecaster.add(100.0, 3.5 + HORIZON_S)
     assert forecaster.forecast() == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
-def test_nothing_is_forecast_from_nothing(name: str) -> None:
+def test_a_forecast_without_samples_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="add a sample first"):
         make_forecaster(name).forecast()
 
@@ -73,7 +73,7 @@ def test_nothing_is_forecast_from_nothing(name: str) -> None:
         ([10.0, 10.0, 10.0, 90.0, 10.0, 10.0, 90.0, 10.0, 10.0, 90.0, 10.0, 10.0], "median"),  # single odd ones
     ],
 )
-def test_the_best_is_the_one_that_erred_least(samples: list[float], trusted: str) -> None:
+def test_the_best_forecaster_trusts_the_member_with_the_least_error(samples: list[float], trusted: str) -> None:
     best = Best()
     fed(best, samples)
     assert best.trusted == trusted
@@ -82,7 +82,7 @@ def test_the_best_is_the_one_that_erred_least(samples: list[float], trusted: str
 
 
 @given(st.lists(rates, min_size=2, max_size=40))
-def test_no_member_has_erred_less_than_the_trusted_one(values: list[float]) -> None:
+def test_no_member_has_a_smaller_error_than_the_trusted_member(values: list[float]) -> None:
     best, errors = Best(), dict.fromkeys(("last", "mean", "median", "exponential"), 0.0)
     members = {name: make_forecaster(name) for name in errors}
     for i, value in enumerate(values):
@@ -109,6 +109,6 @@ def test_the_spread_is_the_standard_deviation() -> None:
         ("oracle", "known are last, mean, median, exponential, best"),
     ],
 )
-def test_what_cannot_be_made_says_why(name: str, says: str) -> None:
+def test_an_unknown_forecaster_is_refused_with_suggestions(name: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make_forecaster(name)

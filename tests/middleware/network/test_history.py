@@ -1,4 +1,4 @@
-"""What a run remembers of its links: few samples that say as much as many."""
+"""History of a run's links: few samples that have the mean of many."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def estimate(rate_bps: float, at_s: float, count: int = 1) -> LinkEstimate:
     return LinkEstimate(rate_bps, count, 0.0, at_s)
 
 
-def test_samples_are_logarithms_of_rates_in_the_order_of_their_times() -> None:
+def test_samples_are_logarithms_of_rates_in_the_order_of_time() -> None:
     history = History({LINK: estimate(1e6, 0.0)})
     history.add(LINK, estimate(1e3, 60.0))
     assert history.samples() == {LINK: ((0.0, math.log(1e6), 1), (60.0, math.log(1e3), 1))}
 
 
-def test_what_comes_within_seconds_is_one_sample_and_what_is_no_news_is_none() -> None:
+def test_samples_within_seconds_are_merged_and_old_or_invalid_samples_are_dropped() -> None:
     history = History()
     history.add(LINK, estimate(1e6, 100.0))
     history.add(LINK, estimate(1e8, 100.0 + SLOT_S / 2))
@@ -41,7 +41,7 @@ def test_what_comes_within_seconds_is_one_sample_and_what_is_no_news_is_none() -
 
 
 @given(st.lists(st.floats(0.6, 300.0), min_size=1, max_size=80), st.integers(2, 2 * KEPT))
-def test_however_many_there_were_few_are_kept_and_none_is_lost_from_the_mean(gaps: list[float], kept: int) -> None:
+def test_a_history_keeps_few_samples_with_the_mean_of_all_samples(gaps: list[float], kept: int) -> None:
     history = History(kept=kept)
     now, logs = 0.0, []
     for number, gap in enumerate(gaps):
@@ -56,7 +56,7 @@ def test_however_many_there_were_few_are_kept_and_none_is_lost_from_the_mean(gap
     assert mean == pytest.approx(sum(logs) / len(logs))
 
 
-def test_the_latest_samples_stay_apart_and_old_ones_are_merged() -> None:
+def test_the_latest_samples_stay_apart_and_old_samples_are_merged() -> None:
     history = History(kept=6)
     for number in range(60):
         history.add(LINK, estimate(1e6, 10.0 * number))
@@ -65,7 +65,7 @@ def test_the_latest_samples_stay_apart_and_old_ones_are_merged() -> None:
     assert gaps == sorted(gaps, reverse=True) and gaps[0] > 10 * gaps[-1]
 
 
-def test_there_are_no_more_links_than_there_is_room_for() -> None:
+def test_a_full_history_accepts_no_further_links() -> None:
     history = History(most=2)
     for name in "abc":
         history.add((name, "z"), estimate(1e6, 1.0))

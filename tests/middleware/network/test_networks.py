@@ -1,4 +1,4 @@
-"""What a run is told of networks."""
+"""Networks of a run: their links, their hosts, and networks that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.middleware.network.view import Link
 RENTED = TARIFFS["dedicated"]
 
 
-def test_links_that_were_agreed_on_are_of_their_network() -> None:
+def test_rented_links_carry_the_name_of_the_network() -> None:
     networks = {"net": Network(TARIFFS["public"]), "fast": Network(RENTED, {("a", "b"): 1e6, ("b", "a"): 2e6})}
     assert links_of(networks) == {Link("a", "b", "fast"): 1e6, Link("b", "a", "fast"): 2e6}
     check_networks(networks, {"a": ("net", "fast"), "b": ("net", "fast")})
@@ -23,12 +23,12 @@ def test_links_that_were_agreed_on_are_of_their_network() -> None:
     [(None, "give their rates"), ({("a", "a"): 1e6}, "to itself"), ({("a", "b"): 0.0}, "bits a second"),
      ({("a", "x"): 1e6}, "no host 'x'"), ({("a", "c"): 1e6}, "a > c of network 'fast': host 'c' is not joined")],
 )  # fmt: skip
-def test_networks_that_cannot_be_are_refused(links: dict[tuple[str, str], float] | None, said: str) -> None:
+def test_invalid_networks_are_refused(links: dict[tuple[str, str], float] | None, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_networks({"fast": Network(RENTED, links)}, {"a": ("net", "fast"), "b": ("net", "fast"), "c": ("net",)})
 
 
-def test_a_network_without_links_of_its_own_joins_who_is_joined_to_it() -> None:
+def test_a_network_without_rented_links_joins_every_host_that_has_the_network() -> None:
     hosts = {"a": ("net", "fast"), "b": ("net", "fast"), "c": ("net",)}
     networks = where_joined({"net": Network(), "fast": Network()}, hosts)
     assert [networks["fast"].joins("a", other) for other in "bc"] == [True, False]
@@ -41,7 +41,7 @@ def test_a_network_that_no_host_has_is_refused() -> None:
         check_networks({"fats": Network()}, {"a": ("net", "fast")})
 
 
-def test_what_a_network_joins_is_who_is_there_by_now() -> None:
+def test_a_network_also_joins_hosts_that_come_later() -> None:
     asked = {"net": Network(), "fast": Network(hosts=frozenset({"a", "c"})), "rent": Network(RENTED, {("a", "c"): 1e6})}
     before = {"a": ("net", "fast", "rent"), "b": ("net", "fast")}
     with pytest.raises(UsageError, match="no host 'c'"):

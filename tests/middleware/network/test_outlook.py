@@ -1,4 +1,4 @@
-"""Forecasts of links, and what a probe would tell: against what the same process really does."""
+"""Forecasts of links and their doubt, compared with samples of the same random process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JUMPY = Variability(math.log(1e6), permanent=0.5, wandering=0.1, passing=0.4, co
 
 
 def samples(**of_links: list[tuple[float, float]]) -> Samples:
-    """Rates in bit/s at times, for links ``ab`` and the like."""
+    """Return samples of rates in bit/s at given times, for links such as ``ab``."""
     history = History(kept=40)
     for ends, measured in of_links.items():
         for at_s, rate_bps in measured:
@@ -31,7 +31,7 @@ def ahead(variability: Variability, known: Samples, now_s: float = 1000.0, horiz
 
 
 def walk(variability: Variability, links: int, times: np.ndarray, seed: int) -> np.ndarray:
-    """(links, times) logarithms of rates that follow a variability."""
+    """Return logarithms of rates that follow a variability, as an array of links and times."""
     chance = np.random.default_rng(seed)
     apart = np.abs(times[:, None] - times[None, :])
     covariance = variability.permanent + variability.wandering * np.exp(-apart / variability.correlation_s)
@@ -42,34 +42,34 @@ def walk(variability: Variability, links: int, times: np.ndarray, seed: int) -> 
 # --- forecasts --------------------------------------------------------------------------------------
 
 
-def test_every_link_has_a_rate_and_one_that_nobody_measured_the_mean_of_all() -> None:
+def test_an_unmeasured_link_has_the_mean_rate_of_all_links() -> None:
     view = ahead(SLOW, samples(ab=[(1000.0, 8e6)]))
     assert set(view.estimates) == {(x, y) for x in HOSTS for y in HOSTS if x != y}
     assert view.estimates[BC].rate_bps == pytest.approx(math.exp(SLOW.mean - SLOW.variance / 2))
     assert view.estimates[BC].count == 0 and view.estimates[AB].count == 1
 
 
-def test_where_links_wander_slowly_the_last_sample_counts_and_where_they_jump_the_mean_of_all() -> None:
+def test_the_last_sample_counts_for_slowly_wandering_links_and_the_mean_for_jumpy_links() -> None:
     known = samples(ab=[(100.0 * i, 4e6) for i in range(10)] + [(999.0, 2.5e5)])
     assert ahead(SLOW, known).estimates[AB].rate_bps < 7e5
     assert ahead(JUMPY, known).estimates[AB].rate_bps > 1e6
 
 
-def test_a_forecast_returns_to_the_mean_as_what_is_known_gets_old() -> None:
+def test_a_forecast_returns_to_the_mean_as_the_samples_get_old() -> None:
     known = samples(ab=[(0.0, 1e8)])
     rates = [ahead(SLOW, known, now_s).estimates[AB].rate_bps for now_s in (0.0, 300.0, 1000.0, 10_000.0)]
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] > ahead(SLOW, known).estimates[BC].rate_bps  # what is the link's own stays
 
 
-def test_of_two_links_with_the_same_mean_the_less_known_counts_as_slower() -> None:
+def test_the_less_measured_of_two_links_with_the_same_mean_counts_as_slower() -> None:
     often = samples(ab=[(100.0 * i, 1e6) for i in range(10)], ac=[(0.0, 1e6)])
     view = ahead(SLOW, often, 900.0)
     assert view.estimates[AC].rate_bps < view.estimates[AB].rate_bps < 1e6
 
 
 @pytest.mark.parametrize("variability", [SLOW, JUMPY])
-def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_would_move(
+def test_forecasts_are_right_on_average_and_doubt_predicts_the_effect_of_a_probe(
     variability: Variability,
 ) -> None:
     times = np.array([0.0, 200.0, 500.0, 700.0, 850.0, 1000.0])  # three that are known, a probe, and what comes
@@ -97,7 +97,7 @@ def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_w
     assert (doubt.mean() > 0.3) == (variability is SLOW)
 
 
-def test_a_link_that_was_just_measured_is_in_less_doubt_than_one_that_was_not() -> None:
+def test_a_recently_measured_link_has_less_doubt_than_an_unmeasured_link() -> None:
     view = ahead(SLOW, samples(ab=[(999.0, 1e6)], ac=[(100.0, 1e6)]))
     assert view.doubt[AB] < view.doubt[AC] < view.doubt[BC]
     told = view.with_estimates({BC: LinkEstimate(1e3, 0)})
@@ -108,7 +108,7 @@ def test_a_link_that_was_just_measured_is_in_less_doubt_than_one_that_was_not() 
 
 
 @pytest.mark.parametrize("truth", [SLOW, JUMPY, Variability(12.0, 1.85, 0.13, 0.02, 300.0)])
-def test_the_weather_that_is_read_is_like_the_true_one(truth: Variability) -> None:
+def test_the_estimated_variability_is_close_to_the_true_variability(truth: Variability) -> None:
     times = np.arange(0.0, 1800.0, 90.0)
     logs = walk(truth, 60, times, 2)
     history = History(kept=40)
@@ -127,7 +127,7 @@ def test_the_weather_that_is_read_is_like_the_true_one(truth: Variability) -> No
     assert variability == read_variability(history.samples(), variability)  # it has settled
 
 
-def test_without_samples_there_is_no_weather_and_with_one_each_a_first_guess() -> None:
+def test_a_single_sample_per_link_gives_a_first_estimate_of_the_variability() -> None:
     assert read_variability({}) is None
     chance = np.random.default_rng(3)
     one = {(f"h{i}", "x"): [(0.0, float(chance.lognormal(13, 1.0)))] for i in range(30)}

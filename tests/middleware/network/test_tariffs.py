@@ -1,4 +1,4 @@
-"""What links and bytes cost."""
+"""Prices of links and bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from thalweg.middleware.network.tariffs import GB, HOUR_S, TARIFFS
 
 
-def test_a_port_pays_from_the_traffic_on_that_the_prices_say() -> None:
+def test_a_rented_port_pays_off_from_about_four_gigabytes_an_hour() -> None:
     public, dedicated = TARIFFS["public"], TARIFFS["dedicated"]
     even_gb = dedicated.renting(1e9, HOUR_S) / (public.per_gb - dedicated.per_gb)
     assert even_gb == pytest.approx(4.29, abs=0.01)

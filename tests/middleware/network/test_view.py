@@ -1,4 +1,4 @@
-"""What a planner knows of the network."""
+"""A planner's view of the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_link_has_a_direction_and_a_host_reaches_itself_for_free() -> None:
     assert view.rate_bps("a", "a") == math.inf
 
 
-def test_more_knowledge_makes_another_view() -> None:
+def test_further_estimates_make_a_new_view_and_leave_the_old_view_unchanged() -> None:
     known = {("a", "b"): LinkEstimate(5.0)}
     view = NetworkView(known)
     more = view.with_estimates({("a", "b"): LinkEstimate(7.0), ("b", "a"): LinkEstimate(9.0)})
@@ -28,13 +28,13 @@ def test_more_knowledge_makes_another_view() -> None:
     assert (more.rate_bps("a", "b"), more.rate_bps("b", "a")) == (7.0, 9.0)
 
 
-def test_the_links_a_planner_needs_are_named() -> None:
+def test_the_links_that_a_planner_needs_are_named() -> None:
     with pytest.raises(LinksNeeded, match=r"\('a', 'b'\)") as caught:
         raise LinksNeeded([("a", "b"), ("a", "b")])
     assert caught.value.links == {("a", "b")}
 
 
-def test_a_link_is_its_pair_of_hosts_except_over_another_network() -> None:
+def test_a_link_equals_the_pair_of_hosts_except_over_a_further_network() -> None:
     link, other = Link("a", "b"), Link("a", "b", via="store")
     assert (
         link == ("a", "b") and hash(link) == hash(("a", "b")) and (link.source, link.target, link.via) == (*link, "net")

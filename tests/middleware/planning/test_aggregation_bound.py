@@ -30,7 +30,7 @@ def random_seconds(seed: int, count: int):
 
 
 def busiest(seconds, parent, interface):
-    """The period of one tree: its transfers at the busiest interface or link."""
+    """Return the period of a tree: its transfers at the busiest interface or link."""
     count = len(seconds)
     out, into = np.zeros(count), np.zeros(count)
     for host in range(1, count):
@@ -40,7 +40,7 @@ def busiest(seconds, parent, interface):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from(INTERFACES))
-def test_no_tree_and_no_two_trees_by_turns_beat_it(seed, count, interface):
+def test_no_tree_has_a_shorter_period_than_the_bound(seed, count, interface):
     seconds = random_seconds(seed, count)
     bound_s = 1 / packing_rate(seconds, 0, range(1, count), interface)
     chance = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ def test_no_tree_and_no_two_trees_by_turns_beat_it(seed, count, interface):
     assert 1 / packing_rate(seconds / 2, 0, range(1, count), interface) == pytest.approx(bound_s / 2, rel=1e-5)
 
 
-def test_known_optima():
+def test_the_bound_equals_known_optima():
     one = np.full((2, 2), 4.0)
     np.fill_diagonal(one, math.inf)
     for interface in INTERFACES:
@@ -67,7 +67,7 @@ def test_known_optima():
 
 
 @given(st.integers(0, 10_000), st.sampled_from(INTERFACES))
-def test_the_cuts_that_were_found_are_all_that_count(seed, interface):
+def test_the_cuts_that_were_found_give_the_optimum_of_all_cuts(seed, interface):
     """Two hosts and a relay without a source: no cut of the answer's own messages is below the rate."""
     seconds = random_seconds(seed, 4)
     found = packing_rate(seconds, 0, [1, 2], interface)
@@ -96,7 +96,7 @@ def test_the_cuts_that_were_found_are_all_that_count(seed, interface):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))
-def test_a_largest_flow_is_a_smallest_cut(seed, count):
+def test_the_largest_flow_equals_the_smallest_cut(seed, count):
     chance = np.random.default_rng(seed)
     capacity = chance.integers(0, 4, (count, count)).astype(float)
     np.fill_diagonal(capacity, 0)
@@ -111,8 +111,8 @@ def test_a_largest_flow_is_a_smallest_cut(seed, count):
     assert side[1] and not side[0] and capacity[np.ix_(side, ~side)].sum() == pytest.approx(flow)
 
 
-def test_a_program_with_whole_numbers_tells_its_bound_and_its_gap():
-    """A knapsack of 8: the fractions 1, 1, 2/5 are worth 9.6, whole numbers 8, and other rows make it less."""
+def test_a_program_with_whole_numbers_reports_the_bound_and_the_gap():
+    """In a knapsack of 8, the fractions 1, 1, 2/5 are worth 9.6 and whole numbers 8. Further rows make it less."""
     weights = np.array([3.0, 3.0, 5.0])
     for integer, value, chosen in ((False, 9.6, [1, 1, 0.4]), (True, 8.0, [1, 1, 0])):
         program = Program(maximise=True, time_limit_s=60.0)
@@ -136,7 +136,7 @@ class Largest:
         return 1.0
 
 
-def test_of_a_dataflow_it_takes_the_smallest_message_and_all_links():
+def test_the_bound_of_a_dataflow_uses_the_smallest_message_and_all_links():
     hosts = ("client", "a", "b")
     flow = complete_binary_tree({"a": CODE, "b": CODE}, CODE)
     hints = propagate_hints(flow, {"source@a": 125_000, "source@b": 250_000}, lambda _: Largest())
@@ -154,7 +154,7 @@ def test_of_a_dataflow_it_takes_the_smallest_message_and_all_links():
     assert bound_period_s(Task((at_home,), ("a",), NetworkView({}), alone, costs)) == 0.0
 
 
-def test_the_solver_says_nothing_where_results_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     program = Program(maximise=True)
     program.row(program.variables(2, cost=1.0, high=3.0, integer=True), np.ones(2), high=4.0)
     assert program.solve().value == 4.0

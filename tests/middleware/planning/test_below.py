@@ -1,4 +1,4 @@
-"""Trees below operators with state: planned without them, which are at the client."""
+"""Trees below operators with state: the trees are planned alone, and those operators are at the client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thalweg.middleware.protocol.split_graph import split_graph
 
 
 def topped(task: Task) -> Task:
-    """The same with one more operator, of a name that planners would choose, between the tree and its sink."""
+    """Return the task with a further operator between tree and sink. Its name is one that planners would choose."""
     flow = task.dataflow
     nodes = [node for node in flow.nodes if node.kind != "sink"]
     root = flow.by_name["sink"].inputs[0]
@@ -34,7 +34,7 @@ def below(
     return Below(planner, parts, stripes).plan(task, INDEPENDENT)
 
 
-def test_the_trees_are_those_of_what_is_below() -> None:
+def test_the_trees_below_an_upper_graph_are_as_good_as_trees_planned_alone() -> None:
     task = make_task()
     plan, alone = below(Thalweg(stripes=4), topped(task), 4), Thalweg(stripes=4).plan(task, INDEPENDENT)
     assert len(plan.beside) == 3
@@ -47,7 +47,7 @@ def test_the_trees_are_those_of_what_is_below() -> None:
         assert "op0~x" not in each.hints.output_bytes
 
 
-def test_names_of_what_is_above_are_not_made_up_below() -> None:
+def test_new_names_in_trees_differ_from_the_names_in_the_upper_graph() -> None:
     task = topped(make_task())
     renamed = [
         msgspec.structs.replace(
@@ -67,14 +67,14 @@ def test_names_of_what_is_above_are_not_made_up_below() -> None:
         assert each.dataflow.by_name["op3"].code == Code("state")
 
 
-def test_what_plans_one_tree_plans_it_once_for_all() -> None:
+def test_a_planner_of_a_single_tree_gives_every_stripe_the_same_placement() -> None:
     plan = below(OneShot(), topped(make_task()), 3)
     assert [each.placement for each in plan.beside] == [plan.placement] * 2
     assert [each.share for each in (plan, *plan.beside)] == [1 / 3] * 3
 
 
-def test_auto_is_one_tree_of_the_whole_graph_where_several_save_too_little() -> None:
-    """As on the client's one interface, by far the slowest, which all that is below would have to pass."""
+def test_auto_gives_a_single_tree_if_several_trees_save_too_little() -> None:
+    """All data from below would have to pass the client's single interface, which is by far the slowest."""
     task = topped(make_task())
     assert below(Thalweg(stripes="auto"), task, "auto").beside
     rates = {link: LinkEstimate(1e4 if "client" in link else 1e7) for link in links_between(HOSTS)}
@@ -85,7 +85,7 @@ def test_auto_is_one_tree_of_the_whole_graph_where_several_save_too_little() -> 
     assert not plan.beside
 
 
-def test_a_planner_that_does_not_know_what_trees_cost_leaves_auto_at_one() -> None:
+def test_auto_gives_a_single_tree_if_only_sources_are_below_the_upper_graph() -> None:
     task = topped(make_task())
     everything = below(Thalweg(stripes="auto"), task, "auto", tuple(task.dataflow.operators))
     assert not everything.beside, "only sources would be below"

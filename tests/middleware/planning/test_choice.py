@@ -1,4 +1,4 @@
-"""Over which network edges go: the cheapest that keeps the wanted rate, otherwise the fastest."""
+"""Choice of a network for an edge: the cheapest that keeps the wanted rate, otherwise the fastest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def task(public: dict[tuple[str, str], float], fast: Network = RENTED, **more: o
         (11e6, 20e6, 50.0, "net"),  # nothing keeps that: the fastest
     ],
 )
-def test_the_cheapest_that_keeps_the_rate_otherwise_the_fastest(
+def test_an_edge_uses_the_cheapest_network_that_keeps_the_rate_or_else_the_fastest(
     a_bps: float, b_bps: float, wanted_hz: float | None, chosen: str
 ) -> None:
     choice = choose(task({AC: a_bps, BC: b_bps}, wanted_hz=wanted_hz), FLOW, AT)
@@ -60,14 +60,14 @@ def test_the_cheapest_that_keeps_the_rate_otherwise_the_fastest(
 
 
 @pytest.mark.parametrize("wanted_hz", [0.1, 0.5])
-def test_the_hours_of_what_is_rented_are_paid_anyway(wanted_hz: float) -> None:
-    """However little goes over it: its bytes are cheaper."""
+def test_the_choice_ignores_the_hourly_price_of_rented_links(wanted_hz: float) -> None:
+    """The rent is paid anyway, and the bytes of the rented network are cheaper."""
     fast = Network(TARIFFS["dedicated"], {("a", "c"): 1e6, ("b", "c"): 0.4e6})
     choice = choose(task({AC: 1e6, BC: 1e6}, fast, wanted_hz=wanted_hz), FLOW, AT)
     assert [choice[AC][0], choice[BC][0]] == ["fast", "fast" if wanted_hz == 0.1 else "net"]
 
 
-def test_a_network_is_left_for_another_that_saves_something_only() -> None:
+def test_an_edge_changes_networks_only_if_the_change_saves_something() -> None:
     near = {"net": Network(Tariff(per_gb=0.09)), "fast": Network(Tariff(per_gb=0.0895))}
     view = NetworkView({Link(*pair, via): LinkEstimate(1e6) for pair in (AC, BC) for via in ("net", "fast")})
     told = Task((FLOW,), ("a", "b", "c"), view, HINTS).but(networks=near)
@@ -81,7 +81,7 @@ def test_a_network_is_left_for_another_that_saves_something_only() -> None:
     assert choose(free.but(current=AT), FLOW, AT)[AC] == ("net", "fast")
 
 
-def test_while_data_flows_what_is_measured_counts_and_is_asked_for() -> None:
+def test_measured_rates_of_rented_links_are_requested_and_count_while_data_flows() -> None:
     running = task({AC: 0.2e6, BC: 1e6}, current=AT)
     with pytest.raises(LinksNeeded) as raised:
         choose(running, FLOW, AT)
@@ -98,7 +98,7 @@ class Routed:
         return Plan(AT, FLOW, routes={Link(*AC): self.route})
 
 
-def test_a_plan_says_over_which_network_its_links_go() -> None:
+def test_a_plan_gets_chosen_routes_and_invalid_routes_of_a_planner_are_refused() -> None:
     model = get_cost_model("critical-path")
     links = {(a, b): 1e6 for a in "abc" for b in "abc" if a != b} | {AC: 0.1e6, ("a", "b"): 0.1e6}
     fast = Network(TARIFFS["dedicated"], {AC: 10e6})
@@ -121,7 +121,7 @@ def test_a_plan_says_over_which_network_its_links_go() -> None:
 OVER_B = Link("a", "b", "fast"), Link("b", "c", "fast")
 
 
-def test_a_plan_may_have_a_host_pass_on_what_goes_between_two_others() -> None:
+def test_a_plan_may_route_an_edge_over_a_relay() -> None:
     model = get_cost_model("critical-path")
     over = Network(TARIFFS["dedicated"], {("a", "b"): 10e6, ("b", "c"): 5e6})
     known = task({(a, b): 0.5e6 for a in "abc" for b in "abc" if a != b}, over)
@@ -136,14 +136,14 @@ def test_a_plan_may_have_a_host_pass_on_what_goes_between_two_others() -> None:
     )  # planners would take b -> c for the other source as well
 
 
-def test_a_link_on_the_way_keeps_the_rate_for_all_that_goes_over_it() -> None:
+def test_a_link_of_a_relayed_route_keeps_the_rate_for_all_edges_over_the_link() -> None:
     over = Network(TARIFFS["dedicated"], {("a", "b"): 2e6, ("b", "c"): 2e6})  # a second for what both sources send
     known = task({AC: 1e3, BC: 1.5e6}, over)
     assert choose(known.but(wanted_hz=0.9), FLOW, AT) == {AC: (OVER_B, "net"), BC: ("fast", "net")}
     assert choose(known.but(wanted_hz=1.2), FLOW, AT) == {AC: (OVER_B, "net"), BC: ("net", "fast")}
 
 
-def test_a_relayed_link_that_died_is_left_and_one_that_nobody_measured_is_asked_for() -> None:
+def test_a_dead_relayed_route_is_left_and_unmeasured_links_of_a_route_are_requested() -> None:
     over = Network(TARIFFS["dedicated"], {("a", "b"): 10e6, ("b", "c"): 5e6})
     running = task({AC: 0.5e6, BC: 0.5e6}, over, current=AT)
     with pytest.raises(LinksNeeded) as raised:
@@ -163,7 +163,7 @@ def test_a_relayed_link_that_died_is_left_and_one_that_nobody_measured_is_asked_
         (0.2, "b", {("a", "b"): "fast", BC: "fast"}),  # its bytes cost a ninth
     ],
 )
-def test_where_a_rate_is_wanted_operators_are_placed_where_their_bytes_cost_least(
+def test_operators_with_a_wanted_rate_are_placed_where_the_bytes_cost_least(
     planner: Planner, wanted_hz: float | None, where: str, over: dict[tuple[str, str], str]
 ) -> None:
     public = {(a, b): 10e6 if b == "c" else 3e6 for a in "abc" for b in "abc" if a != b}
@@ -183,7 +183,7 @@ def test_where_a_rate_is_wanted_operators_are_placed_where_their_bytes_cost_leas
     )
 
 
-def test_choosing_takes_less_than_a_millisecond_an_edge() -> None:
+def test_the_choice_for_a_hundred_edges_takes_less_than_a_second() -> None:
     names = [f"h{number}" for number in range(101)]
     nodes = [Node(f"s{number}", "source", (), CODE, names[number]) for number in range(100)]
     flow = Dataflow((*nodes, Node("t", "sink", tuple(node.name for node in nodes), None, names[100])))
@@ -197,7 +197,7 @@ def test_choosing_takes_less_than_a_millisecond_an_edge() -> None:
     assert time.perf_counter() - begun_s < 1.0  # a tenth of what 100 edges may take, many times over on a busy machine
 
 
-def test_what_is_told_of_a_link_that_nobody_rents_does_not_count() -> None:
+def test_an_estimate_of_a_link_that_is_not_rented_does_not_count() -> None:
     told = {Link("b", "c", "fast"): LinkEstimate(1e12), Link("a", "c", "fast"): LinkEstimate(9e6)}
     there = task({AC: 1e6, BC: 1e6})
     view = with_all_networks(there.but(view=there.view.with_estimates(told))).view

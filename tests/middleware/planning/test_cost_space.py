@@ -1,4 +1,4 @@
-"""The cost-space planner: the least usage there is, of dataflows of any form, and by latencies that change."""
+"""The cost-space planner: the least usage for dataflows of any form, and moves when latencies change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODEL, PLAIN = CriticalPath(), CostSpace()
 
 
 def drawn(seed: int, *, tree: bool) -> Task:
-    """Two sources, three operators; as a tree with one sink, or with fan-out and two."""
+    """Return a task of two sources and three operators: a tree with one sink, or a graph with fan-out and two."""
     random, graph = Random(seed), Dataflow()
     sources = [graph.source(Code("scenes"), at=host) for host in random.sample(HOSTS[:3], 2)]
     one = graph.operator(Code("composite"), sources[0], name="one")
@@ -75,7 +75,7 @@ def everywhere(task: Task, plan: Plan) -> dict[tuple[str, ...], float]:
 
 
 @given(st.integers(0, 10_000))
-def test_of_a_tree_it_is_the_least_usage_there_is(seed: int) -> None:
+def test_the_plan_of_a_tree_has_the_least_usage(seed: int) -> None:
     task = drawn(seed, tree=True)
     plan = planned(task)
     assert plan.cost_s == pytest.approx(min(everywhere(task, plan).values()))
@@ -83,7 +83,7 @@ def test_of_a_tree_it_is_the_least_usage_there_is(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-def test_of_a_graph_no_operator_alone_improves_it(seed: int) -> None:
+def test_no_move_of_a_single_operator_improves_the_plan_of_a_graph(seed: int) -> None:
     task = drawn(seed, tree=False)
     plan = planned(task)
     assert plan.cost_s == pytest.approx(usage(task, plan.placement))
@@ -92,7 +92,7 @@ def test_of_a_graph_no_operator_alone_improves_it(seed: int) -> None:
     assert plan.cost_s <= 1.2 * min(everywhere(task, plan).values())
 
 
-def test_latencies_are_asked_for_and_what_is_there_stays_where_nothing_is_better() -> None:
+def test_a_plan_requests_missing_latencies_and_keeps_an_optimal_placement() -> None:
     task = drawn(1, tree=False)
     with pytest.raises(LatenciesNeeded) as needed:
         planned(task.but(view=NetworkView({}, {})))
@@ -109,7 +109,7 @@ def test_latencies_are_asked_for_and_what_is_there_stays_where_nothing_is_better
     assert near.cost_s == pytest.approx(usage(task.but(view=view), near.placement))
 
 
-def test_how_it_moves_operators_is_said_by_its_options() -> None:
+def test_options_of_the_strategy_set_the_period_and_the_gain_of_moves() -> None:
     strategy = get_strategy("cost-space", period_s=30.0, saving=0.2)
     assert strategy.adaptation is not None
     assert (strategy.adaptation.period_s, strategy.adaptation.gain) == (30.0, 0.2)
@@ -128,7 +128,7 @@ class Sized(NodeCode):
 
 @pytest.mark.long
 def test_an_operator_moves_while_latencies_change_and_nothing_is_lost() -> None:
-    """The way from the source to the client takes half a second more from 300 s on, and by another host it does not."""
+    """From 300 s on, the source's link to the client takes half a second more. A route over the other host does not."""
     hosts, flow = ("h1", "h2", "client"), chain(Code("composite"), Code("composite"), client="client")
     rate, links = BandwidthTrace.constant("fast", 1e8), dict[Link, ShapedLink]()
     for one, other in itertools.permutations(hosts, 2):
@@ -151,7 +151,7 @@ def test_an_operator_moves_while_latencies_change_and_nothing_is_lost() -> None:
 
 
 def fan(client: str = "client") -> Dataflow:
-    """Four sources, of which two operators take two each, and a third takes from both."""
+    """Return a dataflow of four sources, two operators on two sources each, and a third operator on both."""
     graph = Dataflow()
     seen = [graph.source(Code("scenes"), at=f"h{number}") for number in (3, 7, 19, 29)]
     one = graph.operator(Code("composite"), *seen[:2], name="one")
@@ -166,7 +166,7 @@ SIZES = {**{f"source@h{number}": 2e4 for number in (3, 7, 19, 29)}, "one": 1e4, 
 def situated(
     hosts: tuple[str, ...], latency_s: np.ndarray, figures: Mapping[str, HostFigures] = {}
 ) -> dict[str, Place]:
-    """The coordinates that these hosts find."""
+    """Return the coordinates that these hosts find."""
     found = embedded(latency_s, np.random.default_rng(1), rounds=200, heights=True)
     return {
         host: Place(
@@ -177,7 +177,7 @@ def situated(
 
 
 def asked_of(task: Task, latency_s: np.ndarray, planner: CostSpace = PLAIN) -> tuple[Plan, set[Link]]:
-    """The plan, and the links whose latency was asked for."""
+    """Return the plan, and the links whose latency was requested."""
     truth = {link: Latency(float(latency_s[task.hosts.index(link[0]), task.hosts.index(link[1])]))
              for link in links_between(task.hosts)}  # fmt: skip
     found = plan_with_probes(
@@ -187,8 +187,8 @@ def asked_of(task: Task, latency_s: np.ndarray, planner: CostSpace = PLAIN) -> t
 
 
 @pytest.mark.long
-def test_of_many_hosts_it_asks_for_the_latencies_of_a_few() -> None:
-    """As many pairs for 400 hosts as for 100, and nearly the optimum; coordinate descent asks for still less."""
+def test_a_plan_for_hundreds_of_hosts_requests_the_latencies_of_few_pairs() -> None:
+    """The requests of 300 hosts are as few as those of 100, and the plan is nearly optimal. Descent requests fewer."""
     asked, worse = {}, []
     for count in (100, 300):
         hosts, latency_s = plane(count)
@@ -208,8 +208,8 @@ def test_of_many_hosts_it_asks_for_the_latencies_of_a_few() -> None:
 
 
 @pytest.mark.long
-def test_hundreds_of_hosts_place_and_move_operators_of_which_they_measure_a_few() -> None:
-    """An operator leaves a host that comes to be far from all others; 101 hosts, 5,050 pairs of them."""
+def test_operators_move_among_a_hundred_hosts_with_few_measured_latencies() -> None:
+    """An operator leaves a host that has become far from all others. The 101 hosts have 5,050 pairs."""
     hosts, latency_s = plane(101)
     core = CoreConfig(monitor=MonitorConfig(sound_interval_s=15.0))
     strategy, config = get_strategy("cost-space"), WorldConfig("independent", startup_s=0.0, core=core)
@@ -231,7 +231,7 @@ def test_hundreds_of_hosts_place_and_move_operators_of_which_they_measure_a_few(
     assert spent / world.now < 20_000  # bytes a second, of the client, which all tell
 
 
-def test_load_and_room_make_operators_go_elsewhere() -> None:
+def test_operators_avoid_loaded_hosts_and_hosts_without_room() -> None:
     hosts, latency_s = plane(60)
     work = {
         "rates_hz": {"one": 10.0, "two": 10.0, "three": 10.0},
@@ -271,7 +271,7 @@ def test_load_and_room_make_operators_go_elsewhere() -> None:
             placed(dict.fromkeys(hosts, figures))
 
 
-def test_what_cannot_be_planned_is_one_line() -> None:
+def test_an_impossible_task_is_refused_with_the_reason() -> None:
     task = drawn(1, tree=True)
     ends = {link: each for link, each in task.view.latencies.items() if "client" not in link}
     away = {Link(host, "client"): Latency(math.inf, 0) for host in HOSTS[:3]}

@@ -46,7 +46,7 @@ rates = st.sampled_from([0.0, 1e3, 5e4, 2e5, 1e6, 1e7]) | st.floats(1e3, 1e8)
 
 @st.composite
 def trees(draw: st.DrawFn) -> Dataflow:
-    """Random trees of up to 6 operators with any fan-in; some operators are pinned."""
+    """Draw a tree of up to 6 operators with any fan-in, of which some are pinned."""
     nodes: list[Node] = []
 
     def grow(depth: int) -> str:
@@ -66,7 +66,7 @@ def trees(draw: st.DrawFn) -> Dataflow:
 
 @st.composite
 def queries(draw: st.DrawFn) -> tuple[Dataflow, ...]:
-    """A tree, or beside it another query that shares some of its nodes with it."""
+    """Draw a tree, or a tree and a query that shares nodes with it."""
     tree = draw(trees())
     if draw(st.booleans()):
         return (tree,)
@@ -158,7 +158,9 @@ def period_s(problem: Problem, placement: Placement, model: Period) -> float:
         add(("processor", host), compute_s(problem, placement, node.name) / problem.task.costs.cores)
         add(("disk", host), disk_s(problem, node.name))
         arrivals = [transfer_s(problem, placement, name, node.name) for name in node.inputs]
-        takers = {placement[name]: name for name in problem.dataflow.consumers[node.name]}  # one a host is sent it
+        takers = {
+            placement[name]: name for name in problem.dataflow.consumers[node.name]
+        }  # the partition is sent once to a host
         leavings = [transfer_s(problem, placement, node.name, name) for name in takers.values()]
         if model.node_cycles:
             own = compute_s(problem, placement, node.name) + disk_s(problem, node.name)
@@ -200,8 +202,8 @@ def test_period_is_the_busiest_resource_or_node(case: tuple[Problem, Placement],
 
 
 @pytest.mark.parametrize("model", [Period(), Period(interface="independent"), ExpectedPeriod(), ExpectedPeriod(60.0)])
-def test_consumers_on_one_host_are_sent_a_partition_once(model: CostModel) -> None:
-    """As many as there are, and wherever another of them is looked at."""
+def test_consumers_on_the_same_host_are_sent_a_partition_once(model: CostModel) -> None:
+    """The cost is the same for one and three consumers, and for the moves of one of them."""
     given = shared_by(3)
     one, costs = given.where(dict.fromkeys(("x0", "x1", "x2"), "b")), []
     for count in (1, 3):
@@ -213,7 +215,7 @@ def test_consumers_on_one_host_are_sent_a_partition_once(model: CostModel) -> No
 
 
 def shared_by(count: int) -> Problem:
-    """A source on a that so many operators take, and what they make is nothing."""
+    """Return a problem with a source on host a, and ``count`` operators on it with empty outputs."""
     takers = [Node(f"x{i}", "operator", ("s",), Code("y")) for i in range(count)]
     sink = Node("t", "sink", tuple(node.name for node in takers), None, "client")
     flow = Dataflow((Node("s", "source", (), Code("x"), "a"), *takers, sink))
@@ -223,7 +225,7 @@ def shared_by(count: int) -> Problem:
 
 
 @given(problems(all_known=False), st.sampled_from(MODELS))
-def test_moves_are_what_a_fresh_look_gives(case: tuple[Problem, Placement], model: CostModel) -> None:
+def test_the_costs_of_moves_equal_a_fresh_evaluation(case: tuple[Problem, Placement], model: CostModel) -> None:
     problem, placement = case
     position = model.at(problem, problem.where(placement))
     for node, movable in enumerate(problem.movable):
@@ -232,7 +234,7 @@ def test_moves_are_what_a_fresh_look_gives(case: tuple[Problem, Placement], mode
 
 
 @given(problems(all_known=False), st.sampled_from(MODELS), st.randoms(use_true_random=False))
-def test_moves_of_many_nodes_are_each_ones(
+def test_the_costs_of_moves_of_many_nodes_equal_separate_evaluations(
     case: tuple[Problem, Placement], model: CostModel, rng: random.Random
 ) -> None:
     problem, placement = case
@@ -255,7 +257,9 @@ def test_only_moves_of_critical_nodes_can_help(case: tuple[Problem, Placement], 
 
 
 @given(problems(all_known=False), st.sampled_from(MODELS))
-def test_bounds_and_asking_for_links(case: tuple[Problem, Placement], model: CostModel) -> None:
+def test_a_bound_is_at_most_the_cost_and_all_missing_links_are_requested_at_once(
+    case: tuple[Problem, Placement], model: CostModel
+) -> None:
     problem, placement = case
     edges = {(placement[producer], placement[consumer]) for producer, consumer in problem.dataflow.edges}
     used = {(source, target) for source, target in edges if source != target}
@@ -273,7 +277,7 @@ def test_bounds_and_asking_for_links(case: tuple[Problem, Placement], model: Cos
     assert critical_nodes(model, problem, placement) == critical_nodes(model, known, placement)
 
 
-def test_serialised_inputs_wait_for_each_other() -> None:
+def test_serialised_inputs_arrive_at_a_host_in_turn() -> None:
     dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
     hints = Hints({"source@a": 1e6, "source@b": 1e6, "op0": 1e6}, disk_bytes={"source@a": 3e6, "source@b": 0.0})
     view = NetworkView({("a", "client"): LinkEstimate(8e6), ("b", "client"): LinkEstimate(4e6)})
@@ -286,7 +290,7 @@ def test_serialised_inputs_wait_for_each_other() -> None:
     assert set(critical_nodes(model, problem, placement)) == {"source@a", "source@b", "op0", "sink"}
 
 
-def test_each_cost_can_be_turned_off() -> None:
+def test_every_part_of_the_cost_can_be_turned_off() -> None:
     dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
     hints = Hints({"source@a": 3e6, "source@b": 3e6, "op0": 3e6}, {"op0": 4.0})
     view = NetworkView({(a, b): LinkEstimate(24e6) for a in HOSTS for b in HOSTS})
@@ -332,7 +336,7 @@ def test_impossible_costs_are_refused(wrong: object, says: str) -> None:
         wrong()  # type: ignore[operator]
 
 
-def test_loads_are_of_resources() -> None:
+def test_loads_are_added_up_for_every_resource() -> None:
     dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
     hints = Hints({"source@a": 1e6, "source@b": 2e6, "op0": 1e6}, {"op0": 3.0}, disk_bytes={"source@a": 3e6})
     view = NetworkView({(a, b): LinkEstimate(8e6) for a in HOSTS for b in HOSTS})
@@ -355,7 +359,7 @@ def test_loads_are_of_resources() -> None:
         assert {each.capacity for each in model.resources if each.kind == "processor"} == {2}
 
 
-def test_nodes_of_one_name_in_two_dataflows_are_one_node() -> None:
+def test_equal_nodes_of_two_dataflows_are_merged_and_different_nodes_are_refused() -> None:
     one = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
     other = complete_binary_tree({"a": Code("x"), "c": Code("x")}, Code("y"))
     task = Task((one, other), HOSTS, NetworkView({}), Hints({}))
@@ -381,8 +385,8 @@ def test_problems_that_cannot_be_planned_are_refused() -> None:
 
 
 @given(trees(), st.integers(0, 10**6))
-def test_node_cycles_are_what_bounds_a_demand_driven_tree_without_contention(tree: Dataflow, seed: int) -> None:
-    """Plays the partitions through the tree: after n of them the clock shows n periods, give or take one path."""
+def test_node_cycles_bound_a_demand_driven_tree_without_contention(tree: Dataflow, seed: int) -> None:
+    """Partitions are played through the tree. After n partitions the clock shows n periods, give or take one path."""
     rng = random.Random(seed)
     hosts = tuple(node.name for node in tree.nodes)  # every node on a host of its own
     alone = Dataflow(tuple(Node(n.name, n.kind, n.inputs, n.code, n.name) for n in tree.nodes))

@@ -1,4 +1,4 @@
-"""How many partitions are to be under way: the bandwidth-delay product of the links that a tree takes."""
+"""Number of partitions under way: the bandwidth-delay product of the links of a tree."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def depth(size_bytes: float, rate_bps: float = 10e6, delay_s: float = 0.1, **mor
         (8, 60.0, MOST_AHEAD),
     ],
 )
-def test_so_many_as_a_round_trip_carries_and_two_more(size_bytes: float, delay_s: float, expected: int) -> None:
+def test_the_depth_covers_a_round_trip_over_the_links(size_bytes: float, delay_s: float, expected: int) -> None:
     assert depth(size_bytes, delay_s=delay_s) == expected
 
 
-def test_no_link_is_to_send_more_often_than_the_slowest_part() -> None:
+def test_the_depth_follows_the_slowest_link_or_operator() -> None:
     hints = Hints(dict.fromkeys("so", 65_536))
     delays = {FIRST: 0.1, SECOND: 0.1}
     slow = depth_of(TREE, hints, view({FIRST: 1e6, SECOND: 1e9}, delays))
@@ -60,7 +60,7 @@ def test_no_link_is_to_send_more_often_than_the_slowest_part() -> None:
     assert depth(65_536, o=1.0) == 1, "a word of it has come back long before the next"
 
 
-def test_what_nobody_knows_counts_for_none() -> None:
+def test_unknown_links_and_sizes_do_not_raise_the_depth() -> None:
     hints = Hints(dict.fromkeys("so", 65_536))
     assert depth_of(TREE, hints, view({}, {})) == 1
     assert depth_of(TREE, hints, view({FIRST: 10e6, SECOND: 0.0}, {FIRST: 0.1, SECOND: 0.1})) == 6
@@ -69,7 +69,7 @@ def test_what_nobody_knows_counts_for_none() -> None:
     assert depth_of(TREE, hints, one_way) == 6
 
 
-def test_the_links_are_those_between_hosts() -> None:
+def test_the_links_of_a_tree_connect_different_hosts() -> None:
     here = Stripe(CHAIN, {"s": "h1", "o": "h1", "t": "client"}, 1.0)
     assert links_of([TREE]) == {FIRST, SECOND}
     assert links_of([here]) == {Link("h1", "client")}

@@ -1,4 +1,4 @@
-"""The expected period: its definition, its limit, and what it is for."""
+"""The expected period: its definition, its limit, and its purpose."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def problem(servers: int, seed: int, tree: int = 0) -> Problem:
 
 
 def loads(given: Problem, where: np.ndarray) -> list[float]:
-    """Seconds of work for every link, processor and disk, one at a time."""
+    """Return the seconds of work of every link, processor and disk."""
     work: dict[object, float] = {}
     for i, name in enumerate(given.names):
         host = given.hosts[where[i]]
@@ -55,7 +55,7 @@ def loads(given: Problem, where: np.ndarray) -> list[float]:
 
 
 @given(st.integers(2, 9), st.integers(0, 10**6), st.integers(0, 2), st.sampled_from([1.5, 4.0, 9.0]))
-def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
+def test_the_expected_period_is_the_norm_of_the_loads_before_and_after_a_move(
     servers: int, seed: int, tree: int, shape: float
 ) -> None:
     given = problem(servers, seed, tree)
@@ -74,7 +74,7 @@ def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
         assert cost == model.at(given, moved).lower_ns
 
 
-def test_a_large_shape_is_the_period_over_independent_links() -> None:
+def test_the_expected_period_of_a_large_shape_is_the_period_over_independent_links() -> None:
     for seed in range(20):
         given = problem(5, seed)
         where = given.at_sink()
@@ -82,8 +82,8 @@ def test_a_large_shape_is_the_period_over_independent_links() -> None:
         assert ExpectedPeriod(400.0).at(given, where).lower_ns == pytest.approx(period, rel=0.02)
 
 
-def test_it_leaves_plateaus_where_the_maximum_alone_stays() -> None:
-    """Over many networks, the plan it finds has a lower period than the one found by the period itself."""
+def test_plans_by_the_expected_period_have_lower_periods_than_plans_by_the_period() -> None:
+    """The expected period leaves plateaus where the maximum alone stays. Its plans are better over many networks."""
     period = Period(interface="independent", node_cycles=False)
     ratios = []
     for seed in range(25):
@@ -105,8 +105,8 @@ def test_a_shape_without_an_expectation_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [1.5, 4.0, 31.0])
-def test_a_load_that_was_all_but_the_whole_sum_leaves_no_trace(shape: float) -> None:
-    """The way to one host is slow: taken off, its load leaves what rounding would have lost beside it."""
+def test_moving_a_dominating_load_away_leaves_no_rounding_error(shape: float) -> None:
+    """The links to one host are slow. Rounding beside their load would have lost the other loads."""
     model = ExpectedPeriod(shape)
     for seed in range(4):
         fast = problem(9, seed, seed % 2)

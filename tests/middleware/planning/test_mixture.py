@@ -1,4 +1,4 @@
-"""Several trees at once: what they carry beside each other, against the bound of all mixtures."""
+"""Several trees at once: their joint rates, compared with the bound of all mixtures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTS = (*SERVERS, "client")
 
 
 def without_work(loads):
-    """The same where only transfers take time, as the bound has it."""
+    """Return the loads with transfers alone, as the bound assumes."""
     return replace(loads, compute_s=lambda host, inputs: 0.0, disk_s=np.zeros(loads.count))
 
 
@@ -39,7 +39,7 @@ def without_work(loads):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 7), st.sampled_from(INTERFACES), st.sampled_from([2.0, 4.0]))
-def test_a_change_beside_others_costs_what_measuring_anew_says(seed, count, interface, shape):
+def test_the_cost_of_a_change_beside_a_second_tree_equals_a_fresh_measurement(seed, count, interface, shape):
     chance = np.random.default_rng(seed)
     alone = make_loads(seed, count, interface, shape=shape)
     other = LoadedTree(replace(alone, share=0.7), random_parent(chance, count))
@@ -57,7 +57,7 @@ def test_a_change_beside_others_costs_what_measuring_anew_says(seed, count, inte
 
 
 @given(st.integers(0, 10_000), st.integers(2, 7), st.sampled_from(INTERFACES))
-def test_two_halves_of_one_tree_cost_what_the_tree_costs(seed, count, interface):
+def test_two_halves_of_a_tree_cost_as_much_as_the_tree(seed, count, interface):
     loads = make_loads(seed, count, interface)
     parent = random_parent(np.random.default_rng(seed), count)
     half = LoadedTree(replace(loads, share=0.5), parent)
@@ -71,15 +71,15 @@ def test_two_halves_of_one_tree_cost_what_the_tree_costs(seed, count, interface)
 # --- rates ----------------------------------------------------------------------------------------------
 
 
-def test_trees_that_meet_share_evenly_and_the_others_take_the_rest():
-    """Two trees on one resource of a second; one of them has another that takes four."""
+def test_trees_share_a_resource_and_use_the_rest_that_a_limited_tree_leaves():
+    """Both trees use the first resource for a second. One of them also uses a second resource for four seconds."""
     assert fair_rates(np.array([[1.0, 4.0], [1.0, 0.0]])).tolist() == pytest.approx([0.25, 0.75])
     assert fair_rates(np.array([[2.0, 0.0], [0.0, 5.0]])).tolist() == pytest.approx([0.5, 0.2])
     assert fair_rates(np.zeros((1, 2))).tolist() == [math.inf]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 8))
-def test_no_rate_can_rise_but_at_the_cost_of_one_as_low(seed, trees, resources):
+def test_no_rate_can_rise_without_lowering_an_equal_or_lower_rate(seed, trees, resources):
     chance = np.random.default_rng(seed)
     work = chance.exponential(1.0, (trees, resources)) * (chance.random((trees, resources)) < 0.7)
     work[:, 0] += 0.1
@@ -112,7 +112,7 @@ def test_eight_trees_come_near_the_bound_of_all_mixtures(interface, least):
     assert float(np.mean(parts)) > least
 
 
-def test_more_trees_bring_more_on_links_that_do_not_hinder_each_other():
+def test_further_trees_raise_the_rate_on_independent_links():
     loads = make_loads(4, 9, "independent")
     mixture = Mixture(loads, [search_tree(loads, 4860, 0)[0]])
     rates, norms = [], []
@@ -126,7 +126,7 @@ def test_more_trees_bring_more_on_links_that_do_not_hinder_each_other():
     assert rates[3] > 2.5 * rates[0]
 
 
-def test_without_a_look_trees_are_grown_alone():
+def test_a_mixture_grows_without_a_budget_for_the_search():
     loads = make_loads(2, 9, "independent")
     mixture = Mixture(loads, [[0] * 9])
     mixture.grow(2, 0)
@@ -150,7 +150,7 @@ def make_task(seed: int = 1, spread: float = 1.2, unknown: bool = False) -> Task
 INDEPENDENT = Period(interface="independent", node_cycles=False)
 
 
-def test_so_many_trees_over_the_same_sources_as_are_asked_for():
+def test_a_plan_has_the_requested_number_of_different_trees_over_the_same_sources():
     task = make_task()
     plan = Thalweg(stripes=4).plan(task, INDEPENDENT)
     trees = (plan, *plan.beside)
@@ -167,14 +167,14 @@ def test_so_many_trees_over_the_same_sources_as_are_asked_for():
     assert Thalweg(stripes=4).plan(task, INDEPENDENT) == plan
 
 
-def test_one_tree_is_planned_as_ever():
+def test_a_single_stripe_is_planned_like_a_plain_tree():
     task = make_task()
     assert Thalweg(stripes=1).plan(task, INDEPENDENT) == Thalweg().plan(task, INDEPENDENT)
     assert not Thalweg().plan(task, INDEPENDENT).beside
 
 
-def test_as_many_trees_as_repay():
-    """Links that do not hinder each other carry many trees; the client's one interface, by far the slowest, one."""
+def test_auto_plans_as_many_trees_as_repay():
+    """Independent links carry many trees. The client's single interface, by far the slowest, carries one tree."""
     task = make_task()
     many = Thalweg(stripes="auto").plan(task, INDEPENDENT)
     assert len(many.beside) >= 3
@@ -184,8 +184,8 @@ def test_as_many_trees_as_repay():
     assert Thalweg(stripes="auto").plan(narrow, Period()).placement == Thalweg().plan(narrow, Period()).placement
 
 
-def test_two_trees_need_not_repay_where_many_do():
-    """With single interfaces, where each must repay beside half of them, this is where the search ends."""
+def test_many_trees_may_repay_where_two_trees_do_not():
+    """For single interfaces the search would end here, as a number of trees must repay beside half that number."""
     for seed in range(12):
         loads = make_loads(seed, 9, "independent")
         loads = replace(loads, compute_s=lambda host, inputs: 2.0 * max(len(inputs) - 1, 0))
@@ -199,7 +199,7 @@ def test_two_trees_need_not_repay_where_many_do():
 
 
 @pytest.mark.parametrize(("count", "trees"), [(5, 8), (9, MOST_CHOSEN), (12, MOST_CHOSEN)])
-def test_links_that_do_not_hinder_each_other_have_many_trees_if_they_repay(count, trees):
+def test_independent_links_get_many_trees_if_the_trees_repay(count, trees):
     loads = make_loads(4, count, "independent")
     alone, _ = search_tree(loads, 4860, 0)
     auto = several(loads, alone, "auto", 4860)
@@ -207,13 +207,13 @@ def test_links_that_do_not_hinder_each_other_have_many_trees_if_they_repay(count
     assert sum(auto.rates) >= sum(several(loads, alone, 2, 4860).rates) * (1 - 1e-9)
 
 
-def test_what_is_unknown_is_asked_for_first():
+def test_unknown_links_are_requested_before_a_plan():
     with pytest.raises(LinksNeeded) as needed:
         Thalweg(stripes=4).plan(make_task(unknown=True), INDEPENDENT)
     assert len(needed.value.links) >= 36
 
 
-def test_a_dataflow_whose_tree_is_fixed_is_placed_alone():
+def test_a_dataflow_with_a_fixed_tree_gets_a_single_tree():
     task = make_task()
     fixed = task.but(hints=propagate_hints(task.dataflow, task.hints.output_bytes, lambda _: Answers(max)))
     assert not Thalweg(stripes=8).plan(fixed, INDEPENDENT).beside
@@ -236,8 +236,8 @@ def look(task: Task, here: Stripe, beside: tuple[Stripe, ...], planner: Thalweg)
     return planner.plan(now.but(hints=hints), INDEPENDENT)
 
 
-def test_a_tree_is_looked_at_with_the_others_below_it():
-    """The tree that is best alone, twice: one of them is changed for links that the other leaves free."""
+def test_replanning_a_tree_takes_the_loads_of_the_other_trees_into_account():
+    """The stream has the best single tree twice. One of them changes to links that the other leaves free."""
     task, planner = make_task(), Thalweg(stripes=2, probes_again=0)
     best = planner.plan(task, INDEPENDENT)
     alone = Thalweg().plan(task, INDEPENDENT)
@@ -253,8 +253,8 @@ def test_a_tree_is_looked_at_with_the_others_below_it():
     assert again.judged[1] > 0.9 * again.judged[0]
 
 
-def test_what_one_tree_saves_is_told_of_its_own_partitions():
-    """The stream's period falls from 10 to 9 s by one of four equal trees: that tree's falls from 40 to 27.7 s."""
+def test_the_saving_of_a_tree_is_judged_by_the_partitions_of_that_tree():
+    """One of four equal trees lowers the stream's period from 10 to 9 s. The tree's own falls from 40 to 27.7 s."""
     from thalweg.middleware.planning.planners.frame import Frame
     from thalweg.middleware.planning.shapes.host_tree import freedom
 

@@ -50,7 +50,7 @@ METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "
 
 
 def everything(instance: OdpInstance) -> np.ndarray:
-    """All placements that keep every constraint, a row each."""
+    """Return all placements that keep every constraint, one in a row."""
     rows = np.array(list(itertools.product(*(np.flatnonzero(row).tolist() for row in instance.candidates))))
     return rows[[not instance.shortfall(row) for row in rows]]
 
@@ -60,7 +60,7 @@ def small(seed: int) -> OdpInstance:
 
 
 def response_by_paths(instance: OdpInstance, where: np.ndarray) -> float:
-    """R as (1) and (2) are printed: over all paths."""
+    """Return R over all paths, as equations (1) and (2) are printed."""
 
     def longest(node: int) -> float:
         took = instance.execution_s[node] / instance.speed[where[node]]
@@ -75,7 +75,7 @@ def response_by_paths(instance: OdpInstance, where: np.ndarray) -> float:
 
 @given(st.integers(0, 99))
 @settings(max_examples=20)
-def test_metrics_are_the_equations_and_forms_the_metrics(seed: int) -> None:
+def test_metrics_equal_the_equations_and_costs_of_goals_equal_the_metrics(seed: int) -> None:
     instance = small(seed)
     random = np.random.default_rng(seed)
     where = np.array([random.choice(np.flatnonzero(row)) for row in instance.candidates])
@@ -99,7 +99,7 @@ def test_metrics_are_the_equations_and_forms_the_metrics(seed: int) -> None:
         assert goal.cost(where) <= worst_of(instance, metric, counted) * (1 + 1e-12)
 
 
-def test_the_utility_is_one_at_its_best_and_zero_at_its_worst() -> None:
+def test_the_utility_is_in_the_unit_interval_and_falls_with_the_cost() -> None:
     instance = small(3)
     rows = everything(instance)
     objective = Objective(0.25, 0.25, 0.5, "energy")
@@ -115,7 +115,7 @@ def test_the_utility_is_one_at_its_best_and_zero_at_its_worst() -> None:
 
 
 @pytest.mark.parametrize("metric", ["availability", "traffic", "response"])
-def test_among_equals_the_response_decides_and_then_the_usage(metric: Metric) -> None:
+def test_the_response_and_then_the_usage_decide_between_equal_placements(metric: Metric) -> None:
     made = small(13)
     instance = msgspec.structs.replace(
         made,
@@ -136,7 +136,7 @@ def test_among_equals_the_response_decides_and_then_the_usage(metric: Metric) ->
     assert np.array_equal(goal.main.node, form_of(instance, metric).node)
 
 
-def test_the_applications_of_the_paper_have_its_sizes() -> None:
+def test_the_generated_applications_have_the_sizes_of_the_paper() -> None:
     random = np.random.default_rng(1)
     made = tag_and_count(random)
     assert (made.count, len(made.hosts), len(made.edges)) == (12, 8, 2 + 4 * 4 + 2)
@@ -156,7 +156,7 @@ def test_the_applications_of_the_paper_have_its_sizes() -> None:
     assert few.candidates.sum(axis=1).tolist() == [4] * 10
 
 
-def test_generators_give_instances_that_have_a_placement() -> None:
+def test_generated_instances_have_a_placement() -> None:
     for seed in range(30):
         assert len(everything(small(seed)))
 
@@ -180,7 +180,7 @@ def test_generators_give_instances_that_have_a_placement() -> None:
         ({"hosts": (), "names": ()}, "there are 0 operators and 0 hosts"),
     ],
 )
-def test_what_does_not_fit_is_named(changes: dict[str, Any], said: str) -> None:
+def test_an_invalid_field_of_an_instance_is_named_in_the_error(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         msgspec.structs.replace(table_2(np.random.default_rng(1), sequential(3), 2), **changes).check()
 
@@ -197,12 +197,12 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], said: str) -> None:
         ({"availability_of": "host"}, "availability_of of the objective is 'host'"),
     ],
 )
-def test_weights_are_shares(given: dict[str, Any], said: str) -> None:
+def test_invalid_weights_and_metrics_of_an_objective_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         Objective(**given)
 
 
-def test_a_placement_that_breaks_a_constraint_is_told_what_is_short() -> None:
+def test_the_shortfall_of_a_placement_names_the_broken_constraint() -> None:
     instance = table_2(np.random.default_rng(1), sequential(4), 3, capacity=2)
     assert not instance.shortfall(np.array([0, 0, 1, 1]))
     assert instance.shortfall(np.array([0, 0, 0, 1])) == "host 'h1' has a capacity of 2, 1 short of 3 (11)"
@@ -212,7 +212,7 @@ def test_a_placement_that_breaks_a_constraint_is_told_what_is_short() -> None:
     assert "no candidate" in few.shortfall(np.array([1, 0, 1, 1]))
 
 
-def test_first_fit_keeps_the_capacities_or_says_that_it_cannot() -> None:
+def test_first_fit_keeps_the_capacities_or_raises_an_error() -> None:
     instance = table_2(np.random.default_rng(1), layered_sizes := (1, 3, 1), 3, capacity=2)
     where = first_fit(Goal(instance, only("response")))
     assert not instance.shortfall(where) and len(where) == sum(layered_sizes)
@@ -222,7 +222,7 @@ def test_first_fit_keeps_the_capacities_or_says_that_it_cannot() -> None:
 
 
 def goals(instance: OdpInstance, random: np.random.Generator) -> list[Goal]:
-    """Of every metric alone, and of all with random weights; the count of availability and ties are drawn."""
+    """Return goals of every metric alone, and of all with random weights. Draw the count of availability and ties."""
     counted, ties = str(random.choice(["operators", "hosts"])), bool(random.random() < 0.5)
     objectives = [only(metric, availability_of=counted, ties=ties) for metric in METRICS]  # type: ignore[arg-type]
     weights = random.dirichlet([1, 1, 1]).tolist()
@@ -250,7 +250,7 @@ def test_states_of_the_frontier_are_enough_for_the_optimum(seed: int) -> None:
 
 
 def unlike(instance: OdpInstance, random: np.random.Generator) -> OdpInstance:
-    """The same with unlike delays, of which many are longer than a way round, and rates, times and candidates."""
+    """Return the instance with random delays, rates, times and candidates. Many delays are longer than a detour."""
     hosts, count = len(instance.hosts), instance.count
     return msgspec.structs.replace(
         instance,
@@ -280,7 +280,7 @@ def test_walks_over_hosts_are_enough_for_chains(seed: int, count: int, hosts: in
         if goal.objective.availability_of == "hosts" and goal.form.host.any():
             continue
         found = walk(goal, widths=(2, 1_000))
-        if found is None:  # the cheapest way goes over more hosts than there are operators for
+        if found is None:  # the cheapest walk goes over more hosts than there are operators for
             assert count < 2 * math.ceil(count / room) + hosts
             continue
         assert found.proven and not instance.shortfall(found.where)
@@ -288,7 +288,7 @@ def test_walks_over_hosts_are_enough_for_chains(seed: int, count: int, hosts: in
     assert walk(Goal(unlike(instance, random), only("usage"))) is None
 
 
-def test_a_walk_comes_back_where_that_is_shorter() -> None:
+def test_a_walk_visits_a_host_twice_if_the_detour_is_shorter() -> None:
     delays = np.array([[0, 1, 9, 9], [1, 0, 1, 1], [9, 1, 0, 9], [9, 1, 9, 0]], dtype=float)
     instance = msgspec.structs.replace(table_2(np.random.default_rng(1), sequential(7), 4, 2), delay_s=delays)
     found = walk(Goal(instance, only("usage", ties=False)))
@@ -315,7 +315,7 @@ def test_hosts_of_the_hubs_and_a_threshold_are_enough_for_fat_graphs(seed: int, 
             assert goal.costs(found.where[None])[0] == pytest.approx(least(goal, rows), rel=1e-12)
 
 
-def test_ways_say_nothing_of_what_they_are_not_for() -> None:
+def test_special_solvers_return_nothing_for_instances_of_other_forms() -> None:
     random = np.random.default_rng(1)
     narrow = {"bandwidth": np.full((4, 4), 0.5)}
     for sizes, way in ((sequential(5), walk), (fat(5), through_hubs)):
@@ -330,7 +330,7 @@ def test_ways_say_nothing_of_what_they_are_not_for() -> None:
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=4, deadline=None)
-def test_every_way_finds_the_optimum_of_any_graph(seed: int) -> None:
+def test_every_solver_finds_the_optimum_of_a_random_graph(seed: int) -> None:
     instance = small(seed)
     rows = everything(instance)
     for made in goals(instance, np.random.default_rng(seed)):
@@ -346,8 +346,8 @@ def test_every_way_finds_the_optimum_of_any_graph(seed: int) -> None:
             assert found.cost == pytest.approx(best, rel=2e-6, abs=1e-8)
 
 
-def test_narrow_links_are_kept() -> None:
-    """The best of all placements breaks (17); the best of those that keep it is found."""
+def test_a_solution_keeps_the_bandwidths_of_narrow_links() -> None:
+    """The best of all placements breaks (17). The solver finds the best placement that keeps it."""
     made = table_2(np.random.default_rng(3), (1, 2, 1), 3, 2)
     wide = solve(Goal(made, only("traffic")))
     assert wide.cost == 2
@@ -376,7 +376,7 @@ def test_narrow_links_are_kept() -> None:
         ((1, 1, 1), {"edges": np.array([[0, 1], [0, 1], [1, 2]]), "rate": np.array([1.0, 2, 3])}),
     ],
 )
-def test_numbers_of_any_size_are_exact(
+def test_solutions_are_exact_for_numbers_of_every_magnitude(
     sizes: tuple[int, ...], changes: dict[str, Any], metric: Metric, structure: bool
 ) -> None:
     made = table_2(np.random.default_rng(3), sizes, 3, 2)
@@ -401,14 +401,14 @@ def test_numbers_of_any_size_are_exact(
         ),
     ],
 )
-def test_what_cannot_be_solved_says_what_is_short(changes: dict[str, Any], said: str) -> None:
+def test_the_error_of_an_unsolvable_instance_names_the_shortage(changes: dict[str, Any], said: str) -> None:
     instance = msgspec.structs.replace(table_2(np.random.default_rng(3), sequential(4), 3, 2), **changes)
     for structure in (True, False):
         with pytest.raises(UsageError, match=re.escape(said)):
             solve(Goal(instance, only("response")), OdpLimits(structure=structure))
 
 
-def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) -> None:
+def test_the_program_reports_the_gap_or_raises_an_error_without_a_solution(tmp_path: Path) -> None:
     instance = table_2(np.random.default_rng(3), sequential(20), 20)
     goal = Goal(instance, only("usage"))
     start = first_fit(goal)
@@ -424,12 +424,12 @@ def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("given", "said"), [({"time_limit_s": 0}, "time limit is 0"), ({"gap": 1}, "gap is 1")])
-def test_efforts_are_above_zero(given: dict[str, float], said: str) -> None:
+def test_invalid_limits_of_the_solver_are_refused(given: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         OdpLimits(**given)  # type: ignore[arg-type]
 
 
-def test_networkx_graphs_are_problems() -> None:
+def test_networkx_graphs_are_converted_to_instances() -> None:
     application, resources = networkx.DiGraph(), networkx.DiGraph()
     application.add_node("in", host="a", demand=0)
     application.add_node("work", execution_s=0.5, candidates=["b", "c"])
@@ -460,7 +460,7 @@ def test_networkx_graphs_are_problems() -> None:
 
 
 def moving(state: float, rate_bps: float, **options: Any) -> tuple[Plan, Task]:
-    """A source on a, a sink on c, and an operator that is on b, though on c nothing would go over a second link."""
+    """Return a plan and its task: an operator on b, between a source on a and a sink on c, would save a link on c."""
     dataflow = Dataflow()
     cam = dataflow.source(Code("cam"), at="a", name="cam")
     dataflow.sink("out", dataflow.operator(Code("work"), cam, name="work"))
@@ -486,7 +486,7 @@ def moving(state: float, rate_bps: float, **options: Any) -> tuple[Plan, Task]:
         (1e3, 0, {}, False),  # nothing can be carried
     ],
 )
-def test_a_change_is_made_where_it_repays_itself(
+def test_a_change_is_made_if_the_saving_repays_the_move(
     state: float, rate_bps: float, options: dict[str, float], moves: bool
 ) -> None:
     plan, _ = moving(state, rate_bps, **options)
@@ -494,7 +494,7 @@ def test_a_change_is_made_where_it_repays_itself(
     assert (plan.cost_s < plan.initial_cost_s) == moves
 
 
-def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
+def test_operators_leave_a_lost_host_and_a_run_starts_by_availability() -> None:
     _, task = moving(0, 1e6)
     links = {pair: LinkEstimate(0.0 if "c" in pair else 1e6) for pair in itertools.permutations("abc", 2)}
     lost = task.but(view=NetworkView(links, task.view.latencies))
@@ -513,7 +513,7 @@ def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=10, deadline=None)
-def test_what_is_sent_once_counts_once(seed: int) -> None:
+def test_a_stream_that_is_sent_once_counts_once(seed: int) -> None:
     instance = small(seed)
     rows, random = everything(instance), np.random.default_rng(seed)
     for goal in goals(instance, random):
@@ -528,12 +528,12 @@ def test_what_is_sent_once_counts_once(seed: int) -> None:
 
 
 def rated(instance: OdpInstance) -> list[tuple[list[int], float]]:
-    """Streams with their rates, those of a producer from the least on."""
+    """Return the streams with their rates, from the lowest rate on."""
     return sorted(zip(instance.edges.tolist(), instance.rate.tolist(), strict=True), key=lambda each: each[1])
 
 
-def test_consumers_on_one_host_keep_their_producer_at_its_source_while_data_flows() -> None:
-    """Three consumers take a third of what a source makes: in the paper's streams as much as all of it."""
+def test_consumers_on_the_same_host_keep_the_producer_at_the_source_while_data_flows() -> None:
+    """Three consumers take the same small part of a source's output. In the paper's streams it counts three times."""
     dataflow = Dataflow()
     cam = dataflow.source(Code("cam"), at="a", name="cam", rate=1.0)
     found = dataflow.operator(Code("found"), cam, name="found")
@@ -567,7 +567,7 @@ def test_consumers_on_one_host_keep_their_producer_at_its_source_while_data_flow
         ({"availability": "links"}, "availability_of of the objective is 'links'"),
     ],
 )
-def test_options_of_the_planner_are_checked(given: dict[str, Any], said: str) -> None:
+def test_invalid_options_of_the_planner_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         Odp(**{"objective": "usage", **given})
 

@@ -1,4 +1,4 @@
-"""Heuristics beside all placements of small problems: what they give keeps every constraint."""
+"""Heuristics compared with all placements of small problems: their placements keep every constraint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def everything(instance: OdpInstance) -> np.ndarray:
 
 @given(st.integers(0, 999))
 @settings(max_examples=8)
-def test_every_heuristic_keeps_all_constraints_and_local_search_is_nearly_the_optimum(seed: int) -> None:
+def test_every_heuristic_keeps_all_constraints_and_local_search_is_nearly_optimal(seed: int) -> None:
     goal = goal_of(drawn(np.random.default_rng(seed), (3, 5), (2, 4)))
     rows = everything(goal.instance)
     broken = excess(goal.instance, rows)
@@ -52,7 +52,7 @@ def test_every_heuristic_keeps_all_constraints_and_local_search_is_nearly_the_op
 
 @given(st.integers(0, 999))
 @settings(max_examples=15)
-def test_what_moves_cost_is_what_the_placements_after_them_cost(seed: int) -> None:
+def test_the_cost_of_a_move_equals_the_cost_of_the_placement_after_the_move(seed: int) -> None:
     goal = goal_of(drawn(np.random.default_rng(seed), (4, 9), (3, 6)))
     instance, near = goal.instance, Neighbours(goal)
     where = near.packed(np.random.default_rng(seed))
@@ -71,9 +71,11 @@ def test_what_moves_cost_is_what_the_placements_after_them_cost(seed: int) -> No
     assert near.descended(where)[1] <= near.cost(where)
 
 
-def test_t_storm_places_the_heaviest_first_and_each_beside_what_it_exchanges_most_with() -> None:
-    """A chain of rates 1, 9, 5, 1 with room for two: the ends of 9 are together. The first, for which no host is better
-    than another, goes where least room is left, which is where the ends of the last could be."""
+def test_t_storm_places_heavy_operators_first_and_partners_together() -> None:
+    """A chain has rates 1, 9, 5, 1, and hosts have room for two operators. The ends of the stream of 9 are together.
+
+    No host is better than another for the first operator, so it goes where the least room is left.
+    """
     made = alike((1, 1, 1, 1, 1), 3, 2, np.ones((3, 3)))
     instance = msgspec.structs.replace(made, rate=np.array([1.0, 9, 5, 1]))
     where = t_storm(goal_of(instance, only("traffic")))
@@ -83,8 +85,8 @@ def test_t_storm_places_the_heaviest_first_and_each_beside_what_it_exchanges_mos
     assert instance.metrics(best).traffic == 6
 
 
-def test_those_that_go_by_coordinates_find_the_host_between_what_is_pinned() -> None:
-    """Hosts on a line; three quarters of what the operator exchanges is with the third, near which it is best."""
+def test_heuristics_with_coordinates_find_the_host_between_pinned_operators() -> None:
+    """The hosts are on a line. The operator goes near the pinned operator with which it exchanges most."""
     places = np.array([0.0, 30, 40, 60, 100])
     made = alike((1, 1, 1), 5, 1, np.abs(places[:, None] - places) / 1e3)
     candidates = np.zeros((3, 5), dtype=bool)
@@ -95,7 +97,7 @@ def test_those_that_go_by_coordinates_find_the_host_between_what_is_pinned() -> 
             assert HEURISTICS[name](goal, 1)[1] in hosts, (name, rates)
 
 
-def test_what_fits_nowhere_is_said_by_every_heuristic() -> None:
+def test_every_heuristic_raises_an_error_if_no_placement_fits() -> None:
     full = table_2(np.random.default_rng(1), fat(9), 3, capacity=2)
     narrow = msgspec.structs.replace(
         table_2(np.random.default_rng(1), sequential(5), 3, capacity=2), bandwidth=np.full((3, 3), 0.5)
@@ -112,7 +114,7 @@ def test_what_fits_nowhere_is_said_by_every_heuristic() -> None:
         assert heuristic(Goal(alone, only("response")), 0).tolist() == [0]
 
 
-def test_hosts_without_a_limit_and_operators_without_streams_are_placed() -> None:
+def test_operators_without_streams_are_placed_on_hosts_without_a_limit() -> None:
     made = alike((3,), 3, math.inf, np.ones((3, 3)))
     candidates = np.array([[False, True, True]] * 3)
     goal = goal_of(msgspec.structs.replace(made, candidates=candidates, availability=np.array([1.0, 0.9, 1.0])))
@@ -123,7 +125,7 @@ def test_hosts_without_a_limit_and_operators_without_streams_are_placed() -> Non
             assert where.tolist() == [2, 2, 2]
 
 
-def test_a_search_ends_when_it_has_looked_at_enough() -> None:
+def test_a_search_ends_when_the_budget_is_spent() -> None:
     goal = Goal(tag_and_count(np.random.default_rng(1)), only("usage"))
     start = Neighbours(goal).packed(np.random.default_rng(1))
     assert start is not None

@@ -95,7 +95,7 @@ planners = st.builds(OneShot, st.sampled_from(["client", "current"]), st.sampled
 
 
 def printed_algorithm(case: Case, placement: Placement, model: CostModel) -> Placement:
-    """Section 2.1 word for word, without pruning, every placement evaluated from scratch."""
+    """Return the placement of section 2.1 word for word, without pruning, every placement evaluated from scratch."""
     problem = Problem(case.task())
     while True:
         position = model.at(problem, problem.where(placement))
@@ -113,7 +113,7 @@ def printed_algorithm(case: Case, placement: Placement, model: CostModel) -> Pla
 
 
 @given(cases, models, planners)
-def test_one_shot_is_the_printed_algorithm(case: Case, model: CostModel, planner: OneShot) -> None:
+def test_the_one_shot_planner_follows_the_printed_algorithm(case: Case, model: CostModel, planner: OneShot) -> None:
     start = case.current if planner.start == "current" else case.plan(DownloadAll(), model).placement
     result = case.plan(planner, model)
     assert result.placement == printed_algorithm(case, start, model)
@@ -145,7 +145,7 @@ def test_probing_on_demand_gives_the_plan_of_full_knowledge(
         assert links
         assert links.isdisjoint(known)
         asked.extend(links)
-        back = {(b, a) for a, b in links if rng.random() < 0.5}  # a round trip may teach the way back
+        back = {(b, a) for a, b in links if rng.random() < 0.5}  # a round trip may measure the opposite link
         known.update(links, back)
         return {link: case.view.estimates[link] for link in links | back}
 
@@ -177,7 +177,7 @@ def test_pins_are_kept(case: Case, model: CostModel) -> None:
 
 @pytest.mark.parametrize("tree", ["binary", "left-deep"])
 @pytest.mark.parametrize("model", [CriticalPath(), Period()], ids=lambda model: model.name)
-def test_one_shot_lies_between_the_optimum_and_download_all(model: CostModel, tree: str) -> None:
+def test_the_one_shot_planner_lies_between_the_optimum_and_download_all(model: CostModel, tree: str) -> None:
     gaps = []
     for seed in range(25):
         case = Case(seed, 4, tree)
@@ -187,7 +187,7 @@ def test_one_shot_lies_between_the_optimum_and_download_all(model: CostModel, tr
     assert median(gaps) < 1.2  # measured: 1.000; 90 % of them below 1.9, the worst 4.6 (left-deep)
 
 
-def test_exhaustive_is_the_minimum_over_all_placements() -> None:
+def test_the_exhaustive_planner_finds_the_minimum_over_all_placements() -> None:
     case = Case(3, 3, "left-deep")
     first, second = case.dataflow.operators
     alone: Any = types.SimpleNamespace(name="alone", at=Period().at)  # it looks at one placement at a time
@@ -199,7 +199,7 @@ def test_exhaustive_is_the_minimum_over_all_placements() -> None:
 
 
 @given(cases, models)
-def test_many_placements_cost_together_what_each_costs(case: Case, model: CostModel) -> None:
+def test_the_joint_costs_of_many_placements_equal_separate_costs(case: Case, model: CostModel) -> None:
     cut = dict.fromkeys(random.Random(0).sample(sorted(case.view.estimates), 1), LinkEstimate(0.0))
     problem = Problem(case.task(case.view.with_estimates(cut)))
     drawn = np.random.default_rng(0).integers(0, len(case.hosts), (20, len(problem.names)))
@@ -208,7 +208,7 @@ def test_many_placements_cost_together_what_each_costs(case: Case, model: CostMo
     assert costs_of(model, problem, where).tolist() == pytest.approx(alone, abs=1.0)
 
 
-def test_more_placements_than_are_looked_at_together_are_searched_whole() -> None:
+def test_the_exhaustive_planner_searches_more_placements_than_a_batch_holds() -> None:
     case, model = Case(1, 6, "binary"), Period()
     best = case.plan(Exhaustive(), model)
     assert best.evaluated == 7**5 > ROWS
@@ -216,7 +216,7 @@ def test_more_placements_than_are_looked_at_together_are_searched_whole() -> Non
     assert Exhaustive().limit == 9**7  # the operators of eight servers
 
 
-def test_probing_needs_fewer_links_than_there_are_and_few_rounds() -> None:
+def test_probing_needs_fewer_probes_than_pairs_of_hosts_and_few_rounds() -> None:
     asked, rounds = [], []
     for seed in range(20):
         case = Case(seed, 8, "binary")
@@ -257,14 +257,14 @@ def test_links_that_no_probe_can_measure_are_not_used() -> None:
     assert math.isinf(drive(case, lambda links: {}).result.cost_s)  # nothing answers: still a plan
 
 
-def test_rounds_are_bounded() -> None:
+def test_the_rounds_of_probing_are_bounded() -> None:
     case = Case(5, 6, "binary")
     found = drive(case, lambda links: {link: case.view.estimates[link] for link in links}, max_rounds=1)
     assert (found.rounds, found.complete) == (1, False)
     assert found.asked == {(host, "client") for host in case.hosts[1:]}
 
 
-def test_download_all_never_asks_for_links() -> None:
+def test_the_download_all_planner_requests_no_links() -> None:
     case = Case(1, 3, "star")
     result = case.plan(DownloadAll(), CriticalPath(), NetworkView({}))
     assert result.placement["op0"] == result.placement["sink"] == "client"
@@ -274,7 +274,7 @@ def test_download_all_never_asks_for_links() -> None:
     assert needed.value.links == {("s0", "client"), ("s1", "client"), ("s2", "client")}
 
 
-def test_one_host_needs_no_links() -> None:
+def test_a_plan_for_a_single_host_needs_no_links() -> None:
     sources = (Node("left", "source", (), Code("x"), "h"), Node("right", "source", (), Code("x"), "h"))
     nodes = (*sources, Node("op", "operator", ("left", "right"), Code("y")), Node("sink", "sink", ("op",), None, "h"))
     hints = Hints({"left": 3e6, "right": 6e6, "op": 6e6})
@@ -285,7 +285,7 @@ def test_one_host_needs_no_links() -> None:
             assert set(found.placement.values()) == {"h"}
 
 
-def test_bad_starts_are_refused() -> None:
+def test_invalid_current_placements_are_refused() -> None:
     case = Case(1, 3, "star")
     case.current = {**case.current, "op0": "nowhere"}
     with pytest.raises(PlacementError, match="unknown host 'nowhere'"):
@@ -299,7 +299,7 @@ def test_bad_starts_are_refused() -> None:
 
 
 def local_by_hand(case: Case, gate: bool) -> tuple[Placement, list[tuple[str, str]]]:
-    """Section 2.3 word for word: level by level from the sources, the longest way from a producer to the consumer."""
+    """Return the placement and the moves of section 2.3 word for word, level by level from the sources."""
     dataflow, placement = case.dataflow, dict(case.current)
     moves = []
 
@@ -329,7 +329,7 @@ def local_by_hand(case: Case, gate: bool) -> tuple[Placement, list[tuple[str, st
 
 
 @given(cases, st.booleans())
-def test_local_is_every_operators_own_decision_in_turn(case: Case, gate: bool) -> None:
+def test_the_local_planner_makes_the_decision_of_every_operator_in_turn(case: Case, gate: bool) -> None:
     result = case.plan(Local(gate=gate), CriticalPath())
     placement, moves = local_by_hand(case, gate)
     assert [(step.node, step.target) for step in result.steps] == moves
@@ -343,7 +343,9 @@ local_costs: list[LocalCost] = ["critical-path", "period", "expected-period"]
 
 @given(cases, models, st.sampled_from(local_costs), st.integers(0, 3), st.booleans())
 @example(Case(0, 4, "binary", coarse=True), Period(), "period", 0, False)  # a tie that an unknown link may win
-def test_local_asks_for_the_links_it_needs(case: Case, model: CostModel, cost: LocalCost, k: int, gate: bool) -> None:
+def test_the_local_planner_requests_the_links_that_decide(
+    case: Case, model: CostModel, cost: LocalCost, k: int, gate: bool
+) -> None:
     planner = Local(k=k, gate=gate, cost=cost)
     full = case.plan(planner, model)
     task = case.task(NetworkView({}))
@@ -353,7 +355,7 @@ def test_local_asks_for_the_links_it_needs(case: Case, model: CostModel, cost: L
     assert probed.result.links_used <= probed.asked
 
 
-def test_local_begins_where_one_shot_ends_and_keeps_pins() -> None:
+def test_the_local_planner_starts_from_the_one_shot_plan_and_keeps_pins() -> None:
     case = Case(2, 6, "binary")
     case.current = None  # type: ignore[assignment]
     one_shot = case.plan(OneShot(), CriticalPath())
@@ -372,7 +374,7 @@ def test_local_begins_where_one_shot_ends_and_keeps_pins() -> None:
 
 
 class AtFirstSource:
-    """All operators at the first source's host."""
+    """Planner that places all operators at the host of one source."""
 
     def __init__(self, source: int = 0) -> None:
         self.source = source
@@ -384,7 +386,7 @@ class AtFirstSource:
         return PlanResult(placement, dataflow)
 
 
-def test_planners_and_cost_models_by_name_and_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planners_and_cost_models_are_found_by_name_and_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("my_research")
     module.AtFirstSource = AtFirstSource  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_research", module)
@@ -398,7 +400,7 @@ def test_planners_and_cost_models_by_name_and_import_path(monkeypatch: pytest.Mo
     assert get_cost_model("period", interface="duplex") == Period(interface="duplex")
 
 
-def test_a_strategy_is_where_a_run_begins_and_how_it_goes_on() -> None:
+def test_a_strategy_has_an_initial_planner_and_an_adaptation() -> None:
     assert get_strategy("download-all") == Strategy(DownloadAll(), None)
     assert get_strategy("one-shot", batch=3) == Strategy(OneShot(batch=3), None)
     assert get_strategy("exhaustive", limit=9) == Strategy(Exhaustive(9), None)
@@ -433,7 +435,7 @@ def test_a_strategy_is_where_a_run_begins_and_how_it_goes_on() -> None:
         (lambda: get_cost_model("critical-pat"), "did you mean 'critical-path'?"),
     ],
 )
-def test_unknown_names_and_options_name_the_nearest(make: Any, says: str) -> None:
+def test_unknown_names_and_invalid_options_are_refused_with_the_reason(make: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
         make()
     assert says in str(error.value)

@@ -1,4 +1,4 @@
-"""Shapes and the search over them: dataflows that trees stand for, exact changes, and optima against all trees."""
+"""Shapes of trees and the search over them: dataflows of shapes, exact changes of costs, and optima of all trees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERFACES: tuple[Interface, ...] = ("single", "duplex", "independent")
 
 
 class Largest:
-    """An operator whose output is like its largest input."""
+    """Operator whose output is as large as its largest input."""
 
     reorderable = True
 
@@ -61,7 +61,7 @@ def make_loads(seed: int, count: int, interface: Interface = "single", sizes=Non
 
 
 def all_trees(count: int):
-    """Every tree over hosts 0 (the root) to count - 1, as parents."""
+    """Yield every tree over hosts 0 (the root) to count - 1, as parents."""
     for parents in itertools.product(range(count), repeat=count - 1):
         parent = [0, *parents]
         reached = all(_leads_to_root(parent, host) for host in range(1, count))
@@ -83,7 +83,7 @@ def random_parent(chance: np.random.Generator, count: int) -> list[int]:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from(INTERFACES), st.sampled_from([1.5, 2.0, 8.0]))
-def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
+def test_the_cost_of_a_change_equals_a_fresh_measurement(seed, count, interface, shape):
     loads = make_loads(seed, count, interface, shape=shape)
     tree = LoadedTree(loads, random_parent(np.random.default_rng(seed), count))
     changes = tree.changes()
@@ -98,7 +98,7 @@ def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_the_best_of_all_trees_is_found_mostly_and_nearly_always(interface):
+def test_the_search_mostly_finds_the_best_tree_and_otherwise_a_slightly_worse_tree(interface):
     ratios = []
     for seed in range(12):
         loads = make_loads(seed, 5, interface)
@@ -111,7 +111,7 @@ def test_the_best_of_all_trees_is_found_mostly_and_nearly_always(interface):
     assert max(ratios) < 1.05
 
 
-def test_sizes_that_grow_on_the_way_are_counted():
+def test_sizes_that_grow_towards_the_root_are_counted():
     """The largest image makes every result above it as large."""
     loads = make_loads(3, 4, sizes=[1e5, 1e5, 5e5])
     chain = LoadedTree(loads, [0, 0, 1, 2])  # 3 -> 2 -> 1 -> 0: everyone sends the large one
@@ -125,7 +125,7 @@ def test_sizes_that_grow_on_the_way_are_counted():
 
 
 @given(st.integers(0, 10_000), st.integers(3, 9), st.sampled_from(INTERFACES))
-def test_hosts_that_were_hung_elsewhere_leave_a_tree_as_if_made_so(seed, count, interface):
+def test_a_tree_with_moved_hosts_equals_a_tree_that_is_built_afresh(seed, count, interface):
     chance = np.random.default_rng(seed)
     loads = make_loads(seed, count, interface, sizes=chance.choice([1e5, 2e5, 3e5], count - 1).tolist())
     tree = LoadedTree(loads, random_parent(chance, count))
@@ -138,7 +138,7 @@ def test_hosts_that_were_hung_elsewhere_leave_a_tree_as_if_made_so(seed, count, 
         np.testing.assert_array_equal(tree.changes(), fresh.changes())
 
 
-def test_the_same_arguments_give_the_same_tree_and_more_looks_none_that_is_worse():
+def test_the_search_is_deterministic_and_no_worse_with_more_looks():
     loads = make_loads(7, 12)
     assert search_tree(loads, 20_000, seed=3) == search_tree(make_loads(7, 12), 20_000, seed=3)
     few, many = (LoadedTree(loads, search_tree(loads, looks, seed=3)[0]).cost for looks in (2_000, 40_000))
@@ -160,7 +160,7 @@ def task_of(flow: Dataflow, sizes) -> Task:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from(["pairs", "at-once"]))
-def test_a_shape_is_a_tree_over_the_same_sources_and_sends_what_hosts_send(seed, count, joining):
+def test_the_dataflow_of_a_shape_has_the_same_sources_and_the_transfers_of_the_host_tree(seed, count, joining):
     task = problem(count)
     flow, free = task.dataflow, freedom(task)
     assert free is not None
@@ -185,7 +185,7 @@ def test_a_shape_is_a_tree_over_the_same_sources_and_sends_what_hosts_send(seed,
         assert len({placement[name] for name in made.operators}) == len(made.operators)
 
 
-def test_names_of_sources_are_not_taken_twice():
+def test_names_of_new_operators_differ_from_the_names_of_sources():
     nodes = (
         Node("op0", "source", (), CODE, "a"),
         Node("op2", "source", (), CODE, "b"),
@@ -199,7 +199,7 @@ def test_names_of_sources_are_not_taken_twice():
     assert made.operators == ("op1",) and made.by_name["op1"].inputs == ("op0", "op2")
 
 
-def test_shapes_are_fixed_where_an_operator_is_not_reorderable_or_pinned_or_differs():
+def test_a_shape_is_fixed_if_an_operator_is_pinned_different_or_not_reorderable():
     task = problem(4)
     assert freedom(task) is not None
     assert freedom(task.but(hints=Hints(task.hints.output_bytes, task.hints.compute_s))) is None
@@ -213,7 +213,7 @@ def test_shapes_are_fixed_where_an_operator_is_not_reorderable_or_pinned_or_diff
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_knowing_a_link_is_worth_what_the_best_single_change_over_it_saves_on_average(interface):
+def test_knowing_a_link_is_worth_the_average_saving_of_the_best_change_over_the_link(interface):
     loads = make_loads(4, 6, interface, shape=2.0)
     best, _ = search_tree(loads, 5_000, 0)
     tree = LoadedTree(loads, best)

@@ -1,4 +1,4 @@
-"""Linear programs: what is done when the solver's presolve fails."""
+"""Linear programs: a second attempt when the solver's presolve fails, and programs without an optimum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def small() -> Program:
 
 
 @pytest.mark.parametrize("wrong", ["kSolveError", "kUnbounded", "kUnboundedOrInfeasible"])
-def test_a_status_that_presolve_gets_wrong_is_asked_for_once_more_without(
+def test_a_program_is_solved_again_without_presolve_after_a_wrong_status(
     wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = small()
@@ -37,7 +37,7 @@ def test_a_status_that_presolve_gets_wrong_is_asked_for_once_more_without(
     assert asked == ["choose", "off"]
 
 
-def test_a_program_that_has_no_optimum_says_so() -> None:
+def test_a_program_without_an_optimum_raises_an_error() -> None:
     free = Program()
     free.variables(1, cost=-1.0)
     with pytest.raises(PlannerError, match="the solver ended as Unbounded"):

@@ -1,4 +1,4 @@
-"""The planner of shape and placement: what it asks for, what it decides, and that the bytes stay the same."""
+"""The planner of shape and placement: its requests, its decisions, and the unchanged bytes of results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CODE = Code("some")
 
 
 class World:
-    """A random network over ``count`` servers and the client, whose links are measured when they are asked for."""
+    """A random network over ``count`` servers and the client, whose links are measured on request."""
 
     def __init__(self, seed: int, count: int, *, reorderable: bool = True, source: Code = CODE) -> None:
         self.hosts = ("client", *(f"h{i + 1}" for i in range(count)))
@@ -73,7 +73,7 @@ class World:
 @pytest.mark.parametrize(
     "model", [Period(), Period("duplex"), Period("independent", node_cycles=False), ExpectedPeriod()]
 )
-def test_its_periods_are_the_models_and_mostly_half_of_what_moving_operators_alone_gives(model):
+def test_plans_have_the_period_of_the_model_and_mostly_beat_moving_operators_alone(model):
     ratios = []
     for seed in range(8):
         world = World(seed, 8)
@@ -86,7 +86,7 @@ def test_its_periods_are_the_models_and_mostly_half_of_what_moving_operators_alo
     assert float(np.median(ratios)) < 0.75
 
 
-def test_of_a_small_network_it_asks_for_every_pair_once_and_of_a_large_one_for_a_few_a_host():
+def test_a_plan_requests_all_pairs_of_a_small_network_and_few_pairs_of_a_large_network():
     world = World(1, 8)
     result = world.plan(Thalweg())
     assert [len(links) for links in world.asked] == [36]
@@ -105,7 +105,7 @@ def test_of_a_small_network_it_asks_for_every_pair_once_and_of_a_large_one_for_a
     assert sum(map(len, thrifty.asked)) <= 16
 
 
-def test_a_plan_over_links_that_are_not_known_is_never_made_and_dead_links_are_left_out():
+def test_a_plan_has_a_finite_cost_and_uses_no_dead_link():
     world = World(2, 6)
     dead = {link for link in world.rates if "h1" in link and "h2" not in link}
     world.rates |= dict.fromkeys(dead, LinkEstimate(0.0))
@@ -115,7 +115,7 @@ def test_a_plan_over_links_that_are_not_known_is_never_made_and_dead_links_are_l
     assert math.isfinite(result.cost_s)
 
 
-def test_sources_that_give_nothing_for_a_size_are_planned_over_links_that_carry_something():
+def test_a_plan_for_sources_of_size_zero_uses_no_dead_link():
     world = World(2, 6)
     dead = {link for link in world.rates if "h1" in link and "h2" not in link}
     world.rates |= dict.fromkeys(dead, LinkEstimate(0.0))
@@ -135,7 +135,7 @@ def sources_at(*hosts: str) -> Dataflow:
     ("places", "crossing"),
     [(("h1", "h1", "h2"), 2), (("client", "h1", "h1"), 1), (("client", "client"), 0), (("h1", "h1"), 1)],
 )
-def test_hosts_with_several_sources_send_one_result_and_hosts_without_are_not_used(places, crossing):
+def test_a_host_with_several_sources_sends_a_single_result_and_a_host_without_is_unused(places, crossing):
     world = World(3, 3)
     world.flow = sources_at(*places)
     sizes = dict.fromkeys(world.flow.sources, 1e5)
@@ -154,7 +154,7 @@ def test_the_same_arguments_give_the_same_plan():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_order_matters_the_tree_stays_and_only_its_operators_move(seed):
+def test_the_tree_stays_and_only_operators_move_if_the_order_matters(seed):
     world = World(seed, 8, reorderable=False)
     assert not world.hints.reorderable
     result = world.plan(Thalweg())
@@ -163,7 +163,7 @@ def test_where_order_matters_the_tree_stays_and_only_its_operators_move(seed):
     assert result.cost_s <= world.plan(OneShot(), known=True).cost_s
 
 
-def test_it_goes_by_periods_whatever_the_cost_model_of_the_run():
+def test_the_planner_uses_a_period_for_every_cost_model_of_a_run():
     assert Thalweg().goes_by(CriticalPath()) == Period()
     assert Thalweg(interface="duplex").goes_by(CriticalPath()) == Period("duplex")
     assert Thalweg().goes_by(ExpectedPeriod(5.0)) == ExpectedPeriod(5.0)
@@ -181,7 +181,7 @@ def test_options_out_of_range_are_refused(option):
 
 
 def scenes(count: int, rule: str, **operator) -> Dataflow:
-    """Sites whose images differ in size from index to index, and in their order of size."""
+    """Return a tree of sites whose images differ in size, and in the order of their sizes, from index to index."""
     sources = {
         f"h{site + 1}": Code("scenes", {"site": site, "sites": count, "seed": 4, "length": 4, "mean_bytes": 3000.0})
         for site in range(count)
@@ -192,7 +192,7 @@ def scenes(count: int, rule: str, **operator) -> Dataflow:
 @given(
     st.integers(0, 10_000), st.integers(2, 9), st.sampled_from(["max", "min"]), st.sampled_from(["pairs", "at-once"])
 )
-def test_any_tree_it_chooses_gives_the_bytes_of_the_single_machine(seed, count, rule, joining):
+def test_every_chosen_tree_gives_the_bytes_of_a_single_process(seed, count, rule, joining):
     world = World(seed, count)
     world.flow = scenes(count, rule, fit="nested")
     operator = Composite(rule, fit="nested")
@@ -217,8 +217,8 @@ def test_a_client_runs_the_tree_that_was_chosen(client, use):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_while_data_flows_operators_of_a_tree_that_stays_move_only_for_less_than_where_they_are(seed):
-    """A change is judged by where operators are, not by where a search begins; there is none where they are best."""
+def test_operators_of_a_fixed_tree_move_only_to_a_cheaper_placement_while_data_flows(seed):
+    """A change is judged by the present placement, not by the start of the search. The best placement stays."""
     world = World(seed, 8, reorderable=False)
     view = Outlook(world.rates, dict.fromkeys(world.rates, 0.0))
 
@@ -244,7 +244,7 @@ CALM = Variability(12.0, permanent=0.6, wandering=0.8, passing=0.04, correlation
 
 
 class Running(World):
-    """A world whose plan runs, and whose links' rates are known from so many seconds ago; it looks again."""
+    """World whose plan runs. The rates of its links were measured ``age_s`` ago."""
 
     def __init__(self, seed: int, count: int = 8, age_s: float = 1.0) -> None:
         super().__init__(seed, count)
@@ -253,7 +253,7 @@ class Running(World):
         self.again: list[frozenset[tuple[str, str]]] = []
 
     def look(self, planner: Thalweg, fresh: frozenset[tuple[str, str]] = frozenset()):
-        """The plan, asking as often as it asks; ``fresh``: links measured just now."""
+        """Return the plan after all requests for links. The ``fresh`` links are measured just now."""
         fresh_links, rounds = set(fresh), 0
         self.again = []
         while True:
@@ -281,7 +281,7 @@ class Running(World):
         return set(tree.parent.items())
 
 
-def test_where_everything_is_known_and_nothing_has_changed_it_asks_for_next_to_nothing_and_stays():
+def test_replanning_over_known_unchanged_links_requests_few_links_and_gains_little():
     world = Running(1)
     found = world.look(Thalweg())
     assert sum(map(len, world.again)) <= 4  # of 72; a measurement may have been luck
@@ -290,7 +290,7 @@ def test_where_everything_is_known_and_nothing_has_changed_it_asks_for_next_to_n
     assert chosen > present * 0.9
 
 
-def test_when_a_link_that_it_uses_becomes_slow_the_tree_goes_another_way():
+def test_a_tree_mostly_leaves_a_link_that_has_become_slow():
     world = Running(2)
     left = []
     for link in sorted(world.used()):
@@ -306,7 +306,7 @@ def test_when_a_link_that_it_uses_becomes_slow_the_tree_goes_another_way():
     assert sum(left) >= 5, left  # of 8; another may be slower still
 
 
-def test_what_it_asks_for_while_data_flows_is_what_could_change_the_tree_and_no_more_than_allowed():
+def test_replanning_requests_a_limited_number_of_links_and_unused_links_first():
     old = Running(3, age_s=900.0)
     old.look(Thalweg())
     asked = [link for links in old.again for link in links]
@@ -314,7 +314,7 @@ def test_what_it_asks_for_while_data_flows_is_what_could_change_the_tree_and_no_
     assert len(set(asked)) == len(asked)  # none twice
     assert {(b, a) for a, b in asked} == set(asked)  # both ways, as one probe measures both
     in_use = {frozenset(link) for link in old.used()}
-    assert not any(frozenset(link) in in_use for link in old.again[0])  # their transfers tell
+    assert not any(frozenset(link) in in_use for link in old.again[0])  # their transfers measure them
 
     never = Running(3, age_s=900.0)
     never.look(Thalweg(probes_again=0.0))
@@ -324,7 +324,7 @@ def test_what_it_asks_for_while_data_flows_is_what_could_change_the_tree_and_no_
     assert len([link for links in dear.again for link in links]) < len(asked)
 
 
-def test_a_link_that_became_fast_is_found_by_asking():
+def test_replanning_mostly_finds_links_that_have_become_fast():
     found_any = 0
     for seed in range(6):
         world = Running(seed, age_s=600.0)
@@ -338,7 +338,7 @@ def test_a_link_that_became_fast_is_found_by_asking():
     assert found_any >= 4
 
 
-def test_a_tree_that_is_not_one_over_hosts_is_compared_with_nothing():
+def test_a_present_dataflow_that_is_no_tree_over_hosts_is_not_compared():
     world = Running(4)
     spread = dict(zip(world.flow.operators, world.hosts, strict=False))
     placement = {**{node.name: node.pinned for node in world.flow.nodes if node.pinned}, "sink": "client", **spread}
@@ -350,8 +350,8 @@ def test_a_tree_that_is_not_one_over_hosts_is_compared_with_nothing():
     assert found.initial_cost_s == pytest.approx(present, rel=0.4)  # by forecasts: what is there, not all at the sink
 
 
-def test_of_a_graph_it_asks_for_links_of_a_change_that_are_not_well_known():
-    """What goes over a link that is thought to be fast, and what leaves one that is thought to be slow."""
+def test_a_plan_of_a_graph_requests_the_doubtful_links_of_a_change():
+    """The change uses a link that is believed to be fast, or leaves a link that is believed to be slow."""
     nodes = [Node("s", "source", (), CODE, "h1"), *(Node(f"o{i}", "operator", ("s",), CODE, None) for i in range(2))]
     flow = Dataflow((*nodes, Node("t", "sink", ("o0", "o1"), None, "client"))).validate()
     hints = propagate_hints(flow, {"s": 1e6}, lambda _: Composite())

@@ -23,7 +23,7 @@ from thalweg.middleware.planning.usage.streams import Query, QueryStream
 
 
 def tree(shape: Sequence[int], seed: int, hosts: int) -> Query:
-    """Node i + 1 gets what ``shape`` says of the nodes before it that nobody has yet; ends are pinned."""
+    """Return a query whose operators take as many of the free nodes as ``shape`` says. Its ends are pinned."""
     random = np.random.default_rng(seed)
     free, streams, node = [0, 1, 2, 3], [], 4
     for taken in shape:
@@ -40,7 +40,7 @@ def latencies(hosts: int, seed: int) -> np.ndarray:
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 99))
-def test_what_dynamic_programming_finds_is_the_least_of_all(shape: list[int], seed: int) -> None:
+def test_dynamic_programming_finds_the_least_usage_of_all_placements(shape: list[int], seed: int) -> None:
     query, latency_s = tree(shape, seed, 6), latencies(6, seed)
     everything = {
         chosen: query.usage([query.pinned.get(node, dict(zip(query.operators, chosen, strict=True)).get(node, 0))
@@ -83,7 +83,7 @@ def test_coordinates_name_the_hosts_that_are_worth_measuring() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2, 2), (3, 1, 2)])
-def test_relaxation_comes_to_rest_where_the_springs_do(shape: tuple[int, ...]) -> None:
+def test_relaxation_converges_to_the_rest_position_of_the_springs(shape: tuple[int, ...]) -> None:
     query = tree(shape, 1, 50)
     random = np.random.default_rng(1)
     places = {node: random.random(3) for node in query.pinned}
@@ -99,7 +99,7 @@ def test_relaxation_comes_to_rest_where_the_springs_do(shape: tuple[int, ...]) -
         relaxed(query, places, random, damping=2)
 
 
-def test_an_operator_goes_to_the_nearest_host_that_has_it_or_can_take_it() -> None:
+def test_an_operator_is_mapped_to_the_nearest_host_that_has_or_can_take_the_operator() -> None:
     mapper = Mapper(np.array([[float(at)] for at in range(40)]))
     place = np.array([10.2])
     assert mapper.host(place) == 10
@@ -117,7 +117,7 @@ def test_an_operator_goes_to_the_nearest_host_that_has_it_or_can_take_it() -> No
         Mapper(np.zeros((40, 1)), np.where(load > 0, np.nan, 0.0))
 
 
-def test_usage_and_delay_are_those_of_the_paper() -> None:
+def test_usage_and_delay_follow_the_definitions_of_the_paper() -> None:
     query = Query((QueryStream(0, 2, 2.0), QueryStream(1, 2, 2.0), QueryStream(2, 3, 0.5)), {0: 0, 1: 1, 3: 3})
     latency_s = np.array([[abs(a - b) / 10 for a in range(4)] for b in range(4)])
     assert query.usage([0, 1, 2, 3], latency_s) == pytest.approx(2 * 0.2 + 2 * 0.1 + 0.5 * 0.1)
@@ -151,7 +151,7 @@ def test_only_trees_are_placed_by_dynamic_programming() -> None:
         best(query, dict.fromkeys(query.operators, np.arange(4)), lambda a, b: np.ones((len(a), len(b))))
 
 
-def test_an_operator_near_to_where_it_is_wanted_is_reused() -> None:
+def test_an_operator_within_the_radius_of_the_wanted_position_is_reused() -> None:
     graph = Dataflow()
     seen = [graph.source(Code("scenes"), at=host) for host in ("h1", "h2")]
     graph.sink("map", graph.operator(Code("composite"), *seen, name="one"))
@@ -169,7 +169,7 @@ def test_an_operator_near_to_where_it_is_wanted_is_reused() -> None:
             too_far(task, {"one": "h3"}, places, radius_s)
 
 
-def test_a_matrix_that_does_not_fit_is_one_line() -> None:
+def test_an_invalid_matrix_of_latencies_is_refused_with_the_reason() -> None:
     query, latency_s = tree((2, 2), 1, 6), latencies(6, 1)
     operator = min(query.operators)
     (first, *_) = (host for node, host in query.pinned.items() if operator in dict(query.beside[node]))

@@ -1,4 +1,4 @@
-"""Files on any system: what is done where a name of POSIX is missing does the same."""
+"""Files on every system: the substitutes for missing POSIX functions behave the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def taken_elsewhere(path: Path) -> str:
     return subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_lock_is_refused_to_others_until_the_file_is_closed(tmp_path: Path) -> None:
+def test_a_lock_is_refused_to_other_processes_until_the_file_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     files.lock(descriptor)
@@ -38,7 +38,7 @@ def test_a_lock_is_refused_to_others_until_the_file_is_closed(tmp_path: Path) ->
     assert taken_elsewhere(path) == "taken"
 
 
-def test_a_folder_is_locked_as_a_file_is(tmp_path: Path) -> None:
+def test_a_folder_is_locked_like_a_file(tmp_path: Path) -> None:
     first, second = (files.open_folder(tmp_path, ".lock") for _ in range(2))
     files.lock(first)
     with pytest.raises(BlockingIOError):
@@ -49,9 +49,7 @@ def test_a_folder_is_locked_as_a_file_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["", "pwrite"])
-def test_what_is_written_at_a_position_stands_there(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_written_at_a_position_stands_there(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if missing:
         monkeypatch.delattr(os, missing)
     path = tmp_path / "log"
@@ -63,7 +61,9 @@ def test_what_is_written_at_a_position_stands_there(
 
 
 @pytest.mark.parametrize("missing", ["", "posix_fallocate"])
-def test_space_is_reserved_or_its_lack_told(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_reserved_or_an_error_reports_the_full_disk(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if missing:
         monkeypatch.delattr(os, missing)
     with (tmp_path / "room").open("wb") as file:
@@ -75,7 +75,7 @@ def test_space_is_reserved_or_its_lack_told(missing: str, tmp_path: Path, monkey
     os.close(full)
 
 
-def test_others_rights_are_those_of_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rights_of_other_users_follow_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "key"
     path.touch()
     for mode, rights, may in ((0o600, 0o077, False), (0o640, 0o077, True), (0o644, 0o022, False)):
@@ -86,7 +86,7 @@ def test_others_rights_are_those_of_the_mode(tmp_path: Path, monkeypatch: pytest
     assert not files.others_may(path.stat(), 0o077)
 
 
-def test_owners_are_those_that_files_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_owner_and_the_user_match_the_owner_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").touch()
     assert (tmp_path / "own").stat().st_uid == files.owner()
     assert files.user() == os.getuid()
@@ -101,7 +101,7 @@ def test_owners_are_those_that_files_have(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])
 def test_only_a_regular_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """A pipe that nobody writes to would be waited for: open(2)."""
+    """Opening a pipe without a writer would wait, see open(2)."""
     path = tmp_path / kind
     if kind == "pipe":
         os.mkfifo(path)
@@ -120,7 +120,7 @@ def test_only_a_regular_file_is_opened(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes with names")
-def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(
+def test_opening_a_file_that_was_replaced_by_a_pipe_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, before = tmp_path / "file", os.stat

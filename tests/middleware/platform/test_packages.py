@@ -18,7 +18,7 @@ JAVAS = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-head
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder of programs, for root."""
+    """Return the only folder of programs, for root."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return tmp_path
@@ -40,16 +40,16 @@ def test_an_unknown_package_is_not_named(path: Path) -> None:
     assert install_line("Java") == "install Java (apt-get finds no package of it; `apt-get update` may help)"
 
 
-def test_without_apt_the_program_is_named_alone(path: Path) -> None:
+def test_the_advice_without_apt_names_the_program_alone(path: Path) -> None:
     assert install_line("Java 17 or newer", *JAVAS) == "install Java 17 or newer"
 
 
-def test_a_choice_of_several_packages_needs_all_of_them(path: Path) -> None:
+def test_a_group_of_packages_is_named_only_if_every_package_can_be_installed(path: Path) -> None:
     fake_apt(path, real=["gcc", "tcc", "musl-dev"])
     assert find_package("gcc libc6-dev", "tcc musl-dev") == "tcc musl-dev"
 
 
-def test_an_ordinary_user_is_told_to_become_root(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_advice_for_an_ordinary_user_names_root_or_sudo(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     fake_apt(path, real=["iperf3"])
     assert install_line("iperf3", "iperf3") == "install iperf3 as root with `apt-get install iperf3`"
@@ -74,7 +74,7 @@ def test_apt_is_asked_once(path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("apt-cache"), reason="needs apt")
-def test_apt_itself_is_understood() -> None:
+def test_the_output_of_the_installed_apt_is_understood() -> None:
     known = subprocess.run(["apt-cache", "policy", "dpkg"], capture_output=True, text=True, check=True)
     assert "dpkg:" in known.stdout
     assert find_package("no-such-package", "dpkg") == "dpkg"

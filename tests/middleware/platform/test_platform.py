@@ -12,7 +12,9 @@ from thalweg.middleware.errors import CapabilityError
 
 
 @pytest.mark.parametrize(("system", "name"), [("darwin", "macOS"), ("win32", "Windows"), ("freebsd14", "freebsd14")])
-def test_what_needs_linux_is_refused_elsewhere(system: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_needs_linux_is_refused_on_other_systems(
+    system: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     platform.check_linux("namespaces need")
     monkeypatch.setattr(sys, "platform", system)
     assert not platform.on_linux()
@@ -24,7 +26,7 @@ def test_what_needs_linux_is_refused_elsewhere(system: str, name: str, monkeypat
         platform.check_linux("netem needs", "do without")
 
 
-def test_a_machine_is_told_alike_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_about_the_machine_are_alike_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
     assert platform.usable_processors() == len(os.sched_getaffinity(0))
     memory = platform.memory_bytes()
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -1,4 +1,4 @@
-"""Processes on any system: limits, ends of children, and the first lines that they write."""
+"""Processes on every system: limits, ends of children, and the first lines of their output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     ends.close()
 
 
-def test_each_end_is_told_once(ends: processes.Ends, child: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_the_end_of_every_child_is_reported_once(
+    ends: processes.Ends, child: Callable[..., subprocess.Popen[bytes]]
+) -> None:
     there = {name: child() for name in ("a", "b", "c")}
     for name, process in there.items():
         ends.add(process, name)
@@ -57,7 +59,7 @@ def test_each_end_is_told_once(ends: processes.Ends, child: Callable[..., subpro
     assert [process.wait(20) for process in there.values()] == [-9, -9, -9]
 
 
-def test_a_child_that_is_added_while_its_ends_are_waited_for_is_told(
+def test_the_end_of_a_child_that_is_added_during_a_wait_is_reported(
     ends: processes.Ends, child: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     first, second = child(), child()
@@ -73,7 +75,7 @@ def test_a_child_that_is_added_while_its_ends_are_waited_for_is_told(
 
 
 @pytest.mark.parametrize("how", ["_lines_by_selector", "_lines_by_threads"])
-def test_first_lines_come_whole_and_in_the_order_of_their_coming(
+def test_first_lines_come_whole_and_in_the_order_of_writing(
     how: str, child: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     there = {name: child() for name in ("slow", "quick")}
@@ -88,7 +90,7 @@ def test_first_lines_come_whole_and_in_the_order_of_their_coming(
 
 
 @pytest.mark.parametrize("how", ["_lines_by_selector", "_lines_by_threads"])
-def test_a_pipe_that_closes_has_an_empty_line_and_a_silent_one_none(
+def test_a_closed_pipe_gives_an_empty_line_and_a_silent_pipe_gives_no_line(
     how: str, child: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     there = {"silent": child(), "gone": child("import sys; sys.stdout.write('half')")}
@@ -105,7 +107,7 @@ def test_a_pipe_that_closes_has_an_empty_line_and_a_silent_one_none(
 
 
 @pytest.mark.parametrize("missing", ["", "pidfd_open"])
-def test_an_end_is_waited_for_as_long_as_is_said(
+def test_the_wait_for_the_end_of_a_child_stops_at_the_time_limit(
     missing: str, child: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if missing:
@@ -117,7 +119,7 @@ def test_an_end_is_waited_for_as_long_as_is_said(
     assert process.wait() == -9
 
 
-def test_a_child_is_interrupted_by_a_signal_or_by_the_end_of_its_input(
+def test_a_child_is_interrupted_by_a_signal_or_by_the_end_of_the_input(
     child: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nprint(flush=True)\n" + ECHO
@@ -132,7 +134,7 @@ def test_a_child_is_interrupted_by_a_signal_or_by_the_end_of_its_input(
 
 
 @pytest.mark.parametrize("missing", ["", "killpg"])
-def test_a_killed_child_takes_those_along_that_it_has_started(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killing_a_child_also_ends_the_processes_of_the_child(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import subprocess, sys\n"
         "print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE).pid, flush=True)\ninput()"
@@ -150,13 +152,13 @@ def test_a_killed_child_takes_those_along_that_it_has_started(missing: str, monk
     os.close(grandchild)
 
 
-def test_a_child_apart_is_in_a_session_of_its_own() -> None:
+def test_a_detached_child_is_in_a_separate_session() -> None:
     code = "import os; print(os.getsid(0) == os.getpid())"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, **processes.apart())
     assert done.stdout == b"True\n"
 
 
-def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_descriptors_is_raised_to_the_maximum_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import resource, sys\nfrom thalweg.middleware.platform.processes import *\n"
         "_, hard = descriptor_limits()\nresource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 64), hard))\n"
@@ -173,7 +175,7 @@ def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be(monkeypatch: pyt
     assert limits("win32") == [-1, -1]
 
 
-def test_memory_and_processor_time_are_told_alike_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_processor_time_are_measured_alike_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
     def figures() -> tuple[int, int, float]:
         return processes.resident_bytes(), processes.peak_bytes(), processes.processor_s(os.getpid())
 

@@ -36,7 +36,7 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def test_a_module_of_ours_imports_nothing_from_the_working_directory(foreign: Path) -> None:
+def test_an_isolated_process_imports_nothing_from_the_working_directory(foreign: Path) -> None:
     for name in NAMES:
         assert run(*python.isolated_command("-c", f"import {name}; print({name}.__name__)")).strip() == name
     assert run(*python.module_command("json.tool", "--help")).startswith("usage:")
@@ -57,14 +57,16 @@ def test_folders_of_a_child_are_in_the_order_of_the_parent(foreign: Path, monkey
         assert run(sys.executable, "-P", "-c", f"{SHOW}; import {name}").rstrip().endswith(f"'{last}', '{foreign}']")
 
 
-def test_a_child_finds_thalweg_where_the_parent_has_it_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_finds_thalweg_if_the_folder_is_last_on_the_path_of_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     home = str(Path(__file__).absolute().parents[3])
     library = str(Path(os.__file__).parent)
     monkeypatch.setattr(sys, "path", [library, home])
     assert python.folder_variables() == {"PYTHONPATH": home, python.LAST: home}
 
 
-def test_an_appended_folder_counts_here_and_in_children(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_appended_folder_counts_in_the_process_and_in_children(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", before := list(sys.path))
     monkeypatch.setenv(python.LAST, "")
     (more := foreign.parent / "more").mkdir()

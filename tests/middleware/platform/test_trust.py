@@ -1,4 +1,4 @@
-"""Files that others could change: every row of the table of the page on security, and what a refusal says."""
+"""Files that other users could change: every row of the table on the security page, and the text of refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to
 
 
 class Row(NamedTuple):
-    """A row of the table: what kind of path has which owner and mode, and whether it is accepted."""
+    """Row of the table: kind, owner and mode of a path, and whether the path is accepted."""
 
     kind: str
     owner: str
@@ -73,7 +73,7 @@ def test_the_table_of_owners_and_modes_is_true(row: Row, tmp_path: Path) -> None
 
 
 @as_root
-def test_a_refusal_names_who_owns_what_and_the_way_out(tmp_path: Path) -> None:
+def test_a_refusal_names_the_path_the_owner_and_a_remedy(tmp_path: Path) -> None:
     nobody, me = pwd.getpwuid(OTHER).pw_name, pwd.getpwuid(os.geteuid()).pw_name
     path = tmp_path / "h1.key"
     path.write_text("text")
@@ -87,7 +87,7 @@ def test_a_refusal_names_who_owns_what_and_the_way_out(tmp_path: Path) -> None:
     )
 
 
-def test_who_may_write_is_refused_by_the_mode(tmp_path: Path) -> None:
+def test_a_path_with_excessive_rights_is_refused_by_the_mode(tmp_path: Path) -> None:
     path = tmp_path / "members"
     path.mkdir()
     assert why_unsafe(path, "members folder") == ""
@@ -106,8 +106,8 @@ def test_who_may_write_is_refused_by_the_mode(tmp_path: Path) -> None:
         assert why == f"others may read the secret certificate {secret}; chmod 600 {secret}"
 
 
-def test_every_folder_on_the_way_counts_through_links_and_back(tmp_path: Path) -> None:
-    """The way goes into a folder that others may write to, and out of it again."""
+def test_every_folder_on_the_path_counts_even_through_links(tmp_path: Path) -> None:
+    """The path goes into a folder that other users may write to, and out of it again."""
     (open_ := tmp_path / "open").mkdir()
     open_.chmod(0o777)
     (safe := tmp_path / "safe").mkdir()
@@ -124,7 +124,7 @@ def test_every_folder_on_the_way_counts_through_links_and_back(tmp_path: Path) -
     assert f"the folder {open_}," in why_unsafe(safe / "last", "certificate")
 
 
-def test_links_in_a_circle_and_files_that_are_absent_are_no_answer(tmp_path: Path) -> None:
+def test_circular_links_and_absent_files_raise_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(OSError, match="Too many levels"):
@@ -133,7 +133,7 @@ def test_links_in_a_circle_and_files_that_are_absent_are_no_answer(tmp_path: Pat
         why_unsafe(tmp_path / "absent", "certificate")
 
 
-def test_the_way_begins_where_the_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_starts_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "h1.key").write_text("text")
     monkeypatch.chdir(tmp_path)
     assert why_unsafe(Path("h1.key"), "certificate") == ""
@@ -141,7 +141,7 @@ def test_the_way_begins_where_the_process_is(tmp_path: Path, monkeypatch: pytest
     assert f"the folder {tmp_path}," in why_unsafe(Path("h1.key"), "certificate")
 
 
-def test_a_private_group_may_write_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_private_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "h1.key"
     path.write_text("text")
     path.chmod(0o664)
@@ -164,7 +164,7 @@ def test_a_private_group_may_write_and_no_other(tmp_path: Path, monkeypatch: pyt
     assert re.fullmatch("others may write to .*", why_unsafe(path, "certificate"))
 
 
-def test_an_access_control_list_that_lets_another_user_write_is_seen(tmp_path: Path) -> None:
+def test_an_access_control_list_that_lets_a_second_user_write_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "h1.key"
     path.write_text("text")
     entries = (
@@ -194,7 +194,7 @@ def test_an_access_control_list_that_lets_another_user_write_is_seen(tmp_path: P
         ("/home", 12345, FOLDER, False, "the folder /home belongs to 12345"),
     ],
 )
-def test_folders_of_a_root_that_the_namespace_does_not_map_are_roots(
+def test_folders_of_an_unmapped_root_count_as_folders_of_root(
     step: str, uid: int, mode: int, maps_root: bool, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R5: as in a testbed of an ordinary user, where / seems to belong to nobody."""

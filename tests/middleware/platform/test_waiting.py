@@ -25,14 +25,14 @@ def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture(params=["linux", "win32"])
 def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[waiting.Bell]:
-    """Two bells: over a pipe, and over sockets."""
+    """Yield a bell over a pipe, or a bell over sockets."""
     monkeypatch.setattr(sys, "platform", request.param)
     bell = waiting.Bell()
     yield bell
     bell.close()
 
 
-def test_who_waits_hears_the_bell_until_it_is_hushed(poller: waiting.Poller, bell: waiting.Bell) -> None:
+def test_the_bell_wakes_a_poller_until_the_bell_is_hushed(poller: waiting.Poller, bell: waiting.Bell) -> None:
     poller.register(bell.descriptor, waiting.READABLE)
     assert poller.poll(0.0) == []
     ringer = threading.Thread(target=bell.ring)
@@ -46,7 +46,7 @@ def test_who_waits_hears_the_bell_until_it_is_hushed(poller: waiting.Poller, bel
         bell.hush()
 
 
-def test_a_bell_that_nobody_hushes_never_makes_its_ringer_wait(bell: waiting.Bell) -> None:
+def test_ringing_an_unhushed_bell_raises_an_error_instead_of_waiting(bell: waiting.Bell) -> None:
     def ring(times: int) -> None:
         for _ in range(times):
             bell.ring()
@@ -63,7 +63,7 @@ def test_a_closed_bell_keeps_no_descriptor(bell: waiting.Bell) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_signal_pipe_is_waited_at_and_written_to_without_waiting() -> None:
+def test_reading_from_a_signal_pipe_waits_and_writing_does_not() -> None:
     wake, woken = waiting.signal_pipe()
     assert (os.get_blocking(wake), os.get_blocking(woken)) == (True, False)
     os.write(woken, b"x")
@@ -72,7 +72,7 @@ def test_a_signal_pipe_is_waited_at_and_written_to_without_waiting() -> None:
         os.close(end)
 
 
-def test_a_system_without_unix_sockets_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_unix_sockets_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting.unix_socket().close()
     monkeypatch.setattr(waiting, "UNIX_SOCKETS", False)
     with pytest.raises(OSError, match="this system has no Unix sockets"):

@@ -1,4 +1,4 @@
-"""Runs that go on without a source: what they give is what one machine gives that evaluates the graph as it is then."""
+"""Runs that go on without a source: their results are those of a single process with the graph of that time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SCENES = {"use": "scenes", "params": {"site": 0, "sites": 1, "seed": 1, "mean_by
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))))
-def test_gaps_are_what_was_missing_last(changes: list[tuple[int, int]]) -> None:
+def test_the_gaps_of_a_source_are_the_indices_that_stayed_missing(changes: list[tuple[int, int]]) -> None:
     node, missing = SOURCE, set[int]()
     for first, until in changes:
         node = without_source(node, first, "client")
@@ -64,7 +64,7 @@ def test_gaps_are_what_was_missing_last(changes: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize(("first", "second", "alone", "may"), [(1, 1, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0), (1, 1, 1, 0)])
-def test_a_source_may_be_missing_where_all_that_take_it_allow_that(
+def test_a_source_may_be_missing_if_all_consumers_allow_a_missing_source(
     first: bool, second: bool, alone: bool, may: bool
 ) -> None:
     flow = Dataflow()
@@ -79,7 +79,7 @@ def test_a_source_may_be_missing_where_all_that_take_it_allow_that(
 
 
 @pytest.mark.parametrize("what", ["no", None, 1])
-def test_only_operators_go_on_without_and_by_one_word(what: Any) -> None:
+def test_only_operators_may_set_missing_and_only_to_a_known_value(what: Any) -> None:
     flow = Dataflow()
     flow.sink("t", flow.operator(Code("running"), flow.source(Code("scenes"), at="h1"), name="o", missing=what))
     with pytest.raises(DataflowError, match=r"operator 'o' has missing=.*; use wait or nothing"):
@@ -91,7 +91,7 @@ def test_only_operators_go_on_without_and_by_one_word(what: Any) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), min_size=1, max_size=5), st.data())
 def test_only_replicas_of_the_same_history_are_right(cuts: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Against the rule itself: a later cut undoes what is later than it."""
+    """The function is compared with the rule: a later cut undoes all indices after it."""
     known, said, now = None, list[tuple[int, int]](), 0
     for index, later in cuts:
         now += later
@@ -101,11 +101,11 @@ def test_only_replicas_of_the_same_history_are_right(cuts: list[tuple[int, int]]
     right = all(index <= limit for when, limit in said if when > at)
     found = is_right(known, index, at)
     assert right or not found
-    if at >= known.before:  # who has missed one cut at most loses nothing
+    if at >= known.before:  # a replica that has missed at most one cut loses nothing
         assert found == right
 
 
-def test_a_cut_is_where_all_can_begin() -> None:
+def test_a_cut_is_the_latest_index_at_which_all_operators_can_restart() -> None:
     assert gap_at(9, {}, {}) == 9
     assert gap_at(9, {"a": [4, 8], "b": [4, 6]}, {"a": 0, "b": 0}) == 4
     assert gap_at(9, {"a": [4, 8], "b": [6]}, {"a": 0, "b": 0}) == 0
@@ -115,7 +115,7 @@ def test_a_cut_is_where_all_can_begin() -> None:
 # --- the source -----------------------------------------------------------------------------------------
 
 
-def test_an_intermittent_source_gives_its_own_beside_the_gaps() -> None:
+def test_an_intermittent_source_produces_values_outside_the_gaps() -> None:
     code, own = Intermittent(SCENES, [[1, 3], [4, 5]]), Intermittent(SCENES, [[99, 100]])
     for index in range(6):
         if index in (1, 2, 4):
@@ -132,7 +132,7 @@ def test_an_intermittent_source_gives_its_own_beside_the_gaps() -> None:
 
 
 @pytest.mark.parametrize("gaps", [[], [[3, 1]], [[1, None], [2, 3]], [[-1, 2]], [["1", 2]], [[1]]])
-def test_gaps_that_are_none_are_refused(gaps: Any) -> None:
+def test_invalid_gaps_are_refused(gaps: Any) -> None:
     with pytest.raises(OperatorError, match="intermittent"):
         Intermittent(SCENES, gaps)
 
@@ -141,7 +141,7 @@ def test_gaps_that_are_none_are_refused(gaps: Any) -> None:
 
 
 class Watched(FaultyWorld):
-    """What came from each sink, and from which graph."""
+    """World that keeps the partitions of each sink, with the graph of that time."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -162,7 +162,7 @@ class Watched(FaultyWorld):
 
 
 def opened(node: Node) -> Timed:
-    """The code of a node; what an absent source gave before, nobody has."""
+    """Return the code of a node. The earlier partitions of an absent source are lost."""
     if is_absent(node):
         assert node.code is not None
         params = {**node.code.params, "code": {"use": "lost", "params": {}}}
@@ -171,7 +171,7 @@ def opened(node: Node) -> Timed:
 
 
 def drawn(seed: int) -> Dataflow:
-    """A graph whose operators all go on without sources."""
+    """Return a random graph whose operators all go on without sources."""
     dice = Random(seed)
     flow = draw_graph(dice, HOSTS, "client")
     flow = coded(flow, seed, {name: dice.choice((1, 18_000)) for name in flow.operators}, {})
@@ -180,7 +180,7 @@ def drawn(seed: int) -> Dataflow:
 
 
 def run(seed: int, partitions: int, *faults: Fault, every: int) -> Watched:
-    """A drawn graph under these faults; what came is what should."""
+    """Run a random graph under these faults, and compare the partitions with the reference."""
     flow, dice = drawn(seed), Random(seed)
     where = {node.name: node.pinned or dice.choice(HOSTS) for node in flow.nodes}
     links = {Link(a, b): MEGABITS for a in HOSTS for b in HOSTS if a != b}
@@ -199,8 +199,8 @@ def run(seed: int, partitions: int, *faults: Fault, every: int) -> Watched:
 
 
 @pytest.mark.parametrize("seed", [0, 9, 12, 15, 23])
-def test_what_comes_is_what_one_machine_gives_of_the_graph_then(seed: int) -> None:
-    """Sources are lost, are back or not, are lost while others are; operators that remember them are lost, too."""
+def test_results_equal_a_single_process_with_the_graph_of_that_time(seed: int) -> None:
+    """Sources are lost, some at the same time, and come back or not. Operators that remember them are lost, too."""
     dice, hosts = Random(seed), HOSTS[:-1]
     crashes = [
         Crash(host, dice.uniform(2.0, 14.0), dice.choice([None, 2.0, 14.0])) for host in hosts if dice.random() < 0.6
@@ -210,7 +210,7 @@ def test_what_comes_is_what_one_machine_gives_of_the_graph_then(seed: int) -> No
     assert any(world.missing), "no source was missing"
 
 
-def test_the_last_source_is_waited_for() -> None:
+def test_a_run_without_a_source_waits_and_then_fails() -> None:
     world = run(39, 60, Crash("h4", 5.0), Crash("h1", 5.0), every=2)
     assert world.failed is not None
     assert "did not install the run within 20 s" in world.failed

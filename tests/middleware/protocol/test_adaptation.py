@@ -1,4 +1,4 @@
-"""Options of moving: their ranges, what they look like in a file, and when a move is worth it."""
+"""Options of moves: their ranges, their form in a file, and when a move is worthwhile."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ seconds = st.floats(0, 1e6)
         LocalMoves(0.001, cost="serialised-critical-path", startup_s=0.05),
     ],
 )
-def test_options_go_through_a_file(options: Adaptation) -> None:
+def test_options_are_the_same_after_encoding_and_decoding(options: Adaptation) -> None:
     assert msgspec.json.decode(msgspec.json.encode(options), type=Adaptation) == options
 
 
-def test_the_defaults_are_the_papers() -> None:
+def test_the_defaults_are_the_values_of_the_paper() -> None:
     assert GlobalMoves().period_s == LocalMoves().period_s == 600
     assert (LocalMoves().k, LocalMoves().gate, LocalMoves().cost) == (0, True, "critical-path")
     assert GlobalMoves().hysteresis == LocalMoves().hysteresis == 0
@@ -68,7 +68,7 @@ def test_options_out_of_range_are_refused(kind: Any, wrong: dict[str, Any], says
     assert "\n" not in str(error.value)
 
 
-def test_migration_takes_the_state_over_the_link() -> None:
+def test_the_migration_time_is_the_transfer_time_of_the_state() -> None:
     assert migration_s(1_000_000, 2e6) == 4.0
     assert migration_s(1_000_000, math.inf) == 0.0
     assert migration_s(0, 0.0) == 0.0
@@ -76,13 +76,13 @@ def test_migration_takes_the_state_over_the_link() -> None:
 
 
 @given(seconds, seconds, seconds, seconds)
-def test_without_hysteresis_whatever_is_strictly_better_is_worth_it(
+def test_every_strictly_better_placement_is_worthwhile_without_hysteresis(
     current_s: float, better_s: float, horizon_s: float, moving_s: float
 ) -> None:
     assert worth_moving(current_s, better_s, horizon_s, moving_s, 0.0) == (better_s < current_s)
 
 
-def test_with_hysteresis_a_move_pays_for_itself_within_the_horizon() -> None:
+def test_a_move_with_hysteresis_has_to_pay_off_within_the_horizon() -> None:
     # 2 s gained on each of 600 / 10 = 60 partitions: 120 s
     assert worth_moving(12.0, 10.0, 600.0, 119.0, 1.0)
     assert not worth_moving(12.0, 10.0, 600.0, 120.0, 1.0)

@@ -8,7 +8,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol.limits import CoreConfig
 
 
-def test_limits_are_set_by_name_and_keep_their_kind():
+def test_limits_are_set_by_name_and_keep_the_type():
     limits = CoreConfig().limited(["max_partition_bytes=1000", "lease_s=2.5"])
     assert (limits.max_partition_bytes, limits.lease_s) == (1000, 2.5)
     assert limits.retry_s == CoreConfig().retry_s
@@ -26,6 +26,6 @@ def test_limits_are_set_by_name_and_keep_their_kind():
         ("max_operators=1.5", "not max_operators=NUMBER"),
     ],
 )
-def test_a_limit_that_is_none_is_refused_in_one_line(setting: str, said: str):
+def test_an_invalid_limit_is_refused_with_the_reason(setting: str, said: str):
     with pytest.raises(UsageError, match=said):
         CoreConfig().limited([setting])

@@ -1,4 +1,4 @@
-"""The wire: every message comes back as it went, and nothing but a ProtocolError comes of anything else."""
+"""Wire format: every message is decoded unchanged, and anything else raises a ProtocolError."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSION = bytes([frames.PROTOCOL_VERSION])
 
 
 def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
-    """Values of a wire type, within all its limits."""
+    """Return a strategy for values of a wire type, within all its limits."""
     match kind:
         case msgspec.inspect.StrType(pattern=str(pattern)):
             return st.from_regex(pattern).filter(lambda text: len(text) <= (kind.max_length or len(text)))
@@ -98,7 +98,7 @@ ROUTES = st.lists(NAMES, min_size=3, max_size=m.MAX_HOPS + 1, unique=True)
 
 @st.composite
 def _ways(draw: st.DrawFn) -> m.RoutePreference:
-    """A way over networks, and over relays, which meet no host twice."""
+    """Draw a preference of routes over networks and relays. No route meets a host twice."""
     source, *between, target = draw(ROUTES)
     routes = [tuple(m.LinkEnd(host, draw(NAMES)) for host in (*between[:count], target)) for count in range(1, 3)]
     over = draw(st.lists(NAMES | st.sampled_from(routes), max_size=3))
@@ -109,7 +109,7 @@ WAYS = _ways()
 
 
 def _plain(rest: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The rest of a book's fields (unmarked, last, …), such that they can be."""
+    """Return the rest of a book's fields (unmarked, last, …) in a consistent form."""
     unmarked, last, *others = rest
     return (unmarked and last >= 0, last, *others)
 
@@ -117,7 +117,7 @@ def _plain(rest: tuple[Any, ...]) -> tuple[Any, ...]:
 CONTROL = get_args(m.Control)
 
 
-def test_a_host_without_an_endpoint_in_the_network_that_all_share_is_no_peer() -> None:
+def test_a_peer_without_an_endpoint_in_the_shared_network_is_refused() -> None:
     with pytest.raises(ValueError, match="'net', which all share"):
         m.NetworkEndpoints({"fast": "tcp://a:2"})
     assert (
@@ -126,7 +126,7 @@ def test_a_host_without_an_endpoint_in_the_network_that_all_share_is_no_peer() -
 
 
 def fitting(chunk: m.Chunk) -> bool:
-    """Whether a chunk says the same of its size and kind in both its parts."""
+    """Return whether the size and kind of a chunk agree with its message."""
     match chunk.message:
         case m.Probe():
             return chunk.total_bytes <= m.PROBE_BYTES
@@ -159,7 +159,7 @@ CREDIT = m.Credit(1, 2, True, 0.5, 0.25, 8.0)
 
 
 @pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
-def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
+def test_every_control_message_is_decoded_unchanged(kind: type[Any]) -> None:
     @given(messages_of(kind))
     def check(message: Any) -> None:
         assert frames.decode_control(frames.encode(message)) == message
@@ -171,7 +171,7 @@ def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
 
 
 @given(chunks)
-def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
+def test_every_bulk_header_is_decoded_unchanged(chunk: m.Chunk) -> None:
     assert frames.decode_chunk(frames.encode(chunk)) == chunk
 
 
@@ -179,7 +179,7 @@ HOPS = m.LinkEnd("r", "fast"), m.LinkEnd("b", "fast")
 PART, PROBE = m.Partition(R, "s", "o", 1), m.Probe(R, 1, m.Peer("a", "tcp://a:1", "tcp://a:2"), True)
 
 
-def test_what_goes_over_relays_says_where_from_and_where_to() -> None:
+def test_a_relayed_chunk_names_a_source_and_valid_hops() -> None:
     chunk = m.RelayedChunk(7, 100, 0, PART, "|u1", (100,), source="a", hops=HOPS, at=1)
     assert frames.decode_chunk(frames.encode(chunk)) == chunk
     for wrong, why in (
@@ -202,7 +202,7 @@ def test_a_route_leads_to_the_target_and_meets_no_host_twice(hops: tuple[m.LinkE
 
 
 def decoded(frame: bytes) -> list[Any]:
-    """What a frame decodes to, as control and as bulk; anything but a ProtocolError is a failure."""
+    """Return the results of decoding a frame as control and as bulk. Any error but a ProtocolError is a failure."""
     out: list[Any] = []
     errors: list[str] = []
     for decode in (frames.decode_control, frames.decode_chunk):
@@ -215,12 +215,12 @@ def decoded(frame: bytes) -> list[Any]:
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda body: frames.MAGIC + b"\x01" + body))
-def test_garbage_is_a_protocol_error(frame: bytes) -> None:
+def test_garbage_raises_no_error_but_a_protocol_error(frame: bytes) -> None:
     decoded(frame)
 
 
 @given(st.one_of(control_messages, chunks), st.integers(0, 2**16), st.binary(min_size=1, max_size=9), st.booleans())
-def test_a_damaged_message_is_one_that_keeps_the_limits_or_a_protocol_error(
+def test_a_damaged_message_keeps_the_limits_or_raises_a_protocol_error(
     message: Any, where: int, damage: bytes, insert: bool
 ) -> None:
     frame = frames.encode(message)
@@ -253,7 +253,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (frames.encode(m.Partition(R, "p", "c", 7)), "came as control, without its bytes"),
     ],
 )
-def test_the_error_says_what_is_wrong(frame: bytes, says: str) -> None:
+def test_a_protocol_error_names_the_fault_of_the_frame(frame: bytes, says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
         frames.decode_control(frame)
 
@@ -273,7 +273,7 @@ def test_an_endpoint_that_no_socket_can_dial_is_refused(endpoint: str) -> None:
 PEER = m.Peer("h", "tcp://h:1", "tcp://h:2")
 
 
-def test_bulk_limits() -> None:
+def test_chunks_over_the_limits_of_bulk_are_refused() -> None:
     part = m.Partition(R, "p", "c", 7)
     with pytest.raises(ProtocolError, match="1073741824"):
         frames.decode_chunk(frames.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
@@ -284,7 +284,7 @@ def test_bulk_limits() -> None:
 
 
 STATE = m.State(R, "o", 1, 0, 1, 8, "sha256:x")
-DOUBLE = b"\xcb"  # msgpack's mark of one
+DOUBLE = b"\xcb"  # msgpack's mark of a double
 
 
 @pytest.mark.parametrize(
@@ -297,14 +297,14 @@ DOUBLE = b"\xcb"  # msgpack's mark of one
     ],
     ids=["an array without a shape", "an array", "another size", "inline as well"],
 )
-def test_a_state_in_bulk_is_bytes_of_the_size_it_says(wrong: m.Chunk) -> None:
+def test_a_state_in_bulk_with_a_wrong_form_or_size_is_refused(wrong: m.Chunk) -> None:
     assert frames.decode_chunk(frames.encode(m.Chunk(1, 8, 0, STATE))).message == STATE
     with pytest.raises(ProtocolError, match=r"^the state of 'o' came as bulk, but says it has other bytes$"):
         frames.decode_chunk(frames.encode(wrong))
 
 
 @pytest.mark.parametrize("period_s", [0.0, 1e-300, 0.000999, -1.0, math.inf, math.nan])
-def test_a_period_in_which_a_host_would_do_nothing_but_decide_is_a_protocol_error(period_s: float) -> None:
+def test_an_invalid_period_of_moves_is_a_protocol_error(period_s: float) -> None:
     locations = (m.Location("s", "h1", 1),)
     frame = frames.encode(m.Install(R, Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
     assert frame.count(DOUBLE + struct.pack(">d", 0.125)) == 1
@@ -318,7 +318,7 @@ def test_an_oversized_frame_is_refused_unread() -> None:
         frames.decode_control(frames.MAGIC + b"\x01" + bytes(frames.MAX_CONTROL_BYTES))
 
 
-def test_nesting_without_end_is_a_protocol_error() -> None:
+def test_very_deep_nesting_is_a_protocol_error() -> None:
     text = msgspec.msgpack.encode
     code = b"\x82" + text("use") + text("u") + text("params") + b"\x81" + text("k") + b"\x91" * 100_000
     node = b"\x83" + text("name") + text("n") + text("kind") + text("source") + text("code") + code
@@ -327,14 +327,14 @@ def test_nesting_without_end_is_a_protocol_error() -> None:
         frames.decode_control(frame)
 
 
-def test_a_declared_length_takes_no_memory() -> None:
+def test_a_declared_length_without_content_is_a_protocol_error() -> None:
     text = msgspec.msgpack.encode
     frame = frames.MAGIC + VERSION + b"\x93" + text("Located") + text(R) + b"\xdd\xff\xff\xff\xff"
     with pytest.raises(ProtocolError, match="truncated"):
         frames.decode_control(frame)
 
 
-def test_whoever_speaks_another_version_is_greeted_and_told_which_are_spoken() -> None:
+def test_greetings_of_a_foreign_version_are_decoded_and_other_messages_are_refused() -> None:
     me = m.Peer("h1", "tcp://h1:1", "tcp://h1:2")
     welcome = m.Welcome(me.name, me.control, me.bulk, speaks=(200, 201))
     for greeting in (m.Hello(), welcome):
@@ -350,12 +350,12 @@ def test_whoever_speaks_another_version_is_greeted_and_told_which_are_spoken() -
     ("ranges", "version"),
     [([(8, 8)], 8), ([(7, 9), (8, 10)], 9), ([(7, 9), (8, 10), (8, 8)], 8), ([(7, 8), (9, 9)], 0)],
 )
-def test_a_run_speaks_the_newest_version_that_all_know(ranges: list[tuple[int, int]], version: int) -> None:
+def test_a_run_speaks_the_newest_version_that_all_hosts_know(ranges: list[tuple[int, int]], version: int) -> None:
     assert frames.agreed(ranges) == version
 
 
 @given(st.one_of(control_messages, chunks))
-def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_not(message: Any) -> None:
+def test_the_type_and_run_of_a_frame_are_read_even_if_the_rest_does_not_decode(message: Any) -> None:
     about = message.message if isinstance(message, m.Chunk) else message
     expected = m.tag_of(type(about)), about.run if isinstance(about, m.RunMessage) else NO_RUN
     frame = frames.encode(message)
@@ -370,7 +370,7 @@ def test_a_frame_names_its_type_and_its_run_whether_the_rest_of_it_decodes_or_no
 
 
 @given(st.binary(max_size=600))
-def test_what_names_nothing_names_nothing(noise: bytes) -> None:
+def test_noise_in_a_frame_gives_no_invalid_type_and_no_long_run_id(noise: bytes) -> None:
     for magic in (frames.MAGIC, frames.PIGGYBACKING):
         kind, run = frames.subject_of(magic + VERSION + noise)
         assert not kind or kind.isidentifier()
@@ -379,7 +379,7 @@ def test_what_names_nothing_names_nothing(noise: bytes) -> None:
 
 
 @pytest.mark.parametrize("wrong", [ValueError, TypeError, OverflowError, KeyError, ZeroDivisionError, RecursionError])
-def test_whatever_the_check_of_a_field_raises_is_a_protocol_error(
+def test_every_exception_in_the_check_of_a_field_is_a_protocol_error(
     monkeypatch: pytest.MonkeyPatch, wrong: type[Exception]
 ) -> None:
     class Checks:

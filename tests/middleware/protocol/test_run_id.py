@@ -1,4 +1,4 @@
-"""Ids of runs: how they are shown, what belongs together, and how generations of a run are ordered."""
+"""Ids of runs: their text, their streams, and the order of generations."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ processes = st.integers(1, PROCESSES - 1)
 
 
 def later(run: RunId, times: int) -> RunId:
-    """The generation after so many losses of hosts."""
+    """Return the generation after ``times`` losses of hosts."""
     for _ in range(times):
         run = run.next_generation
     return run
 
 
 @pytest.mark.parametrize("text", ["r", "r~7", "r/0", "r/12~3", "r/"])
-def test_an_id_is_shown_as_what_tests_write(text: str) -> None:
+def test_an_id_is_shown_in_the_short_form_of_the_tests(text: str) -> None:
     assert str(run_of(text)) == text
     assert run_of(text)
 
 
-def test_no_run_is_false_and_comes_in_no_message() -> None:
+def test_an_empty_run_id_is_false_and_invalid_ids_are_refused_in_messages() -> None:
     assert not NO_RUN and str(NO_RUN) == ""
     for run in (NO_RUN, R.trees, RunId("x" * 129), RunId("r", 1, LIMIT)):
         with pytest.raises((msgspec.ValidationError, OverflowError)):
             msgspec.msgpack.decode(msgspec.msgpack.encode(m.Remove(run)), type=m.Remove)
 
 
-def test_a_stripe_belongs_to_its_stream() -> None:
+def test_the_id_of_a_stripe_names_the_stream() -> None:
     stripe = R.of_stripe(3).next_generation
     assert stripe == run_of("r/3~1") == RunId("r", 3, 1)
     assert (stripe.first_generation, stripe.stream_id, stripe.asked_as) == (run_of("r/3"), R, R)
@@ -43,10 +43,10 @@ def test_a_stripe_belongs_to_its_stream() -> None:
 
 
 @given(processes, processes, st.integers(0, 200), st.integers(0, 200))
-def test_two_processes_that_go_on_with_one_run_never_have_the_same_generation(
+def test_two_processes_that_resume_the_same_run_never_have_equal_generations(
     one: int, other: int, losses: int, others: int
 ) -> None:
-    """Who leads stays the leader, however often the other begins anew."""
+    """The leader stays the leader, however often the other process restarts the run."""
     seventh = run_of("r~7")
     first, second = later(seventh.taken_over(one), losses), later(seventh.taken_over(other), others)
     if one != other:
@@ -56,7 +56,7 @@ def test_two_processes_that_go_on_with_one_run_never_have_the_same_generation(
 
 
 @given(st.lists(processes, min_size=1, max_size=20), st.integers(0, 5_000))
-def test_who_takes_over_is_later_than_all_before(chain: list[int], losses: int) -> None:
+def test_a_process_that_takes_over_a_run_has_a_later_generation_than_all_before(chain: list[int], losses: int) -> None:
     run, before = R, -1
     for process in chain:
         run = run.taken_over(process)
@@ -67,7 +67,7 @@ def test_who_takes_over_is_later_than_all_before(chain: list[int], losses: int) 
         before, run = last.generation, last
 
 
-def test_generations_of_who_began_the_run_count_from_zero() -> None:
+def test_generations_of_the_process_that_began_a_run_count_from_zero() -> None:
     assert [run_of(name).generation for name in ("r", "r~1", "r~64")] == [0, 1, 64]
     assert run_of("r~1").next_generation == run_of("r~2")
     assert later(run_of("r~9").taken_over(5), 3).restarts == 3

@@ -1,4 +1,4 @@
-"""A graph in two: what goes over several trees, and what runs once above them."""
+"""A graph in two parts: the lower graph goes over several trees, and the upper graph runs once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = Code("composite")
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Dataflow:
-    """Any graph of a few nodes, whose sinks are at the client; ``trunk`` may be the name of a node."""
+    """Draw a graph of a few nodes, with sinks at the client. ``trunk`` may be the name of a node."""
     nodes = [Node(f"s{i}", "source", (), CODE, f"h{i}") for i in range(draw(st.integers(1, 4)))]
     free = [node.name for node in nodes]
     names = draw(st.permutations([SINK, "a", "b", "c", "d"]))
@@ -38,7 +38,9 @@ def graphs(draw: st.DrawFn) -> Dataflow:
 
 
 @given(graphs(), st.data())
-def test_nothing_that_remembers_is_below_and_both_parts_make_the_whole(flow: Dataflow, data: st.DataObject) -> None:
+def test_no_operator_with_state_is_below_and_both_parts_make_the_whole_graph(
+    flow: Dataflow, data: st.DataObject
+) -> None:
     remembering = data.draw(st.sets(st.sampled_from(flow.operators))) if flow.operators else set[str]()
     where = {node.name: node.pinned or f"h{len(node.name)}" for node in flow.nodes}
     parts = split_graph(flow, remembering, "cl")
@@ -59,8 +61,8 @@ def test_nothing_that_remembers_is_below_and_both_parts_make_the_whole(flow: Dat
 
 
 @given(graphs(), st.data())
-def test_what_the_trees_call_their_nodes_does_not_matter(flow: Dataflow, data: st.DataObject) -> None:
-    """The order of the trunk is that of the nodes above, which have the same names in all trees."""
+def test_the_names_of_nodes_in_trees_do_not_change_the_order_of_inlets(flow: Dataflow, data: st.DataObject) -> None:
+    """The order of the trunk follows the nodes above, which have the same names in all trees."""
     remembering = data.draw(st.sets(st.sampled_from(flow.operators), min_size=1)) if flow.operators else set[str]()
     parts = split_graph(flow, remembering, "cl")
     if parts.lower is flow:
@@ -72,7 +74,7 @@ def test_what_the_trees_call_their_nodes_does_not_matter(flow: Dataflow, data: s
     assert inlets_of(other.upper) == tuple(names.get(name, name) for name in inlets_of(parts.upper))
 
 
-def test_a_tree_of_operators_with_state_has_its_sources_below() -> None:
+def test_a_tree_of_operators_with_state_has_only_sources_below() -> None:
     flow = complete_binary_tree({"h1": CODE, "h2": CODE, "h3": CODE}, Code("running"), "cl")
     parts = split_graph(flow, flow.operators, "cl")
     assert parts.upper is not None

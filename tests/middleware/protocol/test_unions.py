@@ -1,5 +1,4 @@
-"""Wherever a message holds another struct, each of its subtypes comes back as it went; new messages take part by
-themselves."""
+"""Messages with every subtype of their structs are decoded unchanged. New messages take part by themselves."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ CONCRETE = sorted(
 
 
 def samples(kind: inspect.Type) -> list[Any]:
-    """Values of a wire type: each alternative of each union in it once, and each subtype of each struct."""
+    """Return values of a wire type: every alternative of a union once, and every subtype of a struct."""
     match kind:
         case inspect.StructType(cls=cls):
             return [value for form in (cls, *subtypes(cls)) for value in of_struct(form)]
@@ -102,7 +101,7 @@ def of_struct(cls: type[Any]) -> list[Any]:
 
 
 def fit(message: Any) -> list[Any]:
-    """A message with what it has to say besides, as ``frames`` checks; none where its parts cannot be together."""
+    """Return the message in the form that ``frames`` accepts. Return nothing if its parts cannot be together."""
     change = msgspec.structs.replace
     if isinstance(message, m.AnyState):
         return [change(message, inline=b"x")]
@@ -121,7 +120,7 @@ def fit(message: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", CONCRETE, ids=lambda kind: kind.__name__)
-def test_every_message_with_every_subtype_in_every_field_comes_back_as_it_went(kind: type[Any]) -> None:
+def test_every_message_with_every_subtype_in_every_field_is_decoded_unchanged(kind: type[Any]) -> None:
     decode = frames.decode_chunk if issubclass(kind, m.Chunk) else frames.decode_control
     sent = [message for sample in of_struct(kind) for message in fit(sample)]
     if kind is m.Probe:  # it travels in a chunk alone
@@ -132,7 +131,7 @@ def test_every_message_with_every_subtype_in_every_field_comes_back_as_it_went(k
         assert type(decode(frames.encode(message))) is type(message)
 
 
-def test_every_message_is_decoded_somewhere() -> None:
+def test_every_message_is_part_of_a_decoded_union() -> None:
     assert set(CONCRETE) == {*get_args(m.Control), m.Probe, m.Chunk, m.RelayedChunk}
 
 
@@ -150,6 +149,6 @@ def test_every_message_is_decoded_somewhere() -> None:
     ],
     ids=["from client", "to client", "from guest", "answers", "of runs", "run", "host", "links"],
 )
-def test_a_table_that_has_a_message_has_its_subtypes(table: Any) -> None:
+def test_a_table_with_a_message_has_all_subtypes_of_the_message(table: Any) -> None:
     lacks = {(kind.__name__, sub.__name__) for kind in table for sub in subtypes(kind) if sub not in table}
     assert lacks == set(), "who may say a message may say its other forms"

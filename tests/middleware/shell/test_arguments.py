@@ -33,14 +33,16 @@ def parser() -> Arguments:
         ("a b\nc", "unrecognized arguments: b c; see program --help"),
     ],
 )
-def test_a_line_that_cannot_be_parsed_is_an_error_of_one_line(parser: Arguments, line: str, says: str) -> None:
+def test_a_command_line_that_cannot_be_parsed_raises_a_single_line_error(
+    parser: Arguments, line: str, says: str
+) -> None:
     words = line.split(" ") if line else []
     with pytest.raises(UsageError) as caught:
         parser.parse_args(words)
     assert str(caught.value) == says
 
 
-def test_numbers_are_read(parser: Arguments) -> None:
+def test_numbers_on_a_command_line_are_parsed(parser: Arguments) -> None:
     options = parser.parse_args(["a", "--count", "3", "--share", "0.5"])
     assert (options.name, options.count, options.share) == ("a", 3, 0.5)
 
@@ -49,7 +51,7 @@ def test_the_options_of_a_host_name_the_registered_forecasters() -> None:
     assert [*daemon.parser().names["forecaster"]] == [*FORECASTERS]
 
 
-def test_a_host_process_refuses_its_options_in_one_line() -> None:
+def test_a_host_process_refuses_an_invalid_option_with_a_single_line() -> None:
     command = [sys.executable, "-m", "thalweg.middleware.shell.daemon", "--max-operators", "many"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     said = "thalweg host: --max-operators is 'many'; give a whole number; see thalweg host --help\n"

@@ -1,4 +1,4 @@
-"""A process that was stopped, or whose machine was suspended: its silence is its own, and its runs go on."""
+"""A process that was stopped, or whose machine was suspended: its runs go on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with Client(json.loads(sys.argv[1]), name="sleeper", allow=ALLOW, limits=limits)
 SLEPT_S = 6.0
 
 
-def test_a_turn_that_ends_late_is_left_out_but_for_the_slack() -> None:
+def test_the_time_of_a_stop_or_suspension_is_left_out_except_for_the_slack() -> None:
     boot = [100.0]
     awake = Awake(10.0, lambda: boot[0])
     awake.limit_s = 12.0 + SLACK_S
@@ -53,7 +53,7 @@ def test_a_turn_that_ends_late_is_left_out_but_for_the_slack() -> None:
     assert awake.suspended(40.0) == 0.0, "it is told once"
 
 
-def test_a_client_that_was_stopped_goes_on_with_its_run(cluster: LocalCluster) -> None:
+def test_a_client_that_was_stopped_goes_on_with_the_run(cluster: LocalCluster) -> None:
     argv = [sys.executable, "-c", SLEEPER, json.dumps(dict(cluster.addresses))]
     pipe, environment = subprocess.PIPE, own_environment()
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
@@ -70,7 +70,7 @@ def test_a_client_that_was_stopped_goes_on_with_its_run(cluster: LocalCluster) -
         process.kill()
 
 
-def test_a_client_whose_machine_was_suspended_dials_anew_and_goes_on(
+def test_a_client_dials_again_and_goes_on_after_a_suspension_of_the_machine(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = CoreConfig(ping_s=0.2)

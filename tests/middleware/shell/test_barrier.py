@@ -1,4 +1,4 @@
-"""What breaks or hangs in a host costs one run and no host; what ends a host ends it with status 1 and one line."""
+"""Defects and hanging calls in a host cost one run. An error that ends a host gives status 1 and one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ daemon.run()
 
 @contextmanager
 def host(breaks: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A host process in which something breaks: itself, and where it listens."""
+    """Start a host process with a defect. Yield the process and its control endpoint."""
     command = [
         sys.executable,
         "-c",
@@ -84,7 +84,7 @@ def host(breaks: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], st
         ),
     ],
 )
-def test_a_host_that_stops_of_an_error_says_so_in_one_line_with_status_1(breaks: str, says: str) -> None:
+def test_a_host_that_stops_with_an_error_prints_a_single_line_and_has_status_1(breaks: str, says: str) -> None:
     with host("shell.HOUSEKEEPING_S = 0.05\n" + breaks) as (process, _):
         _, error = process.communicate(timeout=patience(20))
     assert process.returncode == 1, error
@@ -101,7 +101,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("breaks", "lines"), BROKEN)
-def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str, lines: int, tmp_path: Path) -> None:
+def test_a_defect_closes_the_broken_run_and_a_neighbour_goes_on(breaks: str, lines: int, tmp_path: Path) -> None:
     here = "self._install.label == 'broken' and event.index == 20"
     there = "event.index == 20 and self._recorder._runs[event.run][0] == 'broken'"
     records = tmp_path / "records"
@@ -147,7 +147,7 @@ def hanging(at: int) -> Dataflow:
     return chain(FLOW.by_name["s"].code, Code("runtime_codes:Hangs", {"at": at}))
 
 
-def test_calls_that_hang_or_sleep_cost_their_own_runs_alone() -> None:
+def test_a_hanging_call_costs_only_the_run_that_made_the_call() -> None:
     with host("", "--limit", "max_threads=12") as (process, address):
         with Client({"h1": address}, insecure=True, allow=["runtime_codes"]) as client:
             neighbour = client.run(FLOW, {"o": "h1"})
@@ -180,7 +180,7 @@ def test_calls_that_hang_or_sleep_cost_their_own_runs_alone() -> None:
 
 
 @pytest.mark.parametrize("limit_s", [0, -1.0, math.inf, math.nan])
-def test_a_limit_of_calls_that_is_none_is_a_usage_error(limit_s: float, client: Client) -> None:
+def test_an_invalid_call_timeout_is_a_usage_error(limit_s: float, client: Client) -> None:
     with pytest.raises(UsageError, match=r"^call_timeout_s is .*; give seconds above 0"):
         client.run(FLOW, {"o": "h1"}, call_timeout_s=limit_s)
 
@@ -218,8 +218,8 @@ os._exit(status)
 """
 
 
-def test_a_signal_that_does_not_interrupt_what_the_main_thread_waits_for_ends_a_host(tmp_path: Path) -> None:
-    """As one that comes before it waits, or that another thread takes."""
+def test_a_signal_ends_a_host_even_if_the_wait_of_the_main_thread_goes_on(tmp_path: Path) -> None:
+    """Such a signal comes before the main thread waits, or a different thread takes it."""
     ends, begins = os.pipe()
     options = ["--name", "h1", "--listen", f"ipc://{tmp_path}/h1"]
     command = [sys.executable, "-c", NO_WAKING.format(fd=ends), *options]

@@ -1,4 +1,4 @@
-"""What has changed in states of which operators tell only all."""
+"""Changes in the states of operators that only give whole states."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def restored(code: OwnCode, first: e.StateTaken, *others: e.StateTaken) -> str:
 
 
 @given(st.integers(), st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 9)), min_size=1, max_size=5))
-def test_changes_lead_to_the_state_they_were_found_in(seed: int, steps: list[tuple[int, int]]) -> None:
-    """Whatever bytes change, and where it grows or shrinks."""
+def test_a_chain_of_changes_leads_to_the_latest_state(seed: int, steps: list[tuple[int, int]]) -> None:
+    """Any bytes change, and the state grows or shrinks."""
     dice = Random(seed)
     now = first = dice.randbytes(SIZE)
     digest, chain = digest_of(first), list[e.Inherited]()
@@ -65,15 +65,15 @@ def test_changes_lead_to_the_state_they_were_found_in(seed: int, steps: list[tup
 
 
 @pytest.mark.parametrize("size", [0, 1, LEAST_BYTES - 1])
-def test_small_states_go_whole(size: int) -> None:
+def test_small_states_are_sent_whole(size: int) -> None:
     assert changed(bytes(size), bytes(size)) is None
 
 
-def test_a_state_of_which_most_has_changed_goes_whole() -> None:
+def test_a_mostly_changed_state_is_sent_whole() -> None:
     assert changed(bytes(SIZE), b"x" * SIZE) is None
 
 
-def test_what_is_restored_is_what_was_there() -> None:
+def test_an_operator_that_is_restored_from_changes_goes_on_like_the_original() -> None:
     code = opened()
     first = taken(code, delta=True)
     assert (len(first.state), first.delta is True) == (SIZE, False)
@@ -87,7 +87,7 @@ def test_what_is_restored_is_what_was_there() -> None:
     assert [make(there, index) for index in range(5, 9)] == [make(code, index) for index in range(5, 9)]
 
 
-def test_the_next_is_whole_after_a_hand_over_and_a_restoring() -> None:
+def test_the_next_replica_after_a_hand_over_or_a_restoration_is_whole() -> None:
     code = opened()
     first = taken(code, delta=True)
     taken(code, delta=False, replica=False)  # after which it stayed
@@ -96,8 +96,8 @@ def test_the_next_is_whole_after_a_hand_over_and_a_restoring() -> None:
     assert taken(code, delta=True).delta is not True
 
 
-def test_a_change_of_another_state_is_refused() -> None:
-    """Two hosts that have made one partition may have states of other bytes that mean the same."""
+def test_a_change_of_a_different_state_is_refused() -> None:
+    """The states of two hosts after the same partition may be equal in meaning and have different bytes."""
     one, other = opened(), opened(SIZE + 1)
     firsts = taken(one, delta=False), taken(other, delta=False)
     make(one, 0)
@@ -109,7 +109,7 @@ def test_a_change_of_another_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize("delta", [b"", b"x" * 16, (99).to_bytes(8, "little") * 3, b"\xff" * 64, bytes(16)])
-def test_a_change_that_cannot_be_ends_nothing(delta: bytes) -> None:
+def test_an_invalid_change_is_refused_with_an_error(delta: bytes) -> None:
     code, state = opened(), bytes(SIZE)
     first = e.StateTaken(R, "o", 1, state, digest_of(state), 1)
     assert restored(code, first, e.StateTaken(R, "o", 1, delta, digest_after(delta, first.digest), 1))

@@ -1,4 +1,4 @@
-"""What a host takes in bulk and what it refuses, and transfers that break."""
+"""Bulk that a host accepts or refuses, and transfers that break."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from thalweg.middleware.shell.sockets import Listening, Sockets
 
 
 class Teller:
-    """Keeps the runs that broke."""
+    """Receiver of events that keeps the broken runs."""
 
     def __init__(self) -> None:
         self.broken: list[tuple[str, str]] = []
@@ -43,7 +43,9 @@ def again_by_a_credit(bulk: Bulk, now: float) -> None:
 
 
 @pytest.mark.parametrize("again", [again_in_the_house, again_by_a_credit])
-def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Callable[[Bulk, float], None]) -> None:
+def test_a_transfer_that_breaks_when_resumed_breaks_only_the_run_of_the_transfer(
+    again: Callable[[Bulk, float], None],
+) -> None:
     peers = [m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2")]
     limits, teller, sent = CoreConfig(), Teller(), []
     sockets = Sockets("h1", Listening("tcp://127.0.0.1:*", insecure=True), None)
@@ -69,7 +71,7 @@ def test_a_transfer_that_breaks_when_it_goes_on_breaks_its_run_alone(again: Call
 
 
 class Hosts:
-    """Host h1 of a run with h2 and h3. It takes all that is sent to it, and keeps what it answers and tells."""
+    """Host h1 of a run with h2 and h3. It accepts all chunks, and keeps its answers and its events."""
 
     def __init__(self, limits: CoreConfig) -> None:
         peers = [m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2") for name in ("h1", "h2", "h3")]
@@ -104,7 +106,7 @@ def part(index: int) -> m.Partition:
     return m.Partition(R, "s", "o", index)
 
 
-def test_no_more_transfers_arrive_at_once_than_the_limit_says(hosts: Hosts) -> None:
+def test_a_transfer_over_the_limit_of_simultaneous_transfers_is_declined(hosts: Hosts) -> None:
     for number in range(3):
         hosts.comes(m.Chunk(number, 100, 0, part(number)), 10)
     assert [(credit.transfer, credit.received_bytes, credit.done) for _, credit in hosts.answers] == [
@@ -115,14 +117,14 @@ def test_no_more_transfers_arrive_at_once_than_the_limit_says(hosts: Hosts) -> N
 
 
 @pytest.mark.parametrize("size", [1000, 1001])
-def test_a_partition_over_the_limit_is_refused_before_any_of_it_is_kept(hosts: Hosts, size: int) -> None:
+def test_a_partition_over_the_limit_is_refused_before_a_byte_is_kept(hosts: Hosts, size: int) -> None:
     too_large = pytest.raises(ProtocolError, match="a partition of 1001 bytes is over this host's limit")
     with nullcontext() if size == 1000 else too_large:
         hosts.comes(m.Chunk(1, size, 0, part(0)), 10)
     assert len(hosts.bulk._incoming) == (size == 1000)
 
 
-def test_a_relay_adds_nothing_to_the_transfer_of_another_source(hosts: Hosts) -> None:
+def test_a_relayed_chunk_of_a_different_source_is_not_added_to_a_transfer(hosts: Hosts) -> None:
     hops = (m.LinkEnd("h1", "net"),)
     hosts.comes(m.RelayedChunk(1, 30, 0, part(0), "|u1", (30,), source="h2", hops=hops), 10)
     with pytest.raises(ProtocolError, match="a chunk of 'h3' in a transfer of 'h2'"):
@@ -130,8 +132,8 @@ def test_a_relay_adds_nothing_to_the_transfer_of_another_source(hosts: Hosts) ->
     assert [each.received for each in hosts.bulk._incoming.values()] == [10]
 
 
-def test_a_host_probes_in_its_own_name(hosts: Hosts) -> None:
-    """A probe in the name of another host would make this host dial whatever address the probe gives."""
+def test_a_probe_in_the_name_of_a_third_host_is_refused(hosts: Hosts) -> None:
+    """A probe in the name of a third host would make this host dial any address that the probe gives."""
     for name in ("h2", "h3"):
         probe = m.Probe(R, 1, m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
         with nullcontext() if name == "h2" else pytest.raises(ProtocolError, match="a probe of 'h3' that came from"):
@@ -139,7 +141,7 @@ def test_a_host_probes_in_its_own_name(hosts: Hosts) -> None:
     assert [host for host, _ in hosts.answers] == ["h2"]
 
 
-def test_a_transfer_is_credited_by_the_host_that_it_goes_to_alone(hosts: Hosts) -> None:
+def test_a_transfer_is_credited_by_the_target_host_alone(hosts: Hosts) -> None:
     hosts.bulk.send(e.Send(R, "h2", part(0), b"body", bulk=True))
     (number,) = hosts.bulk._outgoing
     hosts.bulk.credited("h3", m.Credit(number, 4, True), 1.0)
@@ -149,7 +151,7 @@ def test_a_transfer_is_credited_by_the_host_that_it_goes_to_alone(hosts: Hosts) 
 
 
 @pytest.mark.parametrize(("received", "event"), [(0, e.TransferFailed), (3, e.TransferFailed), (4, e.TransferMeasured)])
-def test_a_transfer_has_arrived_when_all_of_it_has(hosts: Hosts, received: int, event: type[e.Event]) -> None:
+def test_a_transfer_has_arrived_when_all_bytes_have_arrived(hosts: Hosts, received: int, event: type[e.Event]) -> None:
     hosts.bulk.send(e.Send(R, "h2", part(0), b"body", bulk=True))
     (number,) = hosts.bulk._outgoing
     hosts.bulk.credited("h2", m.Credit(number, received, True), 1.0)

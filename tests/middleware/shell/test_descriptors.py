@@ -1,4 +1,4 @@
-"""Descriptors and threads of hosts after much coming and going: within ``idle_s`` all are as at the start."""
+"""Descriptors and threads of hosts after many runs: within ``idle_s`` there are as many as at the start."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def churn(cluster: LocalCluster, rounds: int) -> None:
     ("transport", "rounds"),
     [("ipc", 1), pytest.param("ipc", 30, marks=pytest.mark.long), pytest.param("curve", 10, marks=pytest.mark.long)],
 )
-def test_hosts_are_as_at_the_start_within_idle_s_of_the_last_run(
+def test_hosts_free_the_descriptors_and_threads_of_runs_within_idle_s_of_the_last_run(
     transport: Literal["ipc", "curve"], rounds: int
 ) -> None:
     with LocalCluster(4, allow=ALLOW, limits=LIMITS, transport=transport) as cluster:

@@ -1,4 +1,4 @@
-"""Unix sockets: their user alone dials them, nothing of them is left, and they mix with nothing else."""
+"""Unix sockets: only their user dials them, no file of them is left, and they do not mix with TCP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder() -> Iterator[str]:
         yield made
 
 
-def test_another_local_user_cannot_dial_a_local_cluster() -> None:
+def test_a_different_local_user_cannot_dial_a_local_cluster() -> None:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     if os.geteuid() != 0 or python is None:
         pytest.skip("only root can become another user")
@@ -53,20 +53,20 @@ def test_another_local_user_cannot_dial_a_local_cluster() -> None:
         assert done.stdout.splitlines() == ["Permission denied"] * 6
 
 
-def test_nothing_is_left_of_a_cluster_and_its_client() -> None:
+def test_a_cluster_and_a_client_leave_no_files() -> None:
     cluster = LocalCluster(2)
     folder = Path(cluster.addresses["h1"].removeprefix(UNIX)).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     with Client(cluster) as client:
         assert [each.index for each in client.run(FLOW, {"o": "h2"}, partitions=3)] == [0, 1, 2]
         assert len(list(folder.iterdir())) == 6
-    assert len(list(folder.iterdir())) == 4  # the client has taken its own away
+    assert len(list(folder.iterdir())) == 4  # the client has removed its own sockets
     cluster.kill("h1")
     cluster.close()
     assert not folder.exists()
 
 
-def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_other_users_may_enter_is_refused(tmp_path: Path) -> None:
     for mode in (0o750, 0o701, 0o777):
         tmp_path.chmod(mode)
         with pytest.raises(UsageError, match=f"others may enter {tmp_path}, and so dial .*; listen in a folder made"):
@@ -86,7 +86,9 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
         ("tcp://[::1]:65535", 65534, "tcp://[::1]:65534"),
     ],
 )
-def test_partitions_arrive_on_the_next_port_or_on_another(endpoint: str, bulk_port: int | None, found: str) -> None:
+def test_partitions_arrive_on_the_next_port_or_on_the_bulk_port(
+    endpoint: str, bulk_port: int | None, found: str
+) -> None:
     assert beside(endpoint, bulk_port) == found
 
 
@@ -105,13 +107,13 @@ def test_partitions_arrive_on_the_next_port_or_on_another(endpoint: str, bulk_po
         ("ipc:///tmp/x/h1", 7900, "is a Unix socket, beside which partitions have their own; leave --bulk-port out"),
     ],
 )
-def test_a_port_for_partitions_that_cannot_be_is_refused(endpoint: str, bulk_port: int | None, says: str) -> None:
+def test_an_invalid_port_for_partitions_is_refused(endpoint: str, bulk_port: int | None, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         beside(endpoint, bulk_port)
 
 
-def test_a_client_and_a_host_take_partitions_on_the_ports_that_they_were_given() -> None:
-    """Any free one: the kernel gives it, as a port that a test chooses may be taken meanwhile."""
+def test_a_client_and_a_host_receive_partitions_on_free_ports() -> None:
+    """The kernel chooses a free port, as a port that a test chooses may be in use by then."""
     host = Shell(ShellConfig("h1", listen="tcp://127.0.0.1:*", bulk_port=0, insecure=True))
     try:
         with Client({"h1": host.me.control}, bulk_port=0, insecure=True) as client:
@@ -121,7 +123,7 @@ def test_a_client_and_a_host_take_partitions_on_the_ports_that_they_were_given()
         host.close()
 
 
-def test_a_name_that_is_in_use_is_not_taken_over_but_one_left_behind_is(folder: str) -> None:
+def test_a_socket_in_use_is_refused_and_a_socket_left_behind_is_replaced(folder: str) -> None:
     listen = f"ipc://{folder}/h1"
     with pytest.raises(UsageError, match="is a Unix socket, which has no other address; leave --advertise out"):
         Shell(ShellConfig("h1", listen=listen, advertise="gate.example"))
@@ -139,7 +141,7 @@ def test_a_name_that_is_in_use_is_not_taken_over_but_one_left_behind_is(folder: 
     Shell(ShellConfig("h1", listen=listen)).close()
 
 
-def test_hosts_that_could_not_dial_each_other_are_no_cluster(folder: str) -> None:
+def test_a_client_refuses_mutually_unreachable_hosts(folder: str) -> None:
     one, other = f"ipc://{folder}/h1", "tcp://127.0.0.1:7800"
     for addresses, listen in (
         ({"h1": one, "h2": other}, None),
@@ -150,7 +152,7 @@ def test_hosts_that_could_not_dial_each_other_are_no_cluster(folder: str) -> Non
             Client(addresses, listen=listen)
 
 
-def test_no_message_makes_a_host_dial_another_programs_socket(folder: str) -> None:
+def test_no_message_makes_a_host_dial_the_socket_of_a_foreign_program(folder: str) -> None:
     with SocketFolder() as other, zmq.Context() as context, context.socket(zmq.ROUTER) as foreign:
         foreign.bind(f"ipc://{other}/theirs")
         for listen, may in ((f"ipc://{folder}/a", False), ("tcp://127.0.0.1:*", False), (f"ipc://{other}/a", True)):

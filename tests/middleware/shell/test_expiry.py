@@ -1,4 +1,4 @@
-"""Tests of certificates that expire: when the log says so, and which have expired."""
+"""Certificates that expire: warnings in the log, and the certificates that have expired."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 class Book(Logbook):
-    """A logbook that keeps what is written."""
+    """A logbook that keeps its lines."""
 
     def __init__(self) -> None:
         super().__init__("h1")
@@ -43,10 +43,10 @@ def make(folder: Path, name: str, role: Role, days: float | None) -> tuple[Membe
     return made, secret
 
 
-def test_each_certificate_is_logged_daily_before_and_returned_once(
+def test_an_expiring_certificate_is_logged_daily_and_returned_once_after_the_expiry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three that expire, one is in no run."""
+    """Three certificates expire, and one of them is in no run."""
     own, secret = make(tmp_path, "h1", "host", 40)
     alice, _ = make(tmp_path, "alice", "client", 30)
     make(tmp_path, "h2", "host", None)
@@ -88,5 +88,5 @@ def test_each_certificate_is_logged_daily_before_and_returned_once(
         (9, "9 s"),
     ],
 )
-def test_durations_are_told_in_the_largest_unit_of_which_there_are_two(seconds: float, words: str) -> None:
+def test_durations_are_written_in_the_largest_unit_that_fits_at_least_twice(seconds: float, words: str) -> None:
     assert module._in_words(seconds) == words

@@ -1,4 +1,4 @@
-"""What libzmq cannot bound: messages that do not end, and connections; who is honest is never cut."""
+"""Limits that libzmq lacks: endless messages and too many connections are cut, and honest peers never are."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def guard_of(shell: Shell) -> Guard:
 
 
 def asks(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a host answers."""
+    """Return whether a host answers."""
     socket.send(frames.encode(m.Hello()))
     return isinstance(frames.decode_control(socket.recv()), m.Welcome)
 
 
 @pytest.mark.parametrize(("count", "size"), [(20_000_000, 0), (20_000_000, 1), (4000, 1024 * 1024)])
-def test_a_message_that_does_not_end_is_cut_before_it_takes_the_memory(
+def test_an_endless_message_is_cut_before_the_memory_is_full(
     host: Shell, dial: Callable[..., zmq.Socket[bytes]], count: int, size: int
 ) -> None:
     honest, process = dial(host.me.control), psutil.Process()
@@ -70,10 +70,10 @@ def test_a_message_that_does_not_end_is_cut_before_it_takes_the_memory(
 
 
 @pytest.mark.parametrize(("count", "size"), [(20_000_000, 0), (20_000, 60_000)])
-def test_who_is_dialled_cannot_answer_without_end(
+def test_a_dialled_program_cannot_answer_without_end(
     host: Shell, dial: Callable[..., zmq.Socket[bytes]], count: int, size: int
 ) -> None:
-    """Anybody may make a host dial, who then sends without end; cut, he is dialled once more. Others are answered."""
+    """A program that a host dials sends without end. It is cut, and dialled once more. Honest peers are answered."""
     with socket.create_server(("127.0.0.1", 0)) as hostile:
         honest, process, most = dial(host.me.control), psutil.Process(), 0
         assert asks(honest)
@@ -95,7 +95,7 @@ def test_who_is_dialled_cannot_answer_without_end(
         assert most < 150_000_000
 
 
-def test_of_many_connections_those_silent_for_longest_are_cut(
+def test_connections_over_the_limit_are_cut_and_honest_peers_are_answered(
     host: Shell, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     honest = dial(host.me.control)
@@ -114,8 +114,8 @@ def test_of_many_connections_those_silent_for_longest_are_cut(
         each.close()
 
 
-def test_large_partitions_over_tcp_are_nobodys_attack() -> None:
-    """Chunks are as large as they get, and the host that takes them is slow to."""
+def test_large_partitions_over_tcp_are_not_cut() -> None:
+    """The chunks have the largest size, and the receiving process is slow."""
     size = 3 * MAX_CHUNK_BYTES
     source = Code("benchmarks.workload:FixedSource", {"site": 0, "size_bytes": size})
     allow = ("benchmarks",)
@@ -131,7 +131,7 @@ def test_large_partitions_over_tcp_are_nobodys_attack() -> None:
         assert size > LARGEST_BYTES
 
 
-def test_a_glance_that_comes_when_the_calm_is_over_is_followed_by_no_others(
+def test_a_glance_after_the_end_of_a_calm_starts_no_new_calm(
     host: Shell, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     guard, honest, until_s = guard_of(host), dial(host.me.control), time.monotonic() + patience(10)
@@ -143,7 +143,7 @@ def test_a_glance_that_comes_when_the_calm_is_over_is_followed_by_no_others(
     assert not guard.calm
 
 
-def test_a_calm_that_ends_while_a_host_looks_for_how_long_it_may_sleep_does_not_end_the_host(
+def test_a_calm_that_ends_while_a_host_computes_a_sleep_does_not_end_the_host(
     monkeypatch: pytest.MonkeyPatch, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     said = itertools.cycle((True, False))

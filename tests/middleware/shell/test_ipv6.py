@@ -118,7 +118,7 @@ def test_a_host_at_an_address_of_ipv6_is_drained(stack: ExitStack, tmp_path: Pat
     ("addresses", "taken"),
     [(("::1", "127.0.0.1"), "tcp://127.0.0.1:9"), (("::1",), "tcp://[::1]:9"), (("127.0.0.1",), "tcp://127.0.0.1:9")],
 )
-def test_a_name_at_which_nothing_listens_is_taken_for_ipv4_if_it_can_be(
+def test_a_name_without_a_listener_is_resolved_to_ipv4_if_possible(
     addresses: tuple[str, ...], taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both_families(monkeypatch, *addresses)
@@ -129,11 +129,11 @@ def test_a_name_at_which_nothing_listens_is_taken_for_ipv4_if_it_can_be(
     "endpoint",
     ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://*:*", "tcp://localhost:*", "ipc:///tmp/x/h1", "tcp://no.invalid:9"],
 )
-def test_an_endpoint_without_a_name_to_look_up_stays_as_it_is(endpoint: str) -> None:
+def test_an_endpoint_without_a_name_to_resolve_stays_unchanged(endpoint: str) -> None:
     assert resolve_endpoint(endpoint) == endpoint
 
 
-def test_sockets_of_ipv6_are_those_in_brackets_and_of_all_addresses() -> None:
+def test_endpoints_in_brackets_or_for_all_addresses_are_ipv6() -> None:
     assert all(map(is_ipv6, ("tcp://[::1]:1", "tcp://[fe80::1%eth0]:1", "tcp://*:1")))
     assert not any(map(is_ipv6, ("tcp://0.0.0.0:1", "tcp://h1.example:1", "tcp://127.0.0.1:1", "ipc:///tmp/[x]")))
 
@@ -143,7 +143,7 @@ def test_an_address_of_ipv6_is_advertised_in_brackets(address: str) -> None:
     assert advertised("tcp://*:7800", address) == "tcp://[fd00::7]:7800"
 
 
-def test_the_progress_of_a_route_of_ipv6_is_seen(stack: ExitStack) -> None:
+def test_the_progress_of_a_route_over_ipv6_is_measured(stack: ExitStack) -> None:
     shell = Shell(ShellConfig("h1", listen="tcp://*:*", insecure=True))
     stack.callback(shell.close)
     with Client({"h1": f"tcp://[::1]:{port_of(shell)}"}, listen="tcp://[::1]:*", insecure=True) as client:

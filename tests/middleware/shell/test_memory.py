@@ -1,4 +1,4 @@
-"""What a host process does with memory that was freed."""
+"""Reuse of freed memory in a host process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reaso
 
 
 def take_and_free(rounds: int) -> int:
-    """The pages that the system gave for some outputs at a time, let go of together."""
+    """Return how many pages the system provided for outputs that are made and freed in groups."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(rounds):
         outputs = [np.ones(PARTITION_BYTES, np.uint8) for _ in range(ROUND)]
@@ -26,7 +26,7 @@ def take_and_free(rounds: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def test_memory_of_outputs_is_used_again():
+def test_the_memory_of_freed_outputs_is_used_again():
     code = """
 import sys
 from tests.middleware.shell.test_memory import ROUNDS, take_and_free

@@ -1,4 +1,4 @@
-"""A log that cannot be written stops nothing, consists of whole lines, and says what is missing in it."""
+"""A log that cannot be written stops no run, consists of whole lines, and counts its missing rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOLD = re.compile(r"^cannot write the records .*; the runs go on, and what is mi
 
 
 class Disk:
-    """Room for so many bytes of a file: what a write beyond it gets is what a full disk gives."""
+    """Disk with ``room`` bytes for a file. A write beyond them fails as on a full disk."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.room = 1 << 30
@@ -47,7 +47,7 @@ class Disk:
 
 
 def slow_disk(patch: pytest.MonkeyPatch) -> threading.Event:
-    """A disk that takes nothing before this event is set."""
+    """Have the disk write nothing until the returned event is set."""
     ready, write = threading.Event(), os.pwrite
 
     def slow(file: int, text: bytes, offset: int) -> int:
@@ -59,7 +59,7 @@ def slow_disk(patch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def settle(log: Recorder) -> None:
-    """Have all that is recorded written, or given up, now."""
+    """Flush the log. Wait until all of its rows are written or given up."""
     log.flush()
     until_s = time.monotonic() + patience(10)
     while log._log is not None and log._log.taken_bytes < log._handed_bytes:
@@ -77,7 +77,7 @@ def told(rows: list[dict[str, Any]]) -> int:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 4_000)), min_size=1, max_size=8), st.integers(0, 60))
-def test_rows_are_written_or_counted_whatever_room_there_is(
+def test_rows_are_written_or_counted_on_a_disk_of_random_size(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], width: int
 ) -> None:
     path = tmp_path_factory.mktemp("disk") / "log"
@@ -100,7 +100,7 @@ def test_rows_are_written_or_counted_whatever_room_there_is(
         assert path.stat().st_size < GAP_BYTES
 
 
-def test_what_is_missing_is_told_once_and_the_log_goes_on(
+def test_missing_rows_are_reported_once_and_the_log_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk, path = Disk(monkeypatch), tmp_path / "log"
@@ -120,7 +120,7 @@ def test_what_is_missing_is_told_once_and_the_log_goes_on(
     assert said.count("\n") == 0
 
 
-def test_a_disk_that_takes_its_time_holds_up_no_run_and_what_cannot_wait_is_counted(
+def test_a_slow_disk_holds_up_no_run_and_rows_that_cannot_wait_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, ready = tmp_path / "log", slow_disk(monkeypatch)
@@ -142,7 +142,7 @@ def test_a_disk_that_takes_its_time_holds_up_no_run_and_what_cannot_wait_is_coun
     assert TOLD.match(said)
 
 
-def test_what_could_not_wait_when_the_end_came_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_wait_at_the_end_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ready = tmp_path / "log", slow_disk(monkeypatch)
     monkeypatch.setattr(module, "WAITING_BYTES", 1_000)
     log = Recorder("h1", path)
@@ -158,7 +158,7 @@ def test_what_could_not_wait_when_the_end_came_is_counted(tmp_path: Path, monkey
     assert told(rows) == 20
 
 
-def test_an_end_waits_for_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_log_does_not_wait_for_a_hanging_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(module.os, "pwrite", lambda *_: hangs.wait(30) * 0 or 1_000_000)
     monkeypatch.setattr(module, "CLOSE_S", 0.1)
@@ -170,7 +170,7 @@ def test_an_end_waits_for_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest
     hangs.set()
 
 
-def test_a_process_that_may_have_no_more_threads_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_start_threads_writes_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -182,7 +182,7 @@ def test_a_process_that_may_have_no_more_threads_keeps_its_log(tmp_path: Path, m
     assert [row["kind"] for row in rows_of(tmp_path / "log")] == ["row"]
 
 
-def test_two_processes_do_not_write_to_one_log(tmp_path: Path) -> None:
+def test_two_recorders_do_not_write_to_the_same_log(tmp_path: Path) -> None:
     log = Recorder("h1", tmp_path / "log")
     with pytest.raises(UsageError, match=r"log: another process does; choose another file$"):
         Recorder("h2", tmp_path / "log")
@@ -191,7 +191,7 @@ def test_two_processes_do_not_write_to_one_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["full", "closed", "limit"])
-def test_a_log_on_a_disk_that_takes_nothing_more_raises_nothing(how: str, tmp_path: Path) -> None:
+def test_a_log_that_can_no_longer_be_written_raises_no_error(how: str, tmp_path: Path) -> None:
     path = Path("/dev/full") if how == "full" else tmp_path / "log"
     code = f"""
 import logging, os, resource

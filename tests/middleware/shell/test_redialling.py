@@ -1,4 +1,4 @@
-"""Control connections on which nothing gets through are made anew, before TCP tries again by itself."""
+"""Control connections without progress are dialled again before TCP itself retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END = "tcp://10.0.0.2:7800", "h2"
 
 
 class Line:
-    """One control connection, whose link is cut from some second to another."""
+    """Control connection whose link is cut for a span of time."""
 
     def __init__(self, cut_s: float, whole_s: float, rtt_s: float = 0.01) -> None:
         self.cut_s, self.whole_s, self.rtt_s, self.now = cut_s, whole_s, rtt_s, 0.0
@@ -29,7 +29,7 @@ class Line:
         self.connected = False
 
     def run(self, until_s: int) -> list[float]:
-        """When a host was reached again."""
+        """Return the times at which the host was reached again."""
         back = list[float]()
         for second in range(until_s):
             self.now = float(second)
@@ -44,7 +44,7 @@ class Line:
         return back
 
 
-def test_a_connection_is_made_anew_every_few_seconds_while_a_link_is_cut() -> None:
+def test_a_connection_is_dialled_again_every_few_seconds_while_a_link_is_cut() -> None:
     line = Line(10.0, 25.0)
     (back_s,) = line.run(40)
     assert line.dialled_s[0] <= 10.0 + 4.0
@@ -52,20 +52,20 @@ def test_a_connection_is_made_anew_every_few_seconds_while_a_link_is_cut() -> No
     assert back_s <= 25.0 + 2.0
 
 
-def test_one_that_carries_bytes_stays() -> None:
+def test_a_connection_that_carries_bytes_stays() -> None:
     line = Line(1e9, 1e9)
     assert line.run(600) == []
     assert line.dialled_s == []
 
 
-def test_long_cuts_are_tried_less_often_so_that_a_long_way_can_be_greeted() -> None:
+def test_a_connection_is_dialled_less_often_during_a_long_cut() -> None:
     line = Line(10.0, 500.0)
     line.run(500)
     assert 10 < len(line.dialled_s) < 30
     assert line.dialled_s[-1] - line.dialled_s[-2] > 60.0
 
 
-def test_a_way_of_ten_seconds_is_given_twice_that() -> None:
+def test_a_connection_with_a_long_round_trip_is_not_redialled_after_a_short_cut() -> None:
     line = Line(10.0, 12.0, rtt_s=10.0)
     line.run(60)
     assert line.dialled_s == []

@@ -1,4 +1,4 @@
-"""What passes a host on its way between two others: chunk by chunk, and no more of it than there is credit for."""
+"""Relays: chunks pass a host one by one on their way between two others, within their credit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FROM_H1 = b"h1/connection"
 
 
 class Teller:
-    """Keeps what the core would be told."""
+    """Receiver that keeps the events for the core."""
 
     def __init__(self) -> None:
         self.told: list[e.Event] = []
@@ -42,7 +42,7 @@ class Teller:
 
 
 class Relay:
-    """Host h2, which passes on what h1 sends to h3: what it sends is kept."""
+    """Host h2, which passes on the chunks of h1 to h3. It keeps what it sends."""
 
     def __init__(self, limits: CoreConfig | None = None) -> None:
         ends = m.NetworkEndpoints({"net": "tcp://h:1", "fast": "tcp://h:2"})
@@ -71,12 +71,12 @@ class Relay:
         self.bulk.came(identity, "h1", chunk, memoryview(piece), now, "fast")
 
     def credit(self, received: int, *, done: bool = False, now: float = 2.0) -> None:
-        """What h3 says of the transfer that passes here."""
+        """Handle a credit of h3 for the transfer that passes here."""
         (number,) = {chunk.transfer for chunk, _ in self.on}
         self.bulk.credited("h3", m.Credit(number, received, done, 0.0, 0.0, now), now)
 
     def held(self) -> list[tuple[int, int, float, float]]:
-        """The last credits that wait for a message to h1."""
+        """Return the last credits that wait for a message to h1."""
         line = self.sockets.line(R, "h1")
         assert line is not None
         return line.credits
@@ -90,7 +90,7 @@ def relay() -> Iterator[Relay]:
 
 
 def chunks(number: int = 7, index: int = 1, body: bytes = BODY) -> list[tuple[m.RelayedChunk, memoryview]]:
-    """What h1 sends, all at once."""
+    """Return all chunks that h1 sends."""
     out = Outgoing(number, None, m.Partition(R, "s", "t", index), body, 0.0, route=Route("h1", HOPS, None))
     found: list[Any] = []
     while (following := out.next_chunk()) is not None:
@@ -100,7 +100,7 @@ def chunks(number: int = 7, index: int = 1, body: bytes = BODY) -> list[tuple[m.
     return found
 
 
-def test_chunks_go_on_as_they_come_and_each_gets_its_credit_when_it_does(relay: Relay) -> None:
+def test_a_chunk_is_passed_on_and_credited_as_soon_as_the_chunk_arrives(relay: Relay) -> None:
     sent = chunks()
     for number, (chunk, piece) in enumerate(sent[:WINDOW_CHUNKS]):
         relay.comes(chunk, piece)
@@ -114,7 +114,7 @@ def test_chunks_go_on_as_they_come_and_each_gets_its_credit_when_it_does(relay: 
     assert piece == BODY[CHUNK_BYTES : 2 * CHUNK_BYTES]
 
 
-def test_what_the_next_host_does_not_take_is_held_to_a_window_and_the_sender_waits(relay: Relay) -> None:
+def test_chunks_without_credit_of_the_next_host_are_held_up_to_a_window(relay: Relay) -> None:
     for chunk, piece in chunks()[: 2 * WINDOW_CHUNKS]:
         relay.comes(chunk, piece)
     assert len(relay.on) == WINDOW_CHUNKS == len(relay.credits)  # the others got none: h1 has no more to send
@@ -124,7 +124,7 @@ def test_what_the_next_host_does_not_take_is_held_to_a_window_and_the_sender_wai
     assert len(relay.on) == WINDOW_CHUNKS + 1 == len(relay.credits)
 
 
-def test_the_sender_hears_that_all_is_there_once_it_is(relay: Relay) -> None:
+def test_the_sender_gets_the_last_credit_when_the_target_has_all_bytes(relay: Relay) -> None:
     sent = chunks()
     for number, (chunk, piece) in enumerate(sent):
         relay.comes(chunk, piece, 1.0 + number)
@@ -144,7 +144,7 @@ def test_the_sender_hears_that_all_is_there_once_it_is(relay: Relay) -> None:
 
 
 @pytest.mark.parametrize("received", [0, CHUNK_BYTES])
-def test_what_the_next_host_refuses_is_refused(relay: Relay, received: int) -> None:
+def test_a_refusal_of_the_next_host_is_passed_on_to_the_sender(relay: Relay, received: int) -> None:
     for chunk, piece in chunks()[:2]:
         relay.comes(chunk, piece)
     relay.credit(received, done=True)
@@ -153,14 +153,14 @@ def test_what_the_next_host_refuses_is_refused(relay: Relay, received: int) -> N
     assert not relay.bulk._passing and not relay.bulk._outgoing and relay.teller.told == []
 
 
-def test_a_host_that_says_that_all_is_there_which_was_not_sent_is_not_believed(relay: Relay) -> None:
+def test_a_last_credit_for_unsent_bytes_counts_as_a_refusal(relay: Relay) -> None:
     for chunk, piece in chunks()[:2]:
         relay.comes(chunk, piece)
     relay.credit(len(BODY), done=True)
     assert relay.credits[-1][1].received_bytes == 0 and relay.credits[-1][1].done and relay.teller.told == []
 
 
-def test_credit_for_what_was_not_sent_lets_no_more_go_on(relay: Relay) -> None:
+def test_a_credit_for_unsent_bytes_opens_no_larger_window(relay: Relay) -> None:
     sent = chunks()
     for chunk, piece in sent[:2]:
         relay.comes(chunk, piece)
@@ -170,7 +170,7 @@ def test_credit_for_what_was_not_sent_lets_no_more_go_on(relay: Relay) -> None:
     assert len(relay.on) == 2 + WINDOW_CHUNKS
 
 
-def test_what_goes_on_no_more_is_given_up(relay: Relay) -> None:
+def test_a_passing_transfer_without_progress_is_abandoned(relay: Relay) -> None:
     chunk, piece = chunks()[0]
     relay.comes(chunk, piece)
     relay.bulk.keep_house(10.0)
@@ -179,7 +179,7 @@ def test_what_goes_on_no_more_is_given_up(relay: Relay) -> None:
     assert not relay.bulk._passing and relay.credits[-1][1].done and relay.credits[-1][1].received_bytes == 0
 
 
-def test_what_a_line_has_no_room_for_goes_on_later(relay: Relay) -> None:
+def test_chunks_that_find_no_room_on_a_line_are_passed_on_later(relay: Relay) -> None:
     relay.room = False
     for chunk, piece in chunks()[:2]:
         relay.comes(chunk, piece)
@@ -189,17 +189,17 @@ def test_what_a_line_has_no_room_for_goes_on_later(relay: Relay) -> None:
     assert len(relay.on) == 2 == len(relay.credits)
 
 
-def test_a_run_that_is_over_takes_what_passes_with_it(relay: Relay) -> None:
+def test_the_end_of_a_run_ends_the_passing_transfers_of_the_run(relay: Relay) -> None:
     chunk, piece = chunks()[0]
     relay.comes(chunk, piece)
     relay.bulk.forget(R)
     assert not relay.bulk._passing and not relay.bulk._outgoing
 
 
-# --- what is not to be passed on ------------------------------------------------------------------------
+# --- chunks that are refused ----------------------------------------------------------------------------
 
 
-def test_what_the_client_did_not_say_is_refused_and_takes_no_memory(relay: Relay) -> None:
+def test_chunks_of_an_unknown_route_are_refused_and_not_kept(relay: Relay) -> None:
     relay.bulk._core.passes = lambda *_: False  # type: ignore[method-assign]
     for chunk, piece in chunks()[:3]:
         relay.comes(chunk, piece)
@@ -207,7 +207,7 @@ def test_what_the_client_did_not_say_is_refused_and_takes_no_memory(relay: Relay
     assert [(credit.received_bytes, credit.done) for _, credit in relay.credits] == [(0, True)] * 3
 
 
-def test_what_does_not_continue_a_transfer_ends_it(relay: Relay) -> None:
+def test_a_chunk_that_does_not_continue_a_transfer_ends_the_transfer(relay: Relay) -> None:
     first, second, third = chunks()[:3]
     for wrong in (
         third,
@@ -222,7 +222,7 @@ def test_what_does_not_continue_a_transfer_ends_it(relay: Relay) -> None:
         assert not relay.bulk._passing and not relay.bulk._outgoing
 
 
-def test_who_sends_without_credit_is_cut_off_at_a_window(relay: Relay) -> None:
+def test_a_sender_without_credit_is_cut_off_at_a_window(relay: Relay) -> None:
     relay.room, held = False, [0]
 
     def flood() -> None:
@@ -236,8 +236,8 @@ def test_who_sends_without_credit_is_cut_off_at_a_window(relay: Relay) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1])
-def test_small_chunks_are_not_gathered(relay: Relay, size: int) -> None:
-    """Of no bytes, or few, a window has room for any number, and each takes memory of its own."""
+def test_a_small_chunk_within_a_transfer_is_refused(relay: Relay, size: int) -> None:
+    """A window has room for any number of empty or small chunks, and each of them takes memory of its own."""
     relay.room = False
     first, piece = chunks()[0]
     relay.comes(first, piece)
@@ -248,7 +248,7 @@ def test_small_chunks_are_not_gathered(relay: Relay, size: int) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", BODY[: CHUNK_BYTES + 1]])
-def test_nothing_comes_after_the_last_chunk(relay: Relay, body: bytes) -> None:
+def test_a_chunk_after_the_last_chunk_is_refused(relay: Relay, body: bytes) -> None:
     sent = chunks(body=body)
     for chunk, piece in sent:
         relay.comes(chunk, piece)
@@ -259,7 +259,7 @@ def test_nothing_comes_after_the_last_chunk(relay: Relay, body: bytes) -> None:
     assert len(relay.on) == len(sent) and not relay.bulk._passing
 
 
-def test_no_more_passes_here_than_there_is_room_for(relay: Relay) -> None:
+def test_transfers_over_the_limits_of_a_relay_are_refused(relay: Relay) -> None:
     for number in range(PASSAGES + 2):
         chunk, piece = chunks(number, number)[0]
         relay.comes(chunk, piece)

@@ -1,4 +1,4 @@
-"""Certificates: who is a member gets in under its own name, and nobody else; nothing listens over TCP without."""
+"""Certificates: only members are admitted, under their own names, and no host listens over TCP without keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SOON_S = 10.0
 
 
 def make(folder: Path, name: str, role: Role = "host", *, days: float | None = None, member: bool = True) -> Path:
-    """A secret certificate, whose public one is in the folder of members unless it is a stranger's."""
+    """Make a certificate and return its secret file. The public one is in the members folder unless a stranger's."""
     made, _, secret = new_certificate(name, role, folder, days)
     (folder / MEMBERS).mkdir(exist_ok=True)
     if member:
@@ -72,7 +72,7 @@ def host(folder: Path, name: str) -> Iterator[Shell]:
 
 @contextmanager
 def dialled(keys: Keys, to: str, endpoint: str, identity: bytes) -> Iterator[zmq.Socket[bytes]]:
-    """A socket by hand, under any identity."""
+    """Connect a socket by hand, under any identity."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, round(patience(5) * 1000))
@@ -92,7 +92,7 @@ def until(true: Callable[[], bool]) -> None:
 # --- files ------------------------------------------------------------------------------------------
 
 
-def test_certificates_are_those_of_pyzmq_and_never_overwritten(tmp_path: Path) -> None:
+def test_certificates_have_the_format_of_pyzmq_and_are_never_overwritten(tmp_path: Path) -> None:
     member, public, secret = new_certificate("h-1.example", "host", tmp_path / "there", 30)
     assert (public.name, secret.name) == ("h-1.example.key", "h-1.example.key_secret")
     assert (public.stat().st_mode & 0o777, secret.stat().st_mode & 0o777) == (0o644, 0o600)
@@ -114,14 +114,14 @@ def test_certificates_are_those_of_pyzmq_and_never_overwritten(tmp_path: Path) -
             new_certificate(name, "host", tmp_path)
 
 
-def test_a_certificate_that_pyzmq_made_needs_its_metadata(tmp_path: Path) -> None:
+def test_a_certificate_of_pyzmq_without_metadata_is_refused(tmp_path: Path) -> None:
     public, secret = zmq.auth.create_certificates(tmp_path, "h1", {"name": "h1", "role": "host", "site": "Pisa"})
     assert read_certificate(Path(secret))[0].name == "h1"
     with pytest.raises(UsageError, match=r"h1\.key is not a certificate with name, role and expiry.*`name`"):
         read_certificate(Path(public))  # pyzmq writes the metadata into the secret one only
 
 
-def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_unusable_secret_certificate_is_refused_with_a_single_line_error(tmp_path: Path) -> None:
     good, other, old = make(tmp_path, "h1"), make(tmp_path, "h2"), make(tmp_path, "old", days=-1)
     mixed = tmp_path / "mixed.key_secret"
     write_certificate(mixed, read_certificate(good)[0].text(read_certificate(other)[1]), 0o600)
@@ -154,7 +154,7 @@ def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_pat
         Keys.load(good)
 
 
-def test_a_certificate_that_others_could_change_is_refused_and_later_admits_nobody(
+def test_a_certificate_that_other_users_could_change_is_refused_and_admits_no_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = make(tmp_path, "h1")
@@ -185,7 +185,7 @@ def no_group(number: int) -> NoReturn:
     raise KeyError(number)
 
 
-def test_two_names_for_one_key_are_refused(tmp_path: Path) -> None:
+def test_two_names_for_the_same_key_are_refused(tmp_path: Path) -> None:
     good = make(tmp_path, "h1")
     make(tmp_path, "h2")
     (tmp_path / MEMBERS / "h3.key").write_text((tmp_path / "h2.key").read_text().replace("name = h2", "name = h3"))
@@ -202,7 +202,7 @@ def test_two_names_for_one_key_are_refused(tmp_path: Path) -> None:
         Keys.load(good)
 
 
-def test_a_change_that_keeps_size_and_date_is_found(tmp_path: Path) -> None:
+def test_a_change_of_a_certificate_with_the_same_size_and_date_is_noticed(tmp_path: Path) -> None:
     good = make(tmp_path, "h1")
     path = tmp_path / MEMBERS / "h2.key"
     make(tmp_path, "h2")
@@ -218,8 +218,10 @@ def test_a_change_that_keeps_size_and_date_is_found(tmp_path: Path) -> None:
     assert members.public_of("h2") == other.public != before
 
 
-def test_a_change_within_the_tick_of_a_look_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the kernel had given the same dates to both."""
+def test_a_change_of_a_certificate_within_the_tick_of_a_check_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stamps are equal, as if the kernel had dated both files alike."""
     good = make(tmp_path, "h1")
     make(tmp_path, "h2")
     members = Keys.load(good).members
@@ -231,7 +233,7 @@ def test_a_change_within_the_tick_of_a_look_is_found(tmp_path: Path, monkeypatch
     assert members.public_of("h2") == other.public
 
 
-def test_members_are_those_of_the_folder_as_it_is_now(tmp_path: Path) -> None:
+def test_the_members_follow_the_changes_of_the_folder(tmp_path: Path) -> None:
     make(tmp_path, "h1")
     make(tmp_path, "old", days=-1)
     folder = tmp_path / MEMBERS
@@ -247,7 +249,7 @@ def test_members_are_those_of_the_folder_as_it_is_now(tmp_path: Path) -> None:
     assert members.admits(members.key_of("h2"))
     (folder / "h1.key").unlink()
     assert not members.admits(key)
-    (folder / "h2.key").write_text("garbled")  # in place: the folder itself stays as it is
+    (folder / "h2.key").write_text("garbled")  # in place: the folder itself stays unchanged
     members.refresh()
     assert members.public_of("h2") == ""
     (folder / "h2.key").write_text(read_certificate(make(tmp_path, "h3"))[0].text())
@@ -262,7 +264,7 @@ def test_members_are_those_of_the_folder_as_it_is_now(tmp_path: Path) -> None:
 # --- who gets in ------------------------------------------------------------------------------------
 
 
-def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> None:
+def test_members_run_together_and_strangers_are_not_admitted(tmp_path: Path) -> None:
     client = make(tmp_path, "alice", "client")
     stranger = make(tmp_path, "bob", "client", member=False)
     with host(tmp_path, "h1") as first, host(tmp_path, "h2") as second:
@@ -280,8 +282,8 @@ def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> 
         assert (first.frames_rejected, second.frames_rejected) == (0, 0)
 
 
-def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handshake has failed when the question is to be sent: there is no connection to send it on."""
+def test_a_stranger_with_a_late_question_gets_the_same_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handshake has already failed when the question is sent, so there is no connection for it."""
     make(tmp_path, "alice", "client")
     keys = Keys.load(make(tmp_path, "bob", "client", member=False))
     said: list[str] = []
@@ -294,7 +296,7 @@ def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypat
 
         def late(message: m.Hello) -> bytes:
             monkeypatch.setattr(hello, "frames", frames)
-            ask()  # another is refused meanwhile
+            ask()  # a second question is refused meanwhile
             return frames.encode(message)
 
         monkeypatch.setattr(hello, "frames", SimpleNamespace(encode=late, SPEAKS=frames.SPEAKS))
@@ -304,14 +306,14 @@ def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypat
         assert len(said) == 2
 
 
-def test_what_is_not_the_host_that_was_dialled_is_not_talked_to(tmp_path: Path) -> None:
+def test_a_client_does_not_talk_to_a_host_with_a_different_certificate(tmp_path: Path) -> None:
     client = make(tmp_path, "alice", "client")
     make(tmp_path, "h2")
     with host(tmp_path, "h1") as first, pytest.raises(HostLostError):
         identify_hosts({"h2": first.me.control}, Keys.load(client), timeout_s=0.3)
 
 
-def test_a_member_cannot_speak_for_another(tmp_path: Path) -> None:
+def test_a_member_cannot_speak_in_the_name_of_a_second_member(tmp_path: Path) -> None:
     alice, bob = make(tmp_path, "alice", "client"), make(tmp_path, "bob", "client")
     with host(tmp_path, "h1") as first, Client({"h1": first.me.control}, keys=alice) as client:
         run = client.run(FLOW, {"o": "h1"})
@@ -340,7 +342,7 @@ def test_a_host_leads_no_runs(tmp_path: Path, make_install: Callable[..., m.Inst
         assert list(first.core.runs) == [RunId(run.id)]
 
 
-def test_a_host_is_drained_by_a_client_or_by_its_own_certificate_and_by_no_other_host(tmp_path: Path) -> None:
+def test_a_host_is_drained_only_by_a_client_or_by_the_certificate_of_the_host(tmp_path: Path) -> None:
     for name, role in (("h1", "host"), ("h2", "host"), ("alice", "client")):
         make(tmp_path, name, role)
     sockets = Sockets("h1", Listening("tcp://127.0.0.1:*"), Keys.load(tmp_path / "h1.key_secret"))
@@ -355,7 +357,9 @@ def test_a_host_is_drained_by_a_client_or_by_its_own_certificate_and_by_no_other
 
 
 @pytest.mark.parametrize("listen", ["tcp://127.0.0.1:*", "ipc://"])
-def test_a_host_without_keys_is_drained_through_its_own_folder_alone(tmp_path: Path, listen: str) -> None:
+def test_a_host_without_keys_is_drained_only_through_a_socket_in_the_private_folder(
+    tmp_path: Path, listen: str
+) -> None:
     tmp_path.chmod(0o700)
     folder = f"{tmp_path}/h1" if listen == "ipc://" else ""
     sockets = Sockets("h1", Listening(listen + folder, insecure=True), None)
@@ -367,7 +371,9 @@ def test_a_host_without_keys_is_drained_through_its_own_folder_alone(tmp_path: P
         sockets.destroy(0)
 
 
-def test_a_client_takes_part_in_its_own_runs_only(tmp_path: Path, make_install: Callable[..., m.Install]) -> None:
+def test_a_client_takes_no_part_in_the_run_of_a_second_client(
+    tmp_path: Path, make_install: Callable[..., m.Install]
+) -> None:
     alice = make(tmp_path, "alice", "client")
     bob = Keys.load(make(tmp_path, "bob", "client"))
     with host(tmp_path, "h1") as first, Client({"h1": first.me.control}, keys=alice) as client:
@@ -378,7 +384,7 @@ def test_a_client_takes_part_in_its_own_runs_only(tmp_path: Path, make_install: 
         assert len(list(client.run(FLOW, {"o": "alice"}, partitions=3))) == 3
 
 
-def test_a_host_that_does_not_know_another_of_the_run_says_so(tmp_path: Path) -> None:
+def test_a_host_without_the_certificate_of_a_second_host_fails_the_run_with_the_reason(tmp_path: Path) -> None:
     alice = make(tmp_path, "alice", "client")
     with ExitStack() as stack:
         shells = [stack.enter_context(host(tmp_path, name)) for name in ("h1", "h2")]
@@ -395,10 +401,10 @@ def test_a_host_that_does_not_know_another_of_the_run_says_so(tmp_path: Path) ->
         assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3
 
 
-def test_a_host_takes_part_with_those_alone_of_whom_it_has_a_certificate(
+def test_a_host_refuses_a_run_with_a_member_of_unknown_certificate(
     tmp_path: Path, make_install: Callable[..., m.Install]
 ) -> None:
-    """Whoever the run's client names: as it begins, or later, as a host or as a guest."""
+    """The client may name an unknown host at the start or later, as a host or as a guest."""
     for name, role in (("h1", "host"), ("h2", "host"), ("client", "client")):
         make(tmp_path, name, role)
     keys = Keys.load(tmp_path / "h1.key_secret")
@@ -415,7 +421,7 @@ def test_a_host_takes_part_with_those_alone_of_whom_it_has_a_certificate(
             check_leader(keys, leader, message)
 
 
-def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
+def test_a_revoked_member_is_refused_within_seconds_and_other_runs_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell_module, "HOUSEKEEPING_S", 0.2)
@@ -451,7 +457,7 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
         ("alice", "this client, 'alice', has a certificate that expired on 20.* UTC; make one with thalweg keys new"),
     ],
 )
-def test_a_certificate_that_expires_while_data_flows_ends_the_run_with_its_name_and_date(
+def test_the_expiry_of_a_certificate_ends_the_run_with_the_name_and_the_date(
     who: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shell_module, "HOUSEKEEPING_S", 0.1)
@@ -471,7 +477,7 @@ def test_a_certificate_that_expires_while_data_flows_ends_the_run_with_its_name_
     assert {(record.peer, record.levelname) for record in warned} == {(who, "WARNING")}
 
 
-def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_alone(tmp_path: Path) -> None:
+def test_a_host_with_a_new_key_is_dialled_again_and_other_connections_stay(tmp_path: Path) -> None:
     make(tmp_path, "h2")
     make(tmp_path, "h3")
     sockets = Sockets("h1", Listening("tcp://127.0.0.1:*"), Keys.load(make(tmp_path, "h1")))
@@ -495,7 +501,7 @@ def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_
 # --- without keys -----------------------------------------------------------------------------------
 
 
-def test_a_host_without_a_certificate_is_not_answered_by_one_with(tmp_path: Path) -> None:
+def test_a_client_with_keys_does_not_talk_to_a_host_without_keys(tmp_path: Path) -> None:
     plain = Shell(ShellConfig("h1", insecure=True))
     make(tmp_path, "h1")
     try:
@@ -506,7 +512,7 @@ def test_a_host_without_a_certificate_is_not_answered_by_one_with(tmp_path: Path
         plain.close()
 
 
-def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
+def test_identities_of_connections_are_unrelated_to_the_instances_of_hosts() -> None:
     seen: set[bytes] = set()
     shell = Shell(ShellConfig("h1", insecure=True))
     take = shell._sockets.take
@@ -529,7 +535,7 @@ def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
         shell.close()
 
 
-def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
+def test_an_answer_goes_only_to_the_connection_that_asked() -> None:
     shell = Shell(ShellConfig("h1", insecure=True))
     with zmq.Context() as context, context.socket(zmq.DEALER) as true, context.socket(zmq.DEALER) as stranger:
         for socket, identity in ((true, b"h2/true"), (stranger, b"h2/stranger")):
@@ -553,19 +559,19 @@ def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
         *((f"tcp://{address}:*", "every user of this machine") for address in ("127.0.0.1", "localhost", "[::1]")),
     ],
 )
-def test_over_tcp_a_key_is_needed(listen: str, who: str) -> None:
+def test_a_host_over_tcp_needs_a_key(listen: str, who: str) -> None:
     with pytest.raises(UsageError, match=rf"without keys .* is open to {who}; give --keys FILE, .* or say --insecure"):
         Shell(ShellConfig("h1", listen=listen))
 
 
-def test_a_client_that_would_be_open_to_others_is_refused_before_it_asks_any_host() -> None:
+def test_a_client_over_tcp_without_keys_is_refused_before_a_host_is_asked() -> None:
     with pytest.raises(
         UsageError, match=r"without keys tcp://.* is open to (all who reach it|every user of this machine)"
     ):
         Client({"h1": "tcp://192.0.2.1:7800"})
 
 
-def test_over_tcp_with_a_key_or_on_request(tmp_path: Path) -> None:
+def test_a_host_listens_over_tcp_with_a_key_or_on_request(tmp_path: Path) -> None:
     for shell in (
         Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*"), keys=Keys.load(make(tmp_path, "h1"))),
         Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*", insecure=True)),
@@ -574,7 +580,7 @@ def test_over_tcp_with_a_key_or_on_request(tmp_path: Path) -> None:
         shell.close()
 
 
-def test_a_key_that_is_no_members_speaks_for_nobody(tmp_path: Path) -> None:
+def test_a_message_with_a_key_or_a_name_of_no_member_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "h1")
     members = Members(tmp_path / MEMBERS)
     assert members.sender(b"h1/x", members.public_of("h1")).name == "h1"

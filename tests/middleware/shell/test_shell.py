@@ -1,4 +1,4 @@
-"""Real sockets on loopback: what a host takes, refuses, hears and survives; host processes and their end."""
+"""Real sockets on loopback: messages that a host accepts, refuses and survives; host processes and their end."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
     run.close()
 
 
-def test_what_every_message_passes_through_has_no_more_attributes_than_python_keeps_in_the_object(
+def test_objects_that_every_message_passes_have_at_most_29_attributes(
     client: Client,
 ) -> None:
     shell = client.shell
@@ -136,16 +136,14 @@ def test_what_every_message_passes_through_has_no_more_attributes_than_python_ke
         assert {type(each).__name__: len(vars(each)) for each in hot if len(vars(each)) > 29} == {}
 
 
-def test_an_oversized_message_costs_its_connection_and_no_more(
-    client: Client, dial: Callable[..., zmq.Socket[bytes]]
-) -> None:
+def test_an_oversized_message_does_not_disturb_a_run(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
     rude = dial(client.shell.me.control)
     rude.send(bytes(frames.MAX_CONTROL_BYTES + 10_000))
     run = client.run(BLOCKS, {"o": "client"}, partitions=20)
     assert len(list(run)) == 20
 
 
-def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_unexpected_messages_change_nothing(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
     run = client.run(BLOCKS, {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
@@ -173,14 +171,12 @@ def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[.
     run.close()
 
 
-def test_a_partition_nobody_asked_for_is_given_no_memory(
-    client: Client, dial: Callable[..., zmq.Socket[bytes]]
-) -> None:
-    """The first of many chunks is answered with the end of the transfer at once, through the same socket's peer."""
+def test_an_unrequested_partition_gets_no_memory(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    """The first of many chunks is answered with the end of the transfer at once."""
     run = client.run(BLOCKS, {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
-    control.send(frames.encode(m.Ping(None)))  # makes the way back known
+    control.send(frames.encode(m.Ping(None)))  # makes the connection for answers known
     assert control.recv() == frames.encode(m.Pong(None))
     bulk.send_multipart([frames.encode(m.Chunk(5, 10**8, 0, m.Partition(RunId(run.id), "s", "o", 10**6))), b"x"])
     credit = frames.decode_control(control.recv())
@@ -190,10 +186,10 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     run.close()
 
 
-def test_what_comes_while_a_host_answers_on_the_same_router_is_not_overlooked(
+def test_a_message_that_comes_while_a_host_answers_on_the_same_router_is_handled(
     monkeypatch: pytest.MonkeyPatch, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
-    """The answer goes through libzmq, which takes the sign that something has come."""
+    """The answer goes through libzmq, which clears the sign that a message has come."""
     came, goes_on, take = threading.Event(), threading.Event(), Bulk.came
 
     def slowly(*arguments: Any) -> None:
@@ -220,7 +216,7 @@ def test_what_comes_while_a_host_answers_on_the_same_router_is_not_overlooked(
 def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
     dial: Callable[..., zmq.Socket[bytes]], make_install: Callable[..., m.Install]
 ) -> None:
-    """``o`` is on h2, so what comes for it here is to be forwarded; h2 has a part in the run, ``x`` has none."""
+    """``o`` is on h2, so its inputs that arrive here are forwarded. h2 has a part in the run, ``x`` has none."""
     with running(ShellConfig("h1", insecure=True, core=CoreConfig(max_transfers=3))) as host:
         asker, bulks = dial(host.me.control, b"client/1"), {}
         asker.send(frames.encode(make_install()))
@@ -242,7 +238,9 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
         assert "x" not in {what[0] for what in held.values()}
 
 
-def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_many_rejected_frames_leave_few_rows_in_the_records(
+    tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
     records = tmp_path / "log"
     with running(ShellConfig("h1", insecure=True, records=str(records))) as host:
         host._recorder.open_run(R, "", 0.0)
@@ -261,7 +259,7 @@ def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.
     assert said == ["a frame of 7 bytes is not Thalweg's"] * ROWS + [f"{500 - ROWS} more"]
 
 
-def test_what_does_not_decode_is_recorded_and_logged_with_its_type_and_its_sender_once_a_second(
+def test_a_message_that_does_not_decode_is_logged_with_type_and_sender_once_a_second(
     tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
     records = tmp_path / "log"
@@ -289,10 +287,10 @@ def test_what_does_not_decode_is_recorded_and_logged_with_its_type_and_its_sende
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_a_host_that_sends_garbage_is_out_of_its_run_and_of_no_other(
+def test_a_host_that_sends_garbage_is_excluded_only_from_the_run_of_the_garbage(
     dial: Callable[..., zmq.Socket[bytes]], lasting: bool
 ) -> None:
-    """Someone of h2's name sends it, as h2 would, while h2 itself sends what is right."""
+    """A connection under the name of h2 sends the garbage, while h2 itself sends valid messages."""
     with LocalCluster(3, allow=ALLOW, transport="tcp") as cluster, Client(cluster, allow=ALLOW) as client:
         run = client.run(BLOCKS, {"o": "h2"}, failover=Failover() if lasting else None)
         other = client.run(BLOCKS, {"o": "h2"})
@@ -315,7 +313,7 @@ def test_a_host_that_sends_garbage_is_out_of_its_run_and_of_no_other(
         assert next(other).index == 1
 
 
-def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_probes_of_finished_runs_are_answered_and_leave_a_single_line(dial: Callable[..., zmq.Socket[bytes]]) -> None:
     with running(ShellConfig("a", insecure=True)) as host, running(ShellConfig("tester", insecure=True)) as other:
         credits: list[m.Credit] = []
         other._bulk.credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
@@ -335,7 +333,7 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Call
 # --- endpoints --------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
+def test_a_port_in_use_is_a_usage_error_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with running(ShellConfig("a", insecure=True)) as first:
         for endpoint in (first.me.control, first.me.bulk):
@@ -366,7 +364,7 @@ def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
         "tcp://:",
     ],
 )
-def test_what_is_no_endpoint_is_a_usage_error(listen: str) -> None:
+def test_an_invalid_endpoint_is_a_usage_error(listen: str) -> None:
     with pytest.raises(UsageError, match=r"tcp://|ipc:///FOLDER/NAME with a path of at most 102"):
         Shell(ShellConfig("a", listen=listen, insecure=True))
 
@@ -377,7 +375,7 @@ def free(port: int) -> bool:
 
 
 def free_ports() -> int:
-    """The first of two consecutive ports that nobody is handed: they are below the ephemeral ones."""
+    """Return the first of two consecutive free ports. They are below the ephemeral ports."""
     return next(port for port in range(20_000, 30_000, 2) if free(port) and free(port + 1))
 
 
@@ -389,13 +387,13 @@ def test_two_consecutive_ports_are_used_and_advertised() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 129, "é" * 65, "a\nb", "caf\udce9"])
-def test_what_is_no_name_of_a_host_is_a_usage_error(name: str) -> None:
+def test_an_invalid_name_of_a_host_is_a_usage_error(name: str) -> None:
     with pytest.raises(UsageError, match="is no name of a host"):
         ShellConfig(name)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
-def test_time_cannot_stand_still(scale: float) -> None:
+def test_an_invalid_time_scale_is_a_usage_error(scale: float) -> None:
     with pytest.raises(UsageError, match="give a positive number"):
         ShellConfig("a", time_scale=scale)
 
@@ -412,7 +410,7 @@ def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
         assert host._sockets.lines == {}
 
 
-def test_a_transfer_to_a_host_that_listens_elsewhere_now_finds_no_closed_sockets() -> None:
+def test_a_transfer_to_a_host_with_new_endpoints_uses_no_closed_socket() -> None:
     def other_peer(instance: str, port: int) -> m.Peer:
         return m.Peer("x", f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}", instance)
 
@@ -433,7 +431,7 @@ def test_a_transfer_to_a_host_that_listens_elsewhere_now_finds_no_closed_sockets
 
 
 def test_no_event_waits_for_the_next_timer() -> None:
-    """Several threads tell one event at a time; each must be heard long before housekeeping would find it."""
+    """Several threads queue one event at a time. It must be handled long before housekeeping would find it."""
     heard = {name: threading.Event() for name in ("a", "b", "c")}
 
     def on_application(command: e.Command) -> None:
@@ -480,7 +478,7 @@ def host_process(
             process.kill()
 
 
-def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: Path) -> None:
+def test_a_signal_or_the_end_of_the_parent_ends_a_host_promptly_and_cleanly(tmp_path: Path) -> None:
     with ExitStack() as stack:
         hosts = {
             how: stack.enter_context(host_process(how, "--records", str(tmp_path / how)))
@@ -512,7 +510,7 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_a_host_whose_standard_streams_are_closed_serves_and_keeps_its_log(closed: str, tmp_path: Path) -> None:
+def test_a_host_with_closed_standard_streams_serves_and_writes_records(closed: str, tmp_path: Path) -> None:
     listen = "ipc://" + str(tmp_path / "h1")
     host = host_command("h1", listen, allow=ALLOW, insecure=True, records=tmp_path)
     host.remove("--with-parent")
@@ -539,7 +537,7 @@ def test_a_host_whose_standard_streams_are_closed_serves_and_keeps_its_log(close
     assert ("partition 2" in (tmp_path / "said").read_text()) == ("2>" not in closed)
 
 
-def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
+def test_a_host_without_free_descriptors_survives_and_the_run_goes_on() -> None:
     with (
         host_process("h1") as (process, control),
         Client({"h1": control}, insecure=True) as client,
@@ -581,8 +579,8 @@ def test_a_client_outlives_the_restart_of_a_host() -> None:
         assert [each.index for each in client.run(flow, {"o": "h1"}, partitions=3)] == [0, 1, 2]
 
 
-def test_answers_of_a_host_that_has_no_run_of_the_client_are_heard() -> None:
-    """It was started again, knows no address of the client's, and is told by none that it should dial."""
+def test_answers_of_a_restarted_host_without_the_run_reach_the_client() -> None:
+    """The restarted host knows no address of the client, and no message asks it to dial one."""
     flow, listen = chain(SCENES, Code("composite")), f"tcp://127.0.0.1:{free_ports()}"
     config = ShellConfig("h1", listen=listen, insecure=True)
     with ExitStack() as stack:
@@ -604,10 +602,10 @@ def test_answers_of_a_host_that_has_no_run_of_the_client_are_heard() -> None:
             assert time.monotonic() - begun_s < 12  # not only by silence, which is 15 s
 
 
-def test_what_is_no_answer_is_refused_where_answers_come(
+def test_a_message_that_is_no_answer_is_refused_on_a_dialled_connection(
     dial: Callable[..., zmq.Socket[bytes]], make_install: Callable[..., m.Install]
 ) -> None:
-    """Who is dialled may not lead runs by that, with keys, as nobody asks there for what he may do."""
+    """A dialled peer may not lead runs over that connection, as its rights are not checked there."""
     with running(ShellConfig("a", insecure=True)) as host, zmq.Context() as context:
         with context.socket(zmq.ROUTER) as bulk:
             bulk.setsockopt(zmq.LINGER, 0)
@@ -627,8 +625,8 @@ def test_what_is_no_answer_is_refused_where_answers_come(
         assert host.core.runs == {}
 
 
-def test_a_partition_that_takes_longer_than_silence_may_last_ends_no_run() -> None:
-    """``b`` on h2 waits for ``a`` on h1, which answers meanwhile that it is there."""
+def test_a_partition_that_takes_longer_than_the_liveness_limit_ends_no_run() -> None:
+    """``b`` on h2 waits for ``a`` on h1. Host h1 answers pings meanwhile."""
     limits = CoreConfig(retry_s=0.1, ping_s=0.1, liveness_s=1.0, lease_s=1.2)
     slow = Code("runtime_codes:Hangs", {"sleeps_s": 1.5})
     nodes = Node("s", "source", (), SCENES, "h1"), Node("a", "operator", ("s",), slow, "h1")
@@ -643,7 +641,7 @@ def test_a_partition_that_takes_longer_than_silence_may_last_ends_no_run() -> No
 
 
 def finish(*options: str) -> tuple[int, str]:
-    """Exit status and error output of a host process that is expected to end by itself."""
+    """Return the exit status and the error output of a host process that ends by itself."""
     done = subprocess.run(
         [sys.executable, "-m", "thalweg.middleware.shell.daemon", *options],
         stdin=subprocess.DEVNULL,
@@ -656,7 +654,7 @@ def finish(*options: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_host_process_says_in_one_line_why_it_does_not_start(tmp_path: Path) -> None:
+def test_a_host_process_that_cannot_start_prints_a_single_line_with_the_reason(tmp_path: Path) -> None:
     other = tmp_path / "nothing" / "log"
     with running(ShellConfig("a", insecure=True)) as shell:
         mistakes = {
@@ -685,14 +683,14 @@ def test_a_host_process_says_in_one_line_why_it_does_not_start(tmp_path: Path) -
     assert finish()[0] == 2
 
 
-def test_a_cluster_that_cannot_be_is_refused() -> None:
+def test_an_invalid_cluster_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one host"):
         LocalCluster(0)
     with pytest.raises(UsageError, match="'h1' twice"):
         LocalCluster(["h1", "h1"])
 
 
-def test_a_cluster_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_close_of_a_cluster_ends_the_host_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(2) as cluster:
         assert list(identify_hosts(cluster.addresses)) == ["h1", "h2"]
         pids = list(cluster.pids.values())

@@ -1,4 +1,4 @@
-"""A host's sockets under pressure: how many there are, who is hung up on, what is refused without ending anything."""
+"""A host's sockets under pressure: their number, hosts that are hung up on, and sends that are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lines_of(sockets: Sockets, run: RunId) -> dict[str, HostConnections]:
     return sockets.lines.get(run, {})
 
 
-def test_hosts_of_no_run_are_so_many_and_the_least_recently_met_is_hung_up_on() -> None:
+def test_hosts_outside_runs_are_limited_and_the_least_recently_met_host_is_hung_up_on() -> None:
     with opened(max_passing=3) as sockets:
         for number in (1, 2, 3, 1, 4):
             sockets.meet(BEFORE_RUNS, [peer(number)])
@@ -60,7 +60,7 @@ def test_hosts_of_no_run_are_so_many_and_the_least_recently_met_is_hung_up_on() 
         }
 
 
-def test_beyond_max_sockets_hosts_of_no_run_are_hung_up_on_first_and_then_idle_ones(
+def test_hosts_outside_runs_and_then_idle_hosts_are_hung_up_on_beyond_max_sockets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with opened(max_sockets=6, idle_s=0) as sockets:
@@ -79,14 +79,14 @@ def test_beyond_max_sockets_hosts_of_no_run_are_hung_up_on_first_and_then_idle_o
         ]
         for line in lines_of(sockets, R).values():
             line.used = line.host == "x2"
-        assert sockets.post(R, "x4", PING)  # in place of one that was not used lately
+        assert sockets.post(R, "x4", PING)  # in place of a connection that was not used lately
         dialled = {name for name, line in lines_of(sockets, R).items() if line.control is not None}
         assert dialled == {"x2", "x3", "x4"}
-        assert sockets.post(R, "x1", PING)  # and it is dialled anew when it is needed
+        assert sockets.post(R, "x1", PING)  # and the host is dialled again on demand
         assert len(sockets.dealers) == 6
 
 
-def test_idle_lines_are_hung_up_and_dialled_anew() -> None:
+def test_idle_lines_are_hung_up_and_dialled_again_on_demand() -> None:
     with opened(idle_s=10) as sockets:
         sockets.meet(R, [peer(1), peer(2)])
         for run in (R, run_of("s")):
@@ -105,7 +105,9 @@ def test_idle_lines_are_hung_up_and_dialled_anew() -> None:
 
 
 @pytest.mark.parametrize("failing", ["socket", "connect"])
-def test_a_socket_that_cannot_be_had_is_a_refused_send(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_send_is_refused_if_no_socket_can_be_opened_or_connected(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise zmq.ZMQError(errno.EMFILE)
 
@@ -124,7 +126,7 @@ def test_a_socket_that_cannot_be_had_is_a_refused_send(failing: str, monkeypatch
         assert sockets.holding == set()
 
 
-def test_credits_that_rode_on_a_refused_message_go_on_waiting() -> None:
+def test_credits_that_were_piggybacked_on_a_refused_message_go_on_waiting() -> None:
     with opened() as sockets:
         sockets.meet(R, [peer(1)])
         line = sockets.line(R, "x1")
@@ -153,7 +155,9 @@ def test_few_descriptors_mean_few_sockets(monkeypatch: pytest.MonkeyPatch) -> No
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_a_message_of_too_many_frames_is_dropped_in_turns_of_bounded_length(
+    dial: Callable[..., zmq.Socket[bytes]],
+) -> None:
     frame = frames.encode(PING)
     with opened() as sockets:
         flood = dial(sockets.me.control)
@@ -175,7 +179,7 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_a_message_has_as_many_frames_as_are_expected(dial: Callable[..., zmq.Socket[bytes]], parts: int) -> None:
+def test_a_message_with_a_wrong_number_of_frames_is_refused(dial: Callable[..., zmq.Socket[bytes]], parts: int) -> None:
     with opened() as sockets:
         dial(sockets.me.bulk).send_multipart([b"x"] * parts)
         assert sockets.bulk.poll(round(patience(5) * 1000))
@@ -185,8 +189,8 @@ def test_a_message_has_as_many_frames_as_are_expected(dial: Callable[..., zmq.So
             assert taken is not None and len(taken[2]) == 2
 
 
-def test_of_what_a_host_has_dialled_few_answers_of_a_bounded_size_are_taken_at_once() -> None:
-    """Which hosts it dials before a run is chosen by others."""
+def test_answers_on_dialled_connections_are_bounded_in_size_and_number() -> None:
+    """Other hosts choose which hosts this one dials before a run."""
     with opened() as sockets:
         sockets.meet(R, [peer(1)])
         assert sockets.post(R, "x1", PING)
@@ -194,8 +198,8 @@ def test_of_what_a_host_has_dialled_few_answers_of_a_bounded_size_are_taken_at_o
         assert bounds == {(ANSWER_BYTES, ANSWERS_UNREAD)}
 
 
-def test_what_waits_on_a_connection_that_is_made_anew_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is sent again where it matters, and would come twice."""
+def test_messages_that_wait_on_a_redialled_connection_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that matter are sent again, and would come twice."""
     closed = list[tuple[zmq.Socket[bytes], int | None]]()
     with opened() as sockets:
         sockets.meet(R, [peer(1)])
@@ -211,8 +215,10 @@ def test_what_waits_on_a_connection_that_is_made_anew_is_dropped(monkeypatch: py
         assert sockets.dealers[end] is not dealer
 
 
-def test_an_answer_goes_to_whom_it_is_for_and_not_to_another_who_asked(dial: Callable[..., zmq.Socket[bytes]]) -> None:
-    """Where there is no line to its host an answer goes back on the connection that asked, if that is of this host."""
+def test_an_answer_goes_back_on_an_asking_connection_only_to_the_addressed_host(
+    dial: Callable[..., zmq.Socket[bytes]],
+) -> None:
+    """Without a line to its host, an answer goes back on the asking connection, if that is a connection of the host."""
     with opened() as sockets:
         asker = dial(sockets.me.control, b"bob/1")
         asker.send(frames.encode(PING))
@@ -227,7 +233,7 @@ def test_an_answer_goes_to_whom_it_is_for_and_not_to_another_who_asked(dial: Cal
         assert frames.decode_control(asker.recv()) == m.Pong(run_of("of bob"))
 
 
-def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
+def test_bulk_goes_over_the_requested_network() -> None:
     ends = {"fast": "tcp://127.0.0.2:*"}
     here, there = (
         Sockets(name, Listening("tcp://127.0.0.1:*", networks=ends, insecure=True), None) for name in ("a", "b")
@@ -259,6 +265,6 @@ def test_bulk_goes_over_the_network_that_is_asked_for() -> None:
     [("fast", "NAME=ENDPOINT"), ("net=tcp://127.0.0.2:*", "all share"), ("a b=tcp://127.0.0.2:*", "no name"),
      ("fast=tcp://0.0.0.0:*", "no address"), ("fast=udp://127.0.0.2:*", "form"), ("fast=tcp://127.0.0.2", "form")],
 )  # fmt: skip
-def test_a_network_that_a_host_cannot_be_joined_to_is_refused(setting: str, said: str) -> None:
+def test_an_invalid_network_of_a_host_is_refused(setting: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read_networks([setting])

@@ -1,4 +1,4 @@
-"""Which connections stand still, by what the kernel says of them: no slow one does, and no starved host."""
+"""Stalls of connections by the figures of the kernel. Slow connections and starved hosts do not stall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END = "tcp://10.0.0.2:7801", "h2"
 
 
 class Kernel:
-    """What the kernel says of one connection, and for how long it has been idle at each look."""
+    """Figures of the kernel for one connection, and its idle time at each check."""
 
     def __init__(self, acked_bytes: int = 10_000) -> None:
         self.flow: Outflow | None = Outflow(acked_bytes, waits=True)
@@ -25,7 +25,7 @@ class Kernel:
         return self.stalls.check({END}, self.now).get(END)
 
 
-def test_what_does_not_get_through_is_told_of_until_it_does() -> None:
+def test_a_stalled_connection_is_reported_until_bytes_get_through() -> None:
     kernel = Kernel()
     assert [kernel.look() for _ in range(5)] == [None, None, 3.0, 4.0, 5.0]
     assert kernel.look(acked_bytes=10_500) == 0.0
@@ -34,7 +34,7 @@ def test_what_does_not_get_through_is_told_of_until_it_does() -> None:
     assert not kernel.stalls.came(END)
 
 
-def test_a_connection_that_cannot_be_made_stands_still() -> None:
+def test_a_connection_that_cannot_be_made_is_reported_as_stalled() -> None:
     kernel = Kernel()
     kernel.flow = None
     assert [kernel.look() for _ in range(3)] == [None, None, 3.0]
@@ -42,15 +42,15 @@ def test_a_connection_that_cannot_be_made_stands_still() -> None:
 
 @pytest.mark.parametrize("packet_s", [1.5, 3.0, 6.0])
 def test_a_slow_link_that_carries_a_packet_now_and_then_is_alive(packet_s: float) -> None:
-    """8 kbit/s are a packet of 1,500 bytes in 1.5 s; fewer of them where it is shared."""
+    """At 8 kbit/s a packet of 1,500 bytes takes 1.5 s, and longer on a shared link."""
     kernel = Kernel()
     for second in range(600):
         idle_s = kernel.look(acked_bytes=10_000 + 1448 * int(second / packet_s))
         assert (idle_s or 0.0) <= packet_s + 1.0 < CoreConfig().stall_s
 
 
-def test_packets_that_arrive_after_a_lost_one_show_that_a_route_carries() -> None:
-    """What is acknowledged stands still until the lost packet has come again, behind a queue of half a minute."""
+def test_packets_that_arrive_after_a_lost_packet_show_that_a_route_works() -> None:
+    """The acknowledged bytes stay the same until the lost packet has come again, behind a queue of half a minute."""
     kernel = Kernel()
     for second in range(60):
         kernel.flow = Outflow(10_000, waits=True, delivered=10 + second)
@@ -58,14 +58,14 @@ def test_packets_that_arrive_after_a_lost_one_show_that_a_route_carries() -> Non
     assert [kernel.look() for _ in range(4)] == [None, None, 3.0, 4.0]
 
 
-def test_a_host_that_does_not_take_what_its_kernel_has_is_not_accused() -> None:
+def test_a_starved_host_with_a_closed_window_is_not_reported_as_stalled() -> None:
     """All that was sent has arrived, and the window is closed: the process there is starved, or was stopped."""
     kernel = Kernel()
     for _ in range(600):
         assert kernel.look(acked_bytes=10_000, waits=False) is None
 
 
-def test_time_in_which_this_process_did_not_run_does_not_count() -> None:
+def test_the_time_in_which_the_process_did_not_run_does_not_count() -> None:
     kernel = Kernel()
     assert kernel.look(after_s=30.0) is None
     assert kernel.look(after_s=30.0) == 4.0
@@ -83,8 +83,8 @@ def test_the_greeting_of_a_new_connection_is_no_sign_that_partitions_pass() -> N
     assert kernel.look(acked_bytes=3000) == 0.0
 
 
-def test_a_slow_route_is_given_the_time_of_its_round_trips_also_when_it_is_dialled_anew() -> None:
-    """At 8 kbit/s: a queue of 9 s, in which packets of the connection before wait as well."""
+def test_a_slow_route_has_the_time_of_several_round_trips_even_after_a_redial() -> None:
+    """At 8 kbit/s there is a queue of 9 s, in which packets of the connection before wait as well."""
     kernel = Kernel()
     kernel.flow = Outflow(100_000, waits=True, rtt_s=9.0)
     assert kernel.look() is None  # it has carried something
@@ -99,7 +99,7 @@ def test_a_slow_route_is_given_the_time_of_its_round_trips_also_when_it_is_diall
     assert [fresh.look() for _ in range(20)] == [None] * 20
 
 
-def test_a_credit_is_a_sign_however_small_the_transfer_was() -> None:
+def test_a_credit_for_a_small_transfer_ends_a_stall() -> None:
     kernel = Kernel()
     for _ in range(int(REPORTED_S)):
         kernel.look()
@@ -108,14 +108,14 @@ def test_a_credit_is_a_sign_however_small_the_transfer_was() -> None:
     assert kernel.look() is None
 
 
-def test_another_connection_begins_to_count_anew() -> None:
-    """Its kernel counts from 0, and what the one before had carried is no bar that it has to pass."""
+def test_a_new_connection_starts_with_a_new_count() -> None:
+    """The kernel counts a new connection from 0. It need not reach the count of the connection before."""
     kernel = Kernel(acked_bytes=5_000_000)
     assert [kernel.look(acked_bytes=each) for each in (2500, 4000, 5500, 7000)] == [None] * 4
     assert kernel.stalls.moves(END)
 
 
-def test_what_nothing_is_to_be_sent_on_is_forgotten() -> None:
+def test_a_connection_without_data_to_send_is_forgotten() -> None:
     kernel = Kernel()
     for _ in range(5):
         kernel.look()

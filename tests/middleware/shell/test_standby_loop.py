@@ -1,4 +1,4 @@
-"""The duty passes to the thread that stands by when a call is long, and only then; never are two on duty."""
+"""The duty passes to the standby thread only while a call is long. Two threads are never on duty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 10.0
 
 
 class Served:
-    """A loop that makes the calls it is given; each says how long it lasts (an event: until that is set)."""
+    """Loop that makes queued calls. A call lasts for a number of seconds, or until its event is set."""
 
     def __init__(self) -> None:
         self.calls: list[threading.Event | float] = []
@@ -44,7 +44,7 @@ class Served:
                 continue
             number = self.duty.begin()
             if isinstance(call, threading.Event):
-                self.on_duty.discard(me)  # from now on the other may have it
+                self.on_duty.discard(me)  # from now on the other thread may have the duty
                 assert call.wait(patience(WAIT_S))
             elif call:
                 time.sleep(call)
@@ -88,7 +88,7 @@ def wait_present(duty: StandbyLoop) -> None:
 def test_calls_that_do_not_return_lose_the_duty_and_the_loop_goes_on(served: Served) -> None:
     released = threading.Event()
     for number in range(MOST_LOST):
-        wait_present(served.duty)  # whoever took the duty over is replaced
+        wait_present(served.duty)  # the thread that took the duty over is replaced
         served.give(0.0, released)
         served.wait_served(number + 1)
     assert served.served == [f"test-duty-{number}" for number in range(MOST_LOST)]
@@ -109,7 +109,7 @@ def test_calls_that_do_not_return_lose_the_duty_and_the_loop_goes_on(served: Ser
         threading.Event().wait(0.001)
 
 
-def test_what_the_loop_raises_is_told_when_it_is_over() -> None:
+def test_an_error_of_the_loop_is_reported_when_the_loop_is_over() -> None:
     told: list[BaseException | None] = []
 
     def loop() -> bool:
@@ -121,7 +121,7 @@ def test_what_the_loop_raises_is_told_when_it_is_over() -> None:
     assert [type(each) for each in told] == [MemoryError]
 
 
-def test_short_calls_and_idle_time_keep_the_duty_where_it_is(served: Served) -> None:
+def test_short_calls_and_idle_time_leave_the_duty_with_the_same_thread(served: Served) -> None:
     wait_present(served.duty)
     for _ in range(5):
         served.give(*[0.0] * 50, 0.001)
@@ -136,7 +136,7 @@ def test_short_calls_and_idle_time_keep_the_duty_where_it_is(served: Served) -> 
     released.set()
 
 
-def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
+def test_two_threads_are_never_on_duty_when_calls_last_about_the_limit() -> None:
     busy = threading.Lock()
     left = iter(random.Random(1).choices([0.0, 0.5, 1.0, 1.5, 4.0], k=60))
     lost: list[int] = []
@@ -160,12 +160,12 @@ def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
     assert lost
 
 
-def test_a_call_that_began_just_before_a_look_is_looked_at_again_soon(served: Served) -> None:
+def test_a_call_that_began_just_before_a_check_is_soon_checked_again(served: Served) -> None:
     wait_present(served.duty)
     duty, looks, taken = served.duty, [], threading.Event()
 
     class Serving:
-        """In place of the lock that is waited for between two looks: there is a call at the end of each."""
+        """Substitute for the lock that is waited for between two checks. There is a call at the end of each wait."""
 
         def acquire(self, timeout: float) -> bool:
             looks.append(timeout / LIMIT_S)

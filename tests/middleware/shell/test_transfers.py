@@ -28,7 +28,7 @@ PART = Partition(R, "p", "c", 0)
 
 
 def send_all(out: Outgoing, now: float = 0.0) -> list[tuple[Chunk, Any]]:
-    """The chunks that the credit allows, taken."""
+    """Take and return the chunks that the credit allows."""
     taken = []
     while (each := out.next_chunk()) is not None:
         chunk, piece = each
@@ -88,7 +88,7 @@ def test_a_chunk_beyond_the_declared_length_is_an_error() -> None:
 
 
 def test_credit_for_more_than_was_sent_opens_no_further_window() -> None:
-    """A receiver that says so would have its sender fill the line with all of a large value."""
+    """Such a receiver would make its sender fill the line with all of a large value."""
     out = Outgoing(1, None, PART, bytes(8 * WINDOW_CHUNKS * CHUNK_BYTES), 0.0)
     assert len(send_all(out)) == WINDOW_CHUNKS
     out.credited(Credit(1, out.total, done=False), 1.0, 1.0)
@@ -100,7 +100,7 @@ def test_credit_for_more_than_was_sent_opens_no_further_window() -> None:
     ("rate_bps", "chunk_bytes"),
     [(64e3, CHUNK_BYTES), (40e6, CHUNK_BYTES), (80e6, 500_000), (1e9, MAX_CHUNK_BYTES), (math.inf, MAX_CHUNK_BYTES)],
 )
-def test_a_chunk_is_what_a_fast_line_carries_at_once(rate_bps: float, chunk_bytes: int) -> None:
+def test_the_size_of_a_chunk_grows_with_the_rate_of_the_line(rate_bps: float, chunk_bytes: int) -> None:
     assert chunk_bytes_for(10**6, 8e6 / rate_bps) == pytest.approx(chunk_bytes, abs=1)
 
 
@@ -111,7 +111,7 @@ WAY_S = 0.05  # one way, for chunks and credits
 
 
 class Line:
-    """A connection: chunks arrive in the order they were sent, each at ``RATE``; credits come back at once or held."""
+    """Connection on which chunks arrive in order, at ``RATE``. Credits come back at once or are held."""
 
     def __init__(self) -> None:
         self.free_s = 0.0  # when the last chunk has been sent off
@@ -119,7 +119,7 @@ class Line:
         self.credits: list[tuple[float, int, Credit, Outgoing]] = []
 
     def run(self, starts: list[tuple[float, int, float]]) -> list[Outgoing]:
-        """Transfers as (start, size, hold of the last credit), until all have arrived."""
+        """Run transfers, as (start, size, hold of the last credit), until all have arrived."""
         outs = []
         for number, (start_s, size, hold_s) in enumerate(starts):
             self._credit_until(start_s)
@@ -169,17 +169,17 @@ def test_only_the_time_that_the_line_was_busy_with_a_transfer_counts(starts: lis
     assert outs[0].busy_s == pytest.approx(starts[0][1] / RATE + 2 * WAY_S), "its first chunk was alone"
 
 
-def test_what_is_right_behind_another_takes_its_own_bytes_only() -> None:
+def test_the_wait_behind_an_earlier_transfer_does_not_count() -> None:
     _, last = Line().run([(0.0, 8192, 0.0), (0.0, 16_384, 0.0)])
     assert last.busy_s == pytest.approx(16_384 / RATE)
 
 
-def test_an_empty_transfer_takes_the_way_there_and_back() -> None:
+def test_an_empty_transfer_takes_a_round_trip() -> None:
     alone, behind = Line().run([(0.0, 0, 0.02), (0.0, 0, 0.0)])
     assert alone.busy_s == behind.busy_s == pytest.approx(2 * WAY_S)
 
 
-def test_a_lost_or_repeated_credit_neither_hides_time_nor_counts_it_twice() -> None:
+def test_a_lost_or_repeated_credit_neither_hides_time_nor_counts_time_twice() -> None:
     out = Outgoing(1, None, PART, bytes(2 * CHUNK_BYTES), 0.0)
     send_all(out, now=1.0)
     out.credited(Credit(1, 2 * CHUNK_BYTES, True, 0.0, 0.25), 1.5, 1.5)  # says how long the last chunk took, not both
@@ -188,7 +188,7 @@ def test_a_lost_or_repeated_credit_neither_hides_time_nor_counts_it_twice() -> N
     assert out.busy_s == 0.5
 
 
-def test_a_refused_transfer_has_taken_no_time() -> None:
+def test_a_refused_transfer_counts_no_time() -> None:
     out = Outgoing(1, None, PART, bytes(100), 0.0)
     send_all(out, now=1.0)
     out.credited(Credit(1, 0, True), 2.0, 2.0)

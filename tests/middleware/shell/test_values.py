@@ -1,4 +1,4 @@
-"""What a node's code returned as a value, and values on the wire."""
+"""Values that the code of a node returns, and values on the wire."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0,
 
 
 def taken(value: Any) -> Any:
-    """What becomes of it where code returns it."""
+    """Return the value that the runtime makes of a value that code returns."""
     return returned_by(lambda: value, ())
 
 
@@ -106,12 +106,12 @@ def test_a_received_array_views_the_frame() -> None:
         (pa.scalar(1), "as_py"),
     ],
 )
-def test_what_cannot_travel_is_refused(value: Any, says: str) -> None:
+def test_a_value_that_cannot_travel_is_refused(value: Any, says: str) -> None:
     with pytest.raises(OperatorError, match=says):
         taken(value)
 
 
-def test_a_partition_over_the_limit_is_refused_before_it_is_copied() -> None:
+def test_a_partition_over_the_limit_is_refused_before_a_copy() -> None:
     huge = np.broadcast_to(np.zeros(1, np.uint8), (MAX_PARTITION_BYTES + 1,))
     with pytest.raises(OperatorError, match="at most"):
         taken(huge)
@@ -138,7 +138,7 @@ def test_a_partition_over_the_limit_is_refused_before_it_is_copied() -> None:
         ("<f" + "9" * 40, (1,), bytes(4)),
     ],
 )
-def test_a_header_that_lies_is_a_protocol_error(dtype: str, shape: tuple[int, ...], body: bytes) -> None:
+def test_a_false_header_is_a_protocol_error(dtype: str, shape: tuple[int, ...], body: bytes) -> None:
     with pytest.raises(ProtocolError):
         value_of(dtype, shape, memoryview(body))
 
@@ -148,7 +148,7 @@ def test_a_header_that_lies_is_a_protocol_error(dtype: str, shape: tuple[int, ..
     st.lists(st.integers(-(2**63), 2**64 - 1) | st.integers(0, 3), max_size=8).map(tuple),
     st.binary(max_size=24),
 )
-def test_any_header_gives_a_value_of_just_these_bytes_or_a_protocol_error(
+def test_every_header_gives_a_value_of_exactly_the_bytes_or_a_protocol_error(
     dtype: str, shape: tuple[int, ...], body: bytes
 ) -> None:
     try:
@@ -179,7 +179,7 @@ def address(array: Any) -> int:
 
 
 @pytest.mark.parametrize("how", MADE)
-def test_what_nobody_else_can_write_is_not_copied(how: str) -> None:
+def test_an_array_that_no_other_code_can_write_is_not_copied(how: str) -> None:
     seen = []
 
     def produce() -> Any:
@@ -190,7 +190,7 @@ def test_what_nobody_else_can_write_is_not_copied(how: str) -> None:
     assert address(returned_by(produce, ())) == seen[0]
 
 
-def test_an_input_and_most_of_one_are_not_copied_and_a_small_part_does_not_keep_the_whole() -> None:
+def test_a_large_part_of_an_input_is_a_view_and_a_small_part_is_a_copy() -> None:
     given_ = taken(np.arange(1000.0))
     assert returned_by(lambda values: values[0], ((given_,),), (given_,)).base is given_.base
     most = returned_by(lambda values: values[0][100:], ((given_,),), (given_,))
@@ -234,7 +234,7 @@ class Line:
 
 
 @given(plain.filter(lambda value: type(value) is not bytes))
-def test_plain_data_come_back_and_are_nobody_elses(value: Any) -> None:
+def test_plain_data_come_back_as_a_new_object_every_time(value: Any) -> None:
     parcel = there_and_back(value)
     assert opened(parcel) == value
     assert opened(parcel) == opened(taken(value))
@@ -244,7 +244,7 @@ def test_plain_data_come_back_and_are_nobody_elses(value: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["struct", "batch", "table", "slice", "no rows"])
 @pytest.mark.parametrize("watermark_s", [None, -1.5, 1e9 + 0.25, float("inf")])
-def test_structs_and_records_come_back_with_their_watermark(kind: str, watermark_s: float | None) -> None:
+def test_structs_and_records_come_back_with_the_watermark(kind: str, watermark_s: float | None) -> None:
     value = KINDS[kind]()
     parcel = there_and_back(marked(taken(value), watermark_s))
     got = opened(parcel, PACKAGES)
@@ -255,13 +255,13 @@ def test_structs_and_records_come_back_with_their_watermark(kind: str, watermark
     assert opened(taken(got), PACKAGES) == value
 
 
-def test_nothing_takes_no_bytes_and_is_itself() -> None:
+def test_the_value_nothing_takes_no_bytes_and_comes_back_as_the_same_object() -> None:
     parcel = there_and_back(NOTHING)
     assert (opened(parcel), parcel.size_bytes) == (NOTHING, 0)
     assert opened(parcel) is NOTHING
 
 
-def test_a_schema_goes_once_and_dictionaries_always() -> None:
+def test_a_schema_is_sent_once_and_a_schema_with_dictionaries_every_time() -> None:
     line, heads = Line(), dict[str, bytes]()
     parcel = taken(pa.record_batch({"a": [1, 2], "b": ["x", "y"]}))
     dtype, shape, body = frames_of(parcel, line)
@@ -305,12 +305,12 @@ def test_records_are_copied_once_and_then_viewed() -> None:
         (Parcel("plain", b"value_codes:Reading", b"\x01"), "does not read as it says: Expected `object`"),
     ],
 )
-def test_a_parcel_that_lies_is_an_operator_error(parcel: Parcel, says: str) -> None:
+def test_a_false_parcel_is_an_operator_error(parcel: Parcel, says: str) -> None:
     with pytest.raises(OperatorError, match=says):
         opened(parcel, PACKAGES)
 
 
-def test_records_that_point_beyond_themselves_are_refused() -> None:
+def test_records_with_offsets_beyond_the_end_are_refused() -> None:
     parcel = taken(pa.record_batch({"a": ["abc", "def"]}))
     body = bytearray(parcel.body)
     at = body.index(b"\x03\0\0\0\x06\0\0\0")  # the offsets
@@ -328,13 +328,13 @@ def test_records_that_point_beyond_themselves_are_refused() -> None:
         ({"b": ["x"], "a": [1]}, "the columns are b, a, and were a, b before"),
     ],
 )
-def test_a_schema_that_changes_names_the_column(now: dict[str, Any], says: str) -> None:
+def test_the_error_about_a_changed_schema_names_the_column(now: dict[str, Any], says: str) -> None:
     before = taken(pa.record_batch({"a": [1], "b": ["x"]}))
     with pytest.raises(OperatorError, match=f"partition 3: {says}"):
         check_schema(taken(pa.table(now)), before.head, "partition 3")
 
 
-def test_without_pyarrow_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_absent_pyarrow_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.ipc", None)
     with pytest.raises(OperatorError, match=r"not installed here: pip install 'thalweg\[records\]'$"):

@@ -1,4 +1,4 @@
-"""User code in threads of its own: whatever it does is an event, and no thread ends by it."""
+"""User code in threads of its own: its results and errors are events, and no thread ends by them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOADING_S = 0.3  # of code that takes its time to load
 
 
 class Versioned(Operator):
-    """Says that its state is of this version, whatever that is."""
+    """Operator whose state is of the version ``version``, valid or not."""
 
     def __init__(self, version: Any) -> None:
         self._version = version
@@ -50,7 +50,7 @@ class Versioned(Operator):
 
 
 class Sees(Operator):
-    """The letters it has seen; their order and number mean nothing."""
+    """Operator that keeps the set of letters that it has seen."""
 
     reorderable = True
 
@@ -74,7 +74,7 @@ class Sees(Operator):
 
 
 class Forgets(Versioned):
-    """Says that it is reorderable, but not how its states merge."""
+    """Operator that is reorderable, but cannot merge its states."""
 
     reorderable = True
 
@@ -96,7 +96,7 @@ class Plain(Operator):
 
 
 class Answers:
-    """Workers, and what they have answered."""
+    """Workers and their answers."""
 
     def __init__(self, max_threads: int = 1) -> None:
         self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
@@ -112,10 +112,10 @@ class Answers:
 
 
 class Bench(Answers):
-    """One thread, and what it has answered."""
+    """One worker thread and its answers."""
 
     def open(self, version: object) -> None:
-        """A node ``o`` of run ``r`` whose state is of this version."""
+        """Open a node ``o`` of run ``r`` whose state is of this version."""
         code = Code(f"{__name__}:Versioned", {"version": version})
         self.workers.open_node(e.OpenNode(R, Node("o", "operator", ("s",), code)))
         assert self.answer() == e.NodeOpened(R, "o")
@@ -130,7 +130,7 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("version", ["2b", None, [1], "\udce9", 1e400], ids=repr)
-def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: Bench, version: object) -> None:
+def test_an_invalid_state_version_is_answered_with_the_reason(bench: Bench, version: object) -> None:
     bench.open(version)
     for _ in range(2):  # the thread is there to make the second call
         bench.submit(e.TakeState(R, "o", 7))
@@ -147,11 +147,11 @@ def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: B
 
 
 def refusal(error: str) -> e.StateRestored:
-    """What the runtime itself finds wrong with a state has no lines of the code."""
+    """Return the answer to a state that the runtime itself refuses. It has no traceback of user code."""
     return e.StateRestored(R, "o", 7, error, m.Cause(None, "thalweg.middleware.errors.OperatorError"))
 
 
-def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
+def test_a_state_is_restored_only_with_the_same_version_and_digest(bench: Bench) -> None:
     bench.open("2")
     bench.submit(e.TakeState(R, "o", 7))
     assert bench.answer() == e.StateTaken(R, "o", 7, b"a state", digest_of(b"a state"), 2)
@@ -173,7 +173,9 @@ def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
         ("Forgets", True, "{use!r} is not reorderable"),
     ],
 )
-def test_what_may_appear_in_another_tree(bench: Bench, name: str, merging: bool, error: str) -> None:
+def test_only_code_without_state_or_with_mergeable_states_may_appear_in_a_new_tree(
+    bench: Bench, name: str, merging: bool, error: str
+) -> None:
     code = Code(f"{__name__}:{name}")
     bench.workers.open_node(e.OpenNode(R, Node("o", "operator", ("s",), code), fresh=True, merging=merging))
     assert bench.answer() == e.NodeOpened(R, "o", error.format(use=code.use))
@@ -197,7 +199,7 @@ def merge(*states: bytes, digest: str = "", version: int = 1) -> e.MergeStates:
         ("type", merge(b"ab"), "merge() returned str, not bytes"),
     ],
 )
-def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
+def test_merged_states_are_restored_or_the_answer_has_the_reason(
     bench: Bench, how: str, states: e.MergeStates, error: str
 ) -> None:
     node = Node("o", "operator", ("s",), Code(f"{__name__}:Sees", {"how": how}))
@@ -221,7 +223,7 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
     assert taken.state == (b"" if error else b"abc")
 
 
-def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
+def test_a_node_that_is_closed_has_no_slot_for_a_call(bench: Bench) -> None:
     bench.open(2)
     slot = bench.workers.slot(e.TakeState(R, "o", 7))
     bench.workers.close_node(e.CloseNode(R, "o"))
@@ -231,7 +233,7 @@ def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
 
 
 class Large(Operator):
-    """Keeps a megabyte."""
+    """Operator with a state of one megabyte."""
 
     def combine(self, inputs: Sequence[Any], index: int) -> Any:
         return inputs[0]
@@ -241,7 +243,7 @@ class Large(Operator):
 
 
 @pytest.mark.parametrize(("quick_s", "quick"), [(60.0, True), (0.0, False)])
-def test_a_large_state_that_is_soon_taken_is_not_handed_to_another_thread(
+def test_a_large_state_counts_as_quick_if_the_last_snapshot_was_quick(
     monkeypatch: pytest.MonkeyPatch, quick_s: float, quick: bool
 ) -> None:
     monkeypatch.setattr(shell_workers, "QUICK_S", quick_s)
@@ -263,7 +265,7 @@ def test_loading_is_no_part_of_the_first_calls_time() -> None:
     assert finished.duration_s < LOADING_S
 
 
-def test_a_first_call_says_why_its_code_cannot_be_loaded() -> None:
+def test_a_first_call_fails_with_the_reason_why_the_code_cannot_be_loaded() -> None:
     slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Absent")), Lane(R, None, (__name__,)))
     failed = slot.make(e.RunOperator(R, "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
@@ -271,7 +273,7 @@ def test_a_first_call_says_why_its_code_cannot_be_loaded() -> None:
 
 
 class Coloured(Exception):
-    """Whose text is long, and not only text."""
+    """Exception whose text is long and has control characters."""
 
     def __str__(self) -> str:
         return "\x1b[31mred\x07 " + "x" * 20_000
@@ -283,7 +285,7 @@ class Wordless(Exception):
 
 
 class Throws(Operator):
-    """Raises what it is told to, from within some calls of its own."""
+    """Operator that raises the exception ``what`` from nested calls."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -321,7 +323,7 @@ def test_a_traceback_fits_a_message_and_a_terminal(what: str, kind: str, says: s
     assert frames.decode_control(frames.encode(sent)) == sent
 
 
-def test_what_the_runtime_says_itself_has_no_lines_of_user_code() -> None:
+def test_an_error_of_the_runtime_itself_has_no_traceback_of_user_code() -> None:
     slot = Slot(Node("o", "operator", ("s",), Code("nosuch")), Lane(R, None, ()))
     failed = slot.make(e.RunOperator(R, "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
@@ -335,7 +337,7 @@ ENTERED: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
 class Hangs(Versioned):
-    """Does not return until somebody lets it go, from one of its methods."""
+    """Operator that hangs in the method ``how`` until ``LET_GO`` is set."""
 
     def __init__(self, how: str = "combine") -> None:
         super().__init__(1)
@@ -375,7 +377,7 @@ class Crowd(Answers):
             self.submit(e.RunOperator(run, name, index, (b"value",)))
 
     def entered(self, count: int) -> None:
-        """Wait until so many calls hang; what waits for a thread meanwhile has waited long enough for one."""
+        """Wait until ``count`` calls hang. A call that waits for a thread has waited long enough for one by then."""
         deadline = time.monotonic() + patience(WAIT_S)
         while count:
             assert time.monotonic() < deadline
@@ -404,7 +406,7 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Crowd]]:
         ENTERED.get()
 
 
-def test_hung_calls_of_some_runs_never_take_the_last_thread(crowd: Callable[[int], Crowd]) -> None:
+def test_hung_calls_of_several_runs_never_take_the_last_thread(crowd: Callable[[int], Crowd]) -> None:
     one = crowd(8)
     for run, threads in (("a", 4), ("b", 2), ("c", 1)):  # half of what is left each
         one.open(run_of(run), 8)
@@ -423,7 +425,7 @@ def test_hung_calls_of_some_runs_never_take_the_last_thread(crowd: Callable[[int
     assert one.events.empty()
 
 
-def test_a_call_for_which_there_is_no_thread_is_answered(crowd: Callable[[int], Crowd]) -> None:
+def test_a_call_without_a_free_thread_fails_after_a_time_limit(crowd: Callable[[int], Crowd]) -> None:
     one = crowd(1)
     one.open(run_of("a"))
     one.combine(run_of("a"))
@@ -445,7 +447,7 @@ def test_a_call_for_which_there_is_no_thread_is_answered(crowd: Callable[[int], 
     assert isinstance(one.answer(), e.OperatorFinished)  # the thread came back
 
 
-def test_calls_of_one_node_are_made_one_after_the_other(crowd: Callable[[int], Crowd]) -> None:
+def test_calls_of_a_node_are_made_in_turn(crowd: Callable[[int], Crowd]) -> None:
     one = crowd(8)
     one.open(R, how="snapshot")
     one.submit(e.TakeState(R, "o0", 1))
@@ -484,7 +486,7 @@ def test_threads_without_work_end(crowd: Callable[[int], Crowd], monkeypatch: py
         ("construct", None, "loading its code"),
     ],
 )
-def test_a_call_that_takes_longer_than_its_run_allows_fails_once(
+def test_a_call_that_takes_longer_than_the_run_allows_fails_once(
     crowd: Callable[[int], Crowd], how: str, command: Task | None, what: str
 ) -> None:
     one = crowd(4)
@@ -507,7 +509,7 @@ def test_a_call_that_takes_longer_than_its_run_allows_fails_once(
     assert one.events.empty()
 
 
-def test_code_goes_on_in_the_next_generation_of_a_run_with_its_calls() -> None:
+def test_code_and_pending_calls_pass_to_the_next_generation_of_a_run() -> None:
     answers = Answers(2)
     workers, code = answers.workers, Code(f"{__name__}:Sees")
     try:

@@ -34,7 +34,7 @@ def start(stack: ExitStack, name: str, listen: str, bulk_port: int | None = None
 
 
 def ends(stack: ExitStack, transport: str) -> tuple[str, str]:
-    """Return an endpoint where nobody listens, and one for another host."""
+    """Return an endpoint at which no process listens, and an endpoint for a second host."""
     if transport == "ipc":
         folder = stack.enter_context(SocketFolder())
         return f"{UNIX}{folder}/h1", f"{UNIX}{folder}/h2"
@@ -46,7 +46,7 @@ def ends(stack: ExitStack, transport: str) -> tuple[str, str]:
 def test_a_run_with_failover_waits_for_the_host_of_a_source(
     stack: ExitStack, transport: str, bulk_port: int | None
 ) -> None:
-    """Also where it takes partitions on another port than the client expects."""
+    """The run also waits if the host receives bulk on a port that the client does not expect."""
     absent, listen = ends(stack, transport)
     second = start(stack, "h2", listen)
     client = stack.enter_context(Client({"h1": absent, "h2": second.me.control}, insecure=True))
@@ -56,7 +56,7 @@ def test_a_run_with_failover_waits_for_the_host_of_a_source(
     assert [partition.index for partition in run] == [*range(PARTITIONS)]
 
 
-def test_it_ends_where_the_host_does_not_come(stack: ExitStack) -> None:
+def test_a_run_with_failover_fails_if_the_host_of_a_source_does_not_come(stack: ExitStack) -> None:
     absent, listen = ends(stack, "tcp")
     second = start(stack, "h2", listen)
     limits = CoreConfig(liveness_s=1.0, lease_s=4.0)
@@ -65,7 +65,7 @@ def test_it_ends_where_the_host_does_not_come(stack: ExitStack) -> None:
         list(client.run(FLOW, {"o": "h2"}, failover=Failover(wait_s=0.5)))
 
 
-def test_without_failover_and_for_operators_the_host_has_to_be_up(stack: ExitStack) -> None:
+def test_a_run_without_failover_or_with_an_operator_on_an_absent_host_is_refused(stack: ExitStack) -> None:
     absent, listen = ends(stack, "tcp")
     second = start(stack, "h2", listen)
     client = stack.enter_context(Client({"h1": absent, "h2": second.me.control}, insecure=True))

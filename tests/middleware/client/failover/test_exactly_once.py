@@ -1,7 +1,7 @@
-"""Whatever the network does, the application gets every partition once, in order, made of the right inputs.
+"""The application gets every partition once, in order and computed from the right inputs, whatever the network does.
 
-Also when operators move meanwhile, by either protocol, and when the tree takes other shapes; and when a host dies, up
-to where the run ends with that line.
+This holds while operators move by either protocol, and while the tree is reshaped. If a host dies, it holds until the
+run ends with an error that names the host.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ random_moves = st.builds(RandomMoves, st.just(1000), st.integers(0, 2**32))
 
 
 def moving(data: st.DataObject, mood: Mood) -> dict[str, Any]:
-    """Operators move at random, or as they decide, or both."""
+    """Draw options by which operators move at random, by the decision of their hosts, or both."""
     driver = data.draw(st.none() | random_moves)
     return {"driver": driver, "adaptation": data.draw(local_moves(mood) if driver is None else maybe_local_moves(mood))}
 
@@ -54,7 +54,7 @@ def maybe_local_moves(mood: Mood) -> st.SearchStrategy[LocalMoves | None]:
 
 
 def local_moves(mood: Mood) -> st.SearchStrategy[LocalMoves]:
-    """Periods of some to many messages, but not many in the time that a lost message is waited for."""
+    """Draw local moves. A period lasts some to many messages, but not much less than the wait for a lost message."""
     return st.builds(
         LocalMoves,
         period_s=st.sampled_from([max(2.0, 20 * mood.delay_s), max(5.0, 200 * mood.delay_s)]),
@@ -70,8 +70,10 @@ Stream = dict[str, Any]  # what a world is of
 
 
 def streams(hosts: int, sources: int, *partitions: int, length: int | None = None) -> st.SearchStrategy[Stream]:
-    """So many hosts and sources at the most, with partitions between two numbers. With a ``length`` the sources end,
-    after so many at the most, and the application may want fewer, or all."""
+    """Draw streams with at most ``hosts`` and ``sources``, and a number of partitions between two bounds.
+
+    With a ``length`` the sources end after at most ``length`` partitions. The application may want fewer, or all.
+    """
     wanted = st.integers(*partitions)
     return st.fixed_dictionaries({
         "mood": moods,
@@ -83,12 +85,12 @@ def streams(hosts: int, sources: int, *partitions: int, length: int | None = Non
 
 
 def count_of(stream: Stream) -> int:
-    """How many partitions the application gets."""
+    """Return the number of partitions that the application gets."""
     return min(each for each in (stream["partitions"], stream["length"]) if each is not None)
 
 
 def check(world: World, count: int) -> None:
-    """Run the world and compare what came out with what had to."""
+    """Run the world and compare its results with the right ones."""
     world.run()
     assert world.failed is None
     assert world.ended
@@ -98,7 +100,7 @@ def check(world: World, count: int) -> None:
 
 
 def dies(at_s: float) -> tuple[Fault, ...]:
-    """What becomes of h3, with all that it has on its way."""
+    """Return the faults by which h3 dies, together with its messages in transit."""
     return Crash("h3", at_s), Cut(("h3",), at_s, FOREVER_S)
 
 
@@ -125,14 +127,18 @@ def test_the_end_of_the_sources_reaches_the_application(stream: Stream) -> None:
 
 @given(streams(6, 6, 5, 25), random_moves, st.data())
 @settings(phases=PHASES)
-def test_operators_move_at_random_by_both_protocols(stream: Stream, driver: RandomMoves, data: st.DataObject) -> None:
+def test_every_partition_arrives_once_while_operators_move_at_random_by_both_protocols(
+    stream: Stream, driver: RandomMoves, data: st.DataObject
+) -> None:
     adaptation = data.draw(maybe_local_moves(stream["mood"]))
     check(World(**stream, driver=driver, adaptation=adaptation), count_of(stream))
 
 
 @given(streams(6, 6, 5, 25), st.data())
 @settings(phases=PHASES)
-def test_operators_move_as_they_decide(stream: Stream, data: st.DataObject) -> None:
+def test_every_partition_arrives_once_while_hosts_decide_about_moves_of_operators(
+    stream: Stream, data: st.DataObject
+) -> None:
     check(World(**stream, adaptation=data.draw(local_moves(stream["mood"]))), count_of(stream))
 
 
@@ -148,12 +154,12 @@ random_reshapes = st.builds(RandomReshapes, st.just(1000), st.sampled_from([0, 1
 
 
 def restless(seed: int, period_s: float = 60.0) -> dict[str, Any]:
-    """Operators that look for a better host anywhere, all the time, beside what is asked of them."""
+    """Return options by which operators look for a better host all the time, beside the requested moves."""
     return {"adaptation": LocalMoves(period_s=period_s, k=3, gate=False, seed=seed)}
 
 
 def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
-    """Some operators free, with states to merge or without, others that count, some pinned."""
+    """Return a world with free operators, with or without states to merge, counting operators and pinned operators."""
     names = [*(f"h{i}" for i in range(1, hosts)), CLIENT]
     tree = mixed_tree(Random(mood.seed), sources, names, MERGING if mood.seed % 2 else FREE)
     return World(mood, hosts, sources, tree=tree, **rest)
@@ -161,7 +167,9 @@ def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
 
 @given(streams(6, 7, 5, 25), random_reshapes, st.data())
 @settings(phases=PHASES)
-def test_the_tree_takes_other_shapes_at_random(stream: Stream, driver: RandomReshapes, data: st.DataObject) -> None:
+def test_every_partition_arrives_once_while_the_tree_is_reshaped_at_random(
+    stream: Stream, driver: RandomReshapes, data: st.DataObject
+) -> None:
     adaptation = data.draw(maybe_local_moves(stream["mood"]))
     check(mixed_world(**stream, driver=driver, adaptation=adaptation), count_of(stream))
 
@@ -178,7 +186,7 @@ def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
 @pytest.mark.long
 @given(streams(6, 6, 25, 25), st.data())
 @settings(phases=PHASES)
-def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
+def test_every_partition_arrives_once_while_the_application_reshapes_and_hosts_move_operators(
     stream: Stream, data: st.DataObject
 ) -> None:
     mood = stream["mood"]
@@ -192,7 +200,7 @@ def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
 
 
 def check_a_death(world: World) -> None:
-    """A host dies in a world of 25 partitions, which ends with that line or goes on as if nothing had happened."""
+    """Run a world of 25 partitions in which a host dies. The run completes, or its error names the host."""
     world.run()
     assert world.delivered == right(world.dataflow, len(world.delivered))
     assert world.forgotten
@@ -225,8 +233,8 @@ def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
 
 
 @pytest.mark.long
-def test_the_tree_does_change() -> None:
-    """The harness itself: other shapes happen, in the worst weather as well, and moves by both protocols between."""
+def test_the_simulated_worlds_reshape_trees_even_at_heavy_loss() -> None:
+    """A test of the harness: trees are reshaped at light and heavy loss, while operators move by both protocols."""
     outcomes: Counter[str] = Counter()
     for seed in range(3):
         for kind, mood in (("drizzle", Mood(seed, 0.05, 0.2, 0.5)), ("storm", Mood(seed, 0.4, 0.5, 0.1))):
@@ -244,8 +252,8 @@ def test_the_tree_does_change() -> None:
 
 
 @pytest.mark.long
-def test_operators_do_move() -> None:
-    """The harness itself: the moves that the tests above are about happen, and in the worst weather as well."""
+def test_the_simulated_worlds_move_operators_even_at_heavy_loss() -> None:
+    """A test of the harness: the moves that the tests above rely on happen, at heavy loss too."""
     moves: Counter[str] = Counter()
     for seed in range(3):
         drizzle, storm = Mood(seed, 0.05, 0.2, 0.5), Mood(seed, 0.4, 0.5, 0.1)
@@ -264,8 +272,8 @@ def test_operators_do_move() -> None:
 
 
 @pytest.mark.long
-def test_the_adversary_does_what_it_says() -> None:
-    """The harness itself: its misdeeds reach the cores, or the tests above would prove nothing."""
+def test_the_simulated_network_causes_forwarded_duplicate_and_repeated_messages() -> None:
+    """A test of the harness: the faults reach the cores. Otherwise the tests above would prove nothing."""
     counts: Counter[str] = Counter()
     for seed in range(20, 40):
         world = World(Mood(seed, 0.4, 0.5, 1.0, stale=True), 6, 4, partitions=5, length=None)
@@ -277,7 +285,7 @@ def test_the_adversary_does_what_it_says() -> None:
     assert counts["undeliverable"] == 0
 
 
-def test_a_faultless_network_has_nothing_to_repeat() -> None:
+def test_a_faultless_network_causes_no_repeated_or_forwarded_messages() -> None:
     for seed in range(10):
         world = World(Mood(seed, delay_s=0.001), 5, 5, partitions=10, length=None)
         check(world, 10)
@@ -285,8 +293,8 @@ def test_a_faultless_network_has_nothing_to_repeat() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_client_that_nobody_hears_leaves_nothing_behind(seed: int) -> None:
-    """Every host drops the run by its lease, and the client says who is silent."""
+def test_a_client_that_no_host_can_reach_leaves_no_run_behind(seed: int) -> None:
+    """Every host drops the run when its lease ends, and the client names a silent host."""
     impatient = CoreConfig(liveness_s=5.0, lease_s=20.0)
     deaf = tuple(Outage(*link, 3.0) for link in links_between(("h1", "h2", "h3", CLIENT)))
     world = World(Mood(seed), 4, 3, partitions=10**6, length=None, core_config=impatient, faults=deaf)
@@ -301,8 +309,8 @@ def test_a_client_that_nobody_hears_leaves_nothing_behind(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("driver", [RandomMoves(1000), RandomReshapes(1000)], ids=["moves", "reshapes"])
-def test_operators_that_move_need_no_repeats_where_nothing_is_lost(seed: int, driver: Driver) -> None:
-    """A demand that has to be repeated would stop the flow for half a second, unseen by all other tests."""
+def test_moves_and_reshapings_need_no_repeated_demands_on_a_faultless_network(seed: int, driver: Driver) -> None:
+    """A repeated demand would stop the flow for half a second, and no other test would notice."""
     random = Random(seed)
     options: dict[str, Any] = {"driver": structs.replace(driver, seed=seed)}
     if isinstance(driver, RandomMoves):

@@ -1,4 +1,4 @@
-"""A client that dies, and another that goes on with its runs by the journal: each partition once."""
+"""Runs whose client dies and that a later client resumes from the journal: every partition comes once."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def at(cluster: LocalCluster, number: int) -> str:
-    """Where a client listens that is none of the cluster's parent's."""
+    """Return where client ``number`` listens. It runs outside the process that holds the cluster."""
     return f"{cluster.addresses['h1']}-client-{number}"
 
 
 def has(count: int, start: int = 0) -> list[tuple[int, str]]:
-    """What a single machine gives."""
+    """Return the results of a single process."""
     values = islice(reference_run(FLOW, start + count, (*DEFAULT_ALLOW, *ALLOW)), start, None)
     return [(start + place, digest(value)) for place, value in enumerate(values)]
 
 
 def work(hosts: dict[str, str], listen: str, folder: Path, out: Path, partitions: int, dies_after: int) -> None:
-    """An application: it writes what it has, and is killed at once after so many (-1: never)."""
+    """Write down the partitions of a run, as an application does. Die after ``dies_after`` of them (-1: never)."""
     with Client(hosts, listen=listen, allow=ALLOW, journal=folder) as client:
         begun = client._journal is not None and client._journal.runs()
         run = client.resume() if begun else client.run(FLOW, {"o": "h2"}, partitions=partitions, failover=Failover(4))
@@ -70,9 +70,7 @@ def written(out: Path) -> list[tuple[int, str]]:
     return [(int(index), said) for index, said in (line.split() for line in out.read_text().splitlines())]
 
 
-def test_a_client_that_is_killed_is_followed_by_another_and_everything_comes_once(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_successors_of_killed_clients_deliver_every_partition_once(cluster: LocalCluster, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     hosts, out, folder = dict(cluster.addresses), tmp_path / "had", tmp_path / "journal"
     for number, dies_after in enumerate((17, 30, -1)):
@@ -90,18 +88,16 @@ def test_a_client_that_is_killed_is_followed_by_another_and_everything_comes_onc
 
 
 def left(cluster: LocalCluster, folder: Path, count: int = 12) -> str:
-    """A run of which so many were had, and whose client has gone."""
+    """Start a run, commit ``count`` of its partitions, close its client, and return its id."""
     with Client(cluster, allow=ALLOW, journal=folder) as client:
         run = client.run(FLOW, {"o": "h2"}, partitions=40, failover=Failover(4))
-        assert [partition.index for partition in islice(run, count + 1)][-1] == count  # which is not done with
+        assert [partition.index for partition in islice(run, count + 1)][-1] == count  # it is not committed
     return run.id
 
 
-def test_what_was_had_is_had_when_the_next_is_taken_or_when_the_application_says(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_taking_the_next_partition_commits_the_partition_before(cluster: LocalCluster, tmp_path: Path) -> None:
     run_id = left(cluster, tmp_path)
-    cluster.kill("h2")  # while nobody leads the run
+    cluster.kill("h2")  # while no client leads the run
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         with pytest.raises(UsageError, match="has no run 'nonsense'"):
             client.resume("nonsense")
@@ -117,10 +113,10 @@ def test_what_was_had_is_had_when_the_next_is_taken_or_when_the_application_says
 
 
 @pytest.mark.parametrize(("gone", "place"), [("h1", "h3"), ("h3", "h1")])
-def test_a_resumed_run_has_a_source_at_once_where_its_host_or_its_stand_in_is_not_there(
+def test_a_resumed_run_does_not_wait_for_an_absent_host_or_stand_in_of_a_source(
     cluster: LocalCluster, tmp_path: Path, gone: str, place: str
 ) -> None:
-    """The client knows that nobody is there, and does not wait for it."""
+    """The client knows that the host is absent, and does not wait for it."""
     nodes = [msgspec.structs.replace(node, stand_ins=("h3",) if node.kind == "source" else ()) for node in FLOW.nodes]
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         run = client.run(Dataflow(tuple(nodes)), {"o": "h2"}, partitions=40, failover=Failover(4, wait_s=600))
@@ -134,13 +130,13 @@ def test_a_resumed_run_has_a_source_at_once_where_its_host_or_its_stand_in_is_no
         cluster.start(gone)
 
 
-def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(
+def test_taking_a_partition_commits_nothing_once_the_application_calls_commit(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         run = client.run(FLOW, {"o": "h2"}, partitions=10, failover=Failover(4))
         run.commit(-1)
-        for partition in run:  # all of them, of which a crash now would cost those that it has not said
+        for partition in run:  # all of them; a crash now would bring back the uncommitted ones
             if partition.index == 6:
                 run.commit(4)
         with pytest.raises(UsageError, match="partition 10 of sink 't' is none that was taken: they are 0 to 9"):
@@ -154,7 +150,7 @@ def test_what_is_taken_is_not_done_with_where_the_application_says_what_is(
             assert [(each.index, digest(each.value)) for each in again] == has(5, 5)
 
 
-def test_a_run_is_over_when_the_application_is_done_with_it_even_after_its_end(
+def test_a_run_is_over_at_the_commit_of_the_last_partition_even_after_the_stream_ended(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
@@ -171,10 +167,8 @@ def test_a_run_is_over_when_the_application_is_done_with_it_even_after_its_end(
             client.resume(run.id)
 
 
-def test_of_two_clients_with_a_copy_of_the_journal_the_later_leads_the_run(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    """The other is told so in one line, and nothing of what it has asked for comes to the later one."""
+def test_the_later_of_two_clients_with_copies_of_a_journal_leads_the_run(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The earlier client gets an error of one line. No partition that it requested comes to the later client."""
     with Client(cluster, allow=ALLOW, journal=tmp_path / "a") as first:
         run = first.run(FLOW, {"o": "h2"}, partitions=300, failover=Failover(4))
         assert [partition.index for partition in islice(run, 6)][-1] == 5
@@ -191,7 +185,7 @@ def test_of_two_clients_with_a_copy_of_the_journal_the_later_leads_the_run(
 
 
 def lead(hosts: dict[str, str], listen: str, folder: Path, about: tuple[Any, ...]) -> None:
-    """One of two applications that go on with one run at the same time: it says what it had, or what ended it."""
+    """Resume the run in one of two competing processes. Report the partitions that came, or the error that ended it."""
     both, answers, until = about
     with Client(hosts, listen=listen, allow=ALLOW, journal=folder) as client:
         both.wait(patience(60))
@@ -206,10 +200,10 @@ def lead(hosts: dict[str, str], listen: str, folder: Path, about: tuple[Any, ...
         answers.put((os.getpid(), had, why, time.monotonic() - begun))
 
 
-def test_of_two_processes_that_resume_copies_of_a_journal_one_ends_soon_and_hears_who_leads(
+def test_the_loser_of_two_processes_with_copies_of_a_journal_soon_names_the_leader(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """The source has stand-ins, so that no host alone is believed."""
+    """The source has stand-ins, so the client does not believe a single host."""
     there = {"s": ("h2", "h3")}
     nodes = [msgspec.structs.replace(node, stand_ins=there.get(node.name, ())) for node in FLOW.nodes]
     with Client(cluster, allow=ALLOW, journal=tmp_path / "a") as client:
@@ -240,8 +234,8 @@ def test_of_two_processes_that_resume_copies_of_a_journal_one_ends_soon_and_hear
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_resumed_run_goes_on_to_be_planned(cluster: LocalCluster, tmp_path: Path, again: bool) -> None:
-    """As the name says with which it was begun, or by the planner that is given again."""
+def test_a_resumed_run_continues_replanning(cluster: LocalCluster, tmp_path: Path, again: bool) -> None:
+    """The run uses the strategy that it was started with, or the planner that is passed to ``resume``."""
 
     class Away(msgspec.Struct, frozen=True):
         needs: ClassVar = set[str]()
@@ -265,7 +259,7 @@ def test_a_resumed_run_goes_on_to_be_planned(cluster: LocalCluster, tmp_path: Pa
         assert come == [said for _, said in has(len(came))]
 
 
-def test_a_fork_does_not_keep_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_forked_process_does_not_hold_the_lock_of_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
     client = Client(cluster, allow=ALLOW, journal=tmp_path)
     run = client.run(FLOW, {"o": "h2"}, partitions=3)
     until, ends = os.pipe()
@@ -284,13 +278,13 @@ def test_a_fork_does_not_keep_the_journal(cluster: LocalCluster, tmp_path: Path)
         os.close(until)
 
 
-def test_the_application_may_know_itself_where_to_go_on(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_application_may_name_the_partition_from_which_a_run_resumes(cluster: LocalCluster, tmp_path: Path) -> None:
     left(cluster, tmp_path)
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume(start=5) as run:
         assert [(each.index, digest(each.value)) for each in islice(run, 8)] == has(8, 5)
 
 
-def test_a_run_begins_with_a_later_partition(cluster: LocalCluster) -> None:
+def test_a_run_may_begin_with_a_later_partition(cluster: LocalCluster) -> None:
     plain = chain(blocks()["h1"], Code("runtime_codes:Mix"))
     with Client(cluster, allow=ALLOW) as client:
         with client.run(plain, {"o": "h2"}, partitions=5, start=7) as run:
@@ -301,7 +295,7 @@ def test_a_run_begins_with_a_later_partition(cluster: LocalCluster) -> None:
             client.run(plain, {"o": "h2"}, start=-1)
 
 
-def test_a_journal_whose_last_entries_were_cut_off_says_which_partitions_it_lacks(
+def test_a_journal_that_lost_the_last_entries_names_the_missing_partitions(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     run_id = left(cluster, tmp_path, 30)
@@ -317,10 +311,10 @@ def test_a_journal_whose_last_entries_were_cut_off_says_which_partitions_it_lack
             assert [(each.index, digest(each.value)) for each in run] == has(10, 30)
 
 
-def test_an_older_copy_of_the_file_is_resumed_after_another_client_has_led_the_run(
+def test_an_older_copy_of_a_journal_is_resumed_after_a_later_client_has_led_the_run(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """The mark knows who led: a process number that is drawn lower does not make the resumed run the older one."""
+    """The mark names the last leader. A lower process number does not make the resumed run the older one."""
     left(cluster, tmp_path, 10)
     copy = {name: (tmp_path / name).read_bytes() for name in (FILE, f"{FILE}-wal") if (tmp_path / name).exists()}
     for process in (1 << 25, 1 << 24, 3):  # each lower than the one before
@@ -335,10 +329,10 @@ def test_an_older_copy_of_the_file_is_resumed_after_another_client_has_led_the_r
             (tmp_path / name).write_bytes(data)
 
 
-def test_where_the_journal_has_a_gap_the_application_may_have_what_is_missing_again(
+def test_an_application_may_have_the_missing_partitions_of_a_gap_delivered_again(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """From there on that is what another client goes on with."""
+    """A later client continues from there."""
     left(cluster, tmp_path, 30)
     data = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(data[: len(data) - 4096])
@@ -349,7 +343,7 @@ def test_where_the_journal_has_a_gap_the_application_may_have_what_is_missing_ag
         assert [(each.index, digest(each.value)) for each in run] == has(20, 20)
 
 
-def test_of_damaged_entries_about_replicas_the_last_that_is_whole_counts(
+def test_the_last_intact_entry_about_replicas_counts_if_a_later_entry_is_damaged(
     cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     left(cluster, tmp_path, 30)
@@ -361,7 +355,7 @@ def test_of_damaged_entries_about_replicas_the_last_that_is_whole_counts(
     assert "is damaged: what it says last, and whole, counts" in caplog.text
 
 
-def test_an_application_hears_at_its_commit_that_the_folder_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_commit_fails_if_the_folder_of_the_journal_was_removed(cluster: LocalCluster, tmp_path: Path) -> None:
     with Client(cluster, allow=ALLOW, journal=tmp_path / "a") as client:
         run = client.run(FLOW, {"o": "h2"}, partitions=10, failover=Failover(4))
         run.commit(next(run).index)
@@ -375,7 +369,7 @@ def test_an_application_hears_at_its_commit_that_the_folder_is_gone(cluster: Loc
 
 
 def beside(sink: str, *codes: Code) -> Dataflow:
-    """A query that shares the source of ``FLOW``, in names of its own: ``u0``, ``u1``, … and the sink."""
+    """Return a query that shares the source of ``FLOW``. Its operators are named after the sink: ``u0``, ``u1``, …"""
     flow, (source,) = Dataflow(), FLOW.sources
     name = flow.source(blocks()["h1"], at="h1", name=source)
     for number, code in enumerate(codes):
@@ -389,14 +383,14 @@ BESIDE = beside("v", Code("best-of-last", {"window": 2}))
 
 
 def aside_has(count: int, first: int, start: int, flow: Dataflow = ASIDE) -> list[tuple[int, str]]:
-    """What a single machine gives where the query begins with partition ``first``, from ``start`` on."""
+    """Return the results of a single process for a query that begins with partition ``first``, from ``start`` on."""
     since = dict.fromkeys((name for name in flow.by_name if name != "s"), first)
     values = reference_run(flow, start + count, (*DEFAULT_ALLOW, *ALLOW), first=since)
     return [(first + place, digest(value)) for place, value in enumerate(values)][start - first :]
 
 
 def take(query: Run[Any], count: int, out: Path) -> None:
-    """So many partitions, which are written down before they are committed."""
+    """Take ``count`` partitions. Write each of them down before its commit."""
     for partition in islice(query, count):
         with out.open("a") as had:
             print(partition.index, digest(partition.value), file=had, flush=True)
@@ -464,7 +458,7 @@ def test_attached_queries_go_on_with_a_resumed_run(cluster: LocalCluster, tmp_pa
     assert written(tmp_path / "own") == has(59)
 
 
-def test_of_queries_those_that_were_over_do_not_come_back(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_queries_that_were_over_do_not_come_back_with_a_resumed_run(cluster: LocalCluster, tmp_path: Path) -> None:
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         run = client.run(FLOW, {"o": "h2"}, failover=Failover(4))
         first, second = run.attach(ASIDE, {"u0": "h3", "u1": "h2"}), run.attach(BESIDE, {"v0": "h3"})

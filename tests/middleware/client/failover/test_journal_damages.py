@@ -1,6 +1,6 @@
-"""Damages of a journal: whoever resumes goes on with the partition after the last that was committed, or is told.
+"""Damages of a journal: a client that resumes continues after the last commit, or reports the damage.
 
-``THALWEG_DAMAGES=1000 pytest -s --size long …/failover/test_journal_damages.py -k hundred`` tries so many.
+``THALWEG_DAMAGES=1000 pytest -s --size long …/failover/test_journal_damages.py -k hundred`` tries 1,000.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RUN, SINKS = "run", ("t", "u")
 
 
 class Application:
-    """What an application has its journal write, and what it has committed itself."""
+    """An application that writes a journal, and that remembers its own commits."""
 
     def __init__(self, folder: Path, random: Random) -> None:
         self.folder, self.random = folder, random
@@ -64,7 +64,7 @@ class Application:
         self.book.keep(RUN, e.ResumableRun(install, {"o": {known: ("h1", "h2")}}, (), {"u": 0}))
 
     def work(self, count: int) -> None:
-        """Commit so many partitions, with what else a client writes meanwhile."""
+        """Commit ``count`` partitions. Write the other entries of a client now and then."""
         for _ in range(count):
             sink = self.random.choice(SINKS)
             self.had[sink] = self.had.get(sink, -1) + 1
@@ -119,7 +119,7 @@ def zero(path: Path, random: Random, _: Any) -> None:
 
 
 def put_back(path: Path, random: Random, application: Application) -> None:
-    """An older copy of a file, which may have been empty then."""
+    """Replace a file by an older copy. Remove the file if the older folder does not have it."""
     older = random.choice(application.older) / path.name
     if older.exists():
         shutil.copyfile(older, path)
@@ -131,7 +131,7 @@ DAMAGE: tuple[Callable[[Path, Random, Any], None], ...] = (cut, remove, flip, ze
 
 
 def fill_the_disk(application: Application) -> Callable[[], None]:
-    """SQLite's own limit stands for that of the disk; return what gives room."""
+    """Limit the pages of the file, as a full disk would. Return a function that lifts the limit."""
     file = application.book._file
     [(pages,)] = file.execute("PRAGMA page_count").fetchall()
     file.execute(f"PRAGMA max_page_count={pages}")
@@ -150,7 +150,7 @@ def lock_the_file(application: Application) -> Callable[[], None]:
 
 
 def trial(folder: Path, seed: int) -> tuple[str, str]:
-    """Damage a journal; return how, and what came of it: "right", "told", or what is wrong."""
+    """Damage a journal. Return the damage and the outcome: "right", "told", or a description of the fault."""
     random = Random(f"damage {seed}")
     application = Application(folder, random)
     application.work(random.randrange(30, 150))
@@ -188,7 +188,10 @@ def is_unreadable(error: UsageError) -> bool:
 
 
 def outcome(application: Application, damaged: Path, *, sound: bool) -> str:
-    """What a client makes of a damaged journal. With a ``sound`` mark nothing is doubled even if a gap is accepted."""
+    """Return the outcome for a client with a damaged journal.
+
+    With a ``sound`` mark no partition comes twice, even if a gap is accepted.
+    """
     try:
         book = Journal(damaged)
     except UsageError as error:
@@ -219,7 +222,7 @@ def outcome(application: Application, damaged: Path, *, sound: bool) -> str:
 
 @pytest.fixture
 def quick_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory if there is one: a disk that others use too takes seconds to sync what is written here."""
+    """Yield a folder in memory if there is one. A shared disk may take seconds for a sync."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK):
         yield tmp_path
@@ -239,7 +242,7 @@ def try_damages(folder: Path, seeds: range) -> Counter[tuple[str, str]]:
 
 
 def left(client: Client, random: Random, copies: list[Path]) -> int:
-    """Have a run of which some partitions are committed, and return how many."""
+    """Start a run, commit some of its partitions, and return their number."""
     assert client._journal is not None
     folder, count = client._journal.folder, random.randrange(10, 60)
     run = client.run(FLOW, {"o": "h2"}, partitions=80, failover=Failover(4))
@@ -253,8 +256,8 @@ def left(client: Client, random: Random, copies: list[Path]) -> int:
 
 
 @pytest.mark.long
-def test_clients_go_on_with_damaged_journals_exactly_once_or_are_told(quick_disk: Path) -> None:
-    """With processes and sockets, as an application has it."""
+def test_clients_resume_damaged_journals_exactly_once_or_report_the_damage(quick_disk: Path) -> None:
+    """The clients use processes and sockets, like an application."""
     values = [digest(value) for value in islice(reference_run(FLOW, 80, (*DEFAULT_ALLOW, *ALLOW)), 80)]
     outcomes = Counter[str]()
     with LocalCluster(2, allow=ALLOW) as cluster:
@@ -284,7 +287,7 @@ def test_clients_go_on_with_damaged_journals_exactly_once_or_are_told(quick_disk
     assert min(outcomes["right"], outcomes["told"]) > DAMAGES / 10
 
 
-def test_a_damaged_journal_is_right_or_says_what_it_lacks(quick_disk: Path) -> None:
+def test_a_damaged_journal_is_complete_or_reports_the_damage(quick_disk: Path) -> None:
     outcomes = try_damages(quick_disk, range(24))
     assert {came for _, came in outcomes} == {"right", "told"}
 

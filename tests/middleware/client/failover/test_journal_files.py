@@ -31,7 +31,9 @@ from thalweg.middleware.protocol import messages as m
 FLOW = chain(blocks()["h1"], Code("running"))
 
 
-def test_of_runs_that_are_over_the_journal_keeps_that_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_keeps_a_single_entry_of_a_recent_run_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal, "MOST_OVER", 5)
     kept = e.ResumableRun(m.Install(run_of("r0"), FLOW, (), (), "client"), {}, (), {})
     book = Journal(tmp_path)
@@ -56,7 +58,7 @@ def test_of_runs_that_are_over_the_journal_keeps_that_alone(tmp_path: Path, monk
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Journal]:
-    """A journal with a run of which 100 partitions were had."""
+    """Yield a journal with a run of which 100 partitions are committed."""
     made = Journal(tmp_path / "folder" / "journal")
     made.keep("r", ResumableStream("c", (), 0))
     for index in range(100):
@@ -65,8 +67,8 @@ def book(tmp_path: Path) -> Iterator[Journal]:
     made.close()
 
 
-def test_the_last_entries_of_each_kind_are_left_when_earlier_ones_are_pruned(book: Journal) -> None:
-    """The number of entries is such that the last one was just followed by pruning."""
+def test_pruning_keeps_the_last_entries_of_every_kind(book: Journal) -> None:
+    """The number of entries is chosen so that the journal prunes right after the last entry."""
     for index in range(100, 2 * journal.PRUNE):
         book.had("r", "sink", index)
     again = Journal(copied(book))
@@ -77,7 +79,7 @@ def test_the_last_entries_of_each_kind_are_left_when_earlier_ones_are_pruned(boo
 
 
 def copied(book: Journal) -> Path:
-    """A copy of the folder as a process that is killed now leaves it."""
+    """Copy the folder as a process that is killed now would leave it."""
     copy = book.folder.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     return Path(shutil.copytree(book.folder, copy))
@@ -94,7 +96,9 @@ def cut_short(tail: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_a_commit, cut_short])
-def test_a_damaged_tail_of_the_journal_is_a_gap_with_its_range(book: Journal, spoil: Callable[[Path], None]) -> None:
+def test_a_damaged_tail_of_the_journal_raises_an_error_with_the_missing_range(
+    book: Journal, spoil: Callable[[Path], None]
+) -> None:
     folder = copied(book)
     spoil(folder / f"{FILE}-wal")
     again = Journal(folder)
@@ -109,7 +113,7 @@ def test_a_damaged_tail_of_the_journal_is_a_gap_with_its_range(book: Journal, sp
     again.close()
 
 
-def test_an_entry_that_says_something_else_than_was_written_does_not_count(book: Journal) -> None:
+def test_an_entry_with_changed_content_does_not_count(book: Journal) -> None:
     folder = copied(book)
     with sqlite3.connect(folder / FILE) as file:
         file.execute("UPDATE entries SET body=? WHERE number=(SELECT max(number) FROM entries)", (b"7",))
@@ -122,8 +126,8 @@ def test_an_entry_that_says_something_else_than_was_written_does_not_count(book:
     again.close()
 
 
-def test_that_the_last_entry_of_a_query_is_lost_is_said_though_an_earlier_one_is_there(book: Journal) -> None:
-    """The query had left, and would go on."""
+def test_the_loss_of_the_last_entry_of_a_query_is_reported_despite_an_earlier_entry(book: Journal) -> None:
+    """The lost entry says that the query has left. Without that entry the query would go on."""
     book.query("r", 1, JournaledQuery(FLOW, {}, (), 3))
     book.query("r", 1, None)
     folder = copied(book)
@@ -140,7 +144,7 @@ def test_that_the_last_entry_of_a_query_is_lost_is_said_though_an_earlier_one_is
 
 
 @pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
-def test_of_a_missing_file_with_all_entries_it_is_known_which_run_was_in_it(book: Journal, name: str) -> None:
+def test_the_error_for_a_journal_that_lost_all_entries_names_the_run(book: Journal, name: str) -> None:
     folder = copied(book)
     (folder / name).unlink()
     again = Journal(folder)
@@ -152,11 +156,11 @@ def test_of_a_missing_file_with_all_entries_it_is_known_which_run_was_in_it(book
     again.close()
 
 
-def test_a_journal_without_its_mark_cannot_show_that_it_is_complete(book: Journal) -> None:
+def test_a_journal_without_a_mark_is_treated_as_possibly_incomplete(book: Journal) -> None:
     folder = copied(book)
     (folder / MARK).unlink()
     Journal(folder).close()
-    again = Journal(folder)  # and not because another client has opened it meanwhile
+    again = Journal(folder)  # a client that has opened it meanwhile does not change that
     with pytest.raises(JournalGapError, match=r"as its file mark is missing: more may have been committed than .* 99"):
         find(again, "r")
     with pytest.raises(JournalGapError, match="cannot show that it has all of its runs"):
@@ -172,7 +176,7 @@ def test_a_journal_without_its_mark_cannot_show_that_it_is_complete(book: Journa
     again.close()
 
 
-def test_what_a_killed_process_has_written_in_part_is_no_gap(book: Journal) -> None:
+def test_a_write_that_a_killed_process_left_incomplete_is_no_gap(book: Journal) -> None:
     folder = copied(book)
     tail = folder / f"{FILE}-wal"
     data = tail.read_bytes()
@@ -182,7 +186,7 @@ def test_what_a_killed_process_has_written_in_part_is_no_gap(book: Journal) -> N
     again.close()
 
 
-def test_a_full_disk_is_retried_and_the_gap_is_written_down(
+def test_a_write_to_a_full_disk_is_retried_and_the_gap_is_recorded(
     book: Journal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(journal, "RETRY_S", 0.02)
@@ -226,7 +230,7 @@ def test_a_locked_journal_does_not_slow_down_the_application(book: Journal) -> N
 
 
 def test_an_entry_about_replicas_alone_does_not_wait_for_a_commit(book: Journal) -> None:
-    """As when a commit is synced by another thread: a socket's thread goes on, and the commit writes the entry."""
+    """A thread that syncs a commit holds the lock. The thread of a socket goes on, and the commit writes the entry."""
     kept = e.ResumableRun(m.Install(run_of("s"), FLOW, (), (), "c"), {}, (), {})
     book.keep("s", kept)
     with ThreadPoolExecutor(1) as pool, book._news:
@@ -234,7 +238,7 @@ def test_an_entry_about_replicas_alone_does_not_wait_for_a_commit(book: Journal)
 
 
 @pytest.mark.parametrize("gone", ["folder", "file"])
-def test_a_journal_that_is_removed_under_its_client_is_noticed(
+def test_a_journal_that_is_removed_and_restored_while_in_use_loses_no_commit(
     book: Journal, gone: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     aside = book.folder.with_name("aside")
@@ -255,7 +259,7 @@ def test_a_journal_that_is_removed_under_its_client_is_noticed(
     again.close()
 
 
-def test_the_mark_is_made_anew_where_it_is_removed(book: Journal) -> None:
+def test_a_removed_mark_is_created_again(book: Journal) -> None:
     (book.folder / MARK).unlink()
     book.had("r", "sink", 100)
     book.check()
@@ -264,7 +268,7 @@ def test_the_mark_is_made_anew_where_it_is_removed(book: Journal) -> None:
     again.close()
 
 
-def test_what_was_committed_is_on_the_disk_and_what_is_of_replicas_alone_need_not_be(tmp_path: Path) -> None:
+def test_commits_are_synced_to_the_disk_and_entries_about_replicas_alone_are_not(tmp_path: Path) -> None:
     book, synced = Journal(tmp_path), list[int]()
     kept = e.ResumableRun(m.Install(R, FLOW, (), (), "c"), {}, (), {})
 
@@ -282,14 +286,14 @@ def test_what_was_committed_is_on_the_disk_and_what_is_of_replicas_alone_need_no
     book.close()
 
 
-def test_the_files_of_a_journal_are_their_owners_alone(book: Journal) -> None:
+def test_only_the_owner_may_read_the_files_of_a_journal(book: Journal) -> None:
     modes = {each.name: each.stat().st_mode & 0o777 for each in book.folder.iterdir()}
     assert set(modes.values()) == {0o600}, modes
     assert {FILE, f"{FILE}-wal", LOCK, MARK} <= modes.keys()
     assert book.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_with_nothing_but_a_journal_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_folder_with_nothing_but_a_journal_is_closed_to_other_users(tmp_path: Path) -> None:
     for name, files, mode in (("empty", (), 0o700), ("used", (FILE, LOCK, MARK), 0o700), ("shared", ("notes",), 0o755)):
         folder = tmp_path / name
         folder.mkdir(mode=0o755)
@@ -300,7 +304,7 @@ def test_a_folder_with_nothing_but_a_journal_is_its_owners_alone(tmp_path: Path)
         assert folder.stat().st_mode & 0o777 == mode
 
 
-def test_files_of_a_journal_that_others_may_read_are_closed_to_them(tmp_path: Path) -> None:
+def test_world_readable_files_of_a_journal_are_closed_to_other_users(tmp_path: Path) -> None:
     Journal(tmp_path).close()
     for name in (FILE, LOCK, MARK):
         (tmp_path / name).chmod(0o644)
@@ -309,7 +313,7 @@ def test_files_of_a_journal_that_others_may_read_are_closed_to_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [LOCK, MARK, FILE, f"{FILE}-wal"])
-def test_no_file_of_a_journal_is_a_link_to_another(tmp_path: Path, name: str) -> None:
+def test_a_journal_refuses_a_symbolic_link_in_place_of_a_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "precious").write_text("do not lose this")
     folder = tmp_path / "journal"
     folder.mkdir()
@@ -319,7 +323,7 @@ def test_no_file_of_a_journal_is_a_link_to_another(tmp_path: Path, name: str) ->
     assert (tmp_path / "precious").read_text() == "do not lose this"
 
 
-def test_a_file_that_is_no_lock_of_a_journal_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_file_named_like_a_journal_file_is_preserved(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text("of another program")
     with pytest.raises(UsageError, match="its file lock is not that of a journal"):
         Journal(tmp_path)
@@ -348,7 +352,7 @@ def gone(path: Path) -> None:
     ("spoil", "why"),
     [(other_version, "is of version 9, and this client writes version 2"), (gone, "is damaged, and nothing of it can")],
 )
-def test_what_is_no_journal_of_this_version_is_refused(tmp_path: Path, spoil: Any, why: str) -> None:
+def test_a_damaged_journal_file_or_a_file_of_a_wrong_version_is_refused(tmp_path: Path, spoil: Any, why: str) -> None:
     Journal(tmp_path).close()
     spoil(tmp_path / FILE)
     with pytest.raises(UsageError) as caught:
@@ -357,7 +361,7 @@ def test_what_is_no_journal_of_this_version_is_refused(tmp_path: Path, spoil: An
     assert "\n" not in str(caught.value)
 
 
-def test_a_journal_that_cannot_be_used_now_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_journal_that_is_locked_or_cannot_be_opened_is_left_unchanged(tmp_path: Path) -> None:
     Journal(tmp_path).close()
     before = (tmp_path / FILE).read_bytes()
     with sqlite3.connect(tmp_path / FILE) as file:
@@ -373,14 +377,14 @@ def test_a_journal_that_cannot_be_used_now_is_left_as_it_is(tmp_path: Path) -> N
         Journal(tmp_path)
 
 
-def test_where_no_run_is_left_to_go_on_with_it_says_so(tmp_path: Path) -> None:
+def test_resuming_from_an_empty_journal_is_refused(tmp_path: Path) -> None:
     empty = Journal(tmp_path)
     with pytest.raises(UsageError, match="has no run that is not over: begin one"):
         find(empty, None)
     empty.close()
 
 
-def test_one_client_at_a_time_has_the_journal(tmp_path: Path) -> None:
+def test_a_journal_is_used_by_a_single_client_at_a_time(tmp_path: Path) -> None:
     first = Journal(tmp_path)
     with pytest.raises(UsageError, match=rf"is in use by process {os.getpid()}; end that client"):
         Journal(tmp_path)

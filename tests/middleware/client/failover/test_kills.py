@@ -1,6 +1,6 @@
-"""Hosts' processes are killed at random moments while operators move at random: everything comes, once, in order.
+"""Hosts are killed at random moments while operators move at random. Every partition comes once and in order.
 
-``THALWEG_KILLS=1000 pytest tests/middleware/client/failover/test_kills.py`` kills so many, and prints for how long no
+``THALWEG_KILLS=1000 pytest tests/middleware/client/failover/test_kills.py`` kills 1,000, and prints for how long no
 partition came; ``tests/experiments/runs/test_process_events.py`` does so as well. Without it, a few.
 ``THALWEG_KILLED_FOR_S=600`` has the long test kill and stop hosts for so long.
 """
@@ -43,7 +43,7 @@ KILLED_FOR_S = float(os.environ.get("THALWEG_KILLED_FOR_S", "90"))
 
 
 class Killer:
-    """Kills hosts of a cluster, and starts them again, beside who takes partitions."""
+    """Killer of a cluster's hosts. It also restarts them, while partitions are consumed."""
 
     def __init__(self, cluster: LocalCluster, client: Client, dice: Random) -> None:
         self._cluster, self._client, self._dice = cluster, client, dice
@@ -56,7 +56,7 @@ class Killer:
         return bool(self._threads)
 
     def kill(self, most: int) -> float:
-        """One host, or two; when."""
+        """Kill one or two hosts. Return the time."""
         chosen = self._dice.sample(sorted(self._cluster.pids), min(most, 1 + (self._dice.random() < 0.2)))
         for name in chosen:
             self._cluster.kill(name)
@@ -77,7 +77,7 @@ class Killer:
 
 
 @pytest.mark.timed
-def test_everything_comes_once_while_hosts_are_killed() -> None:
+def test_every_partition_comes_once_while_hosts_are_killed() -> None:
     took: list[float] = []  # from each kill to the next partition, or between two of those that follow
     left, number, partitions = KILLS, 0, 0
     with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
@@ -116,7 +116,7 @@ def test_everything_comes_once_while_hosts_are_killed() -> None:
 
 
 class Beside:
-    """Takes from a query or a subscription in a thread of its own, until it is told to leave."""
+    """Thread that consumes a query or a subscription until it is asked to leave."""
 
     def __init__(self, stream: Stream[Any]) -> None:
         self.stream, self.leaves, self.came = stream, threading.Event(), list[tuple[int, str]]()
@@ -131,7 +131,7 @@ class Beside:
         self._pool.shutdown(wait=False)
 
     def check(self, flow: Dataflow, sink: str) -> None:
-        """What came is what one machine gives from the first partition on, each once and in order."""
+        """Compare the partitions with the reference from the first one on: every partition once and in order."""
         self.taken.result(patience(20))
         first = self.stream.first_index
         expected = itertools.islice(reference_run(flow, None, (*DEFAULT_ALLOW, *ALLOW), sink=sink), first, None)
@@ -140,7 +140,7 @@ class Beside:
 
 @pytest.mark.long
 @pytest.mark.parametrize("trees", [1, 3])
-def test_queries_subscribers_and_trees_get_everything_once_while_hosts_are_killed(trees: int) -> None:
+def test_queries_subscribers_and_trees_get_every_partition_once_while_hosts_are_killed(trees: int) -> None:
     dice, flow = Random(SEED), complete_binary_tree(blocks(), MIX)
     first = flow.by_name[flow.operators[0]]
     observed = Dataflow((*(flow.by_name[name] for name in first.inputs), first))
@@ -186,7 +186,7 @@ def test_queries_subscribers_and_trees_get_everything_once_while_hosts_are_kille
 
 
 class Absences:
-    """Kills and stops a host every 3 to 8 s, whether or not the last one is back, and notes which were away."""
+    """Absences of hosts. A host is killed or stopped every 3 to 8 s, whether or not the last one is back."""
 
     def __init__(self, cluster: LocalCluster, client: Client, dice: Random) -> None:
         self._cluster, self._client, self._dice = cluster, client, dice
@@ -195,7 +195,7 @@ class Absences:
         self._threads: list[threading.Thread] = []
 
     def go_on(self) -> None:
-        """Have one more host away after another, until ``ended``."""
+        """Take down one host after another until ``ended``."""
         while not self.ended.wait(self._dice.uniform(3.0, 8.0)):
             gone = {each.name for each in self._threads if each.is_alive()}
             name, stops = self._dice.choice(sorted(self._cluster.pids)), self._dice.random() < 1 / 3
@@ -222,7 +222,7 @@ class Absences:
         self.away.append((name, begun_s, time.monotonic()))
 
     def of(self, hosts: set[str], since_s: float, until_s: float) -> float:
-        """Return for how long one of these hosts was away, or longer."""
+        """Return an upper bound of the time in which at least one of these hosts was away."""
         cut = sorted(
             (max(since_s, begun_s), min(until_s, back_s)) for name, begun_s, back_s in self.away if name in hosts
         )
@@ -236,8 +236,8 @@ class Absences:
 @pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("stand_ins", [True, False])
-def test_a_stream_stands_still_for_no_longer_than_its_sources_are_away(stand_ins: bool) -> None:
-    """Hosts are killed and stopped every few seconds. Sources with stand-ins need no host, all others their own."""
+def test_a_stream_stands_still_at_most_ten_seconds_longer_than_the_sources_are_away(stand_ins: bool) -> None:
+    """Hosts are killed and stopped every few seconds. A source with stand-ins needs no host of its own."""
     flow = FLOW
     if stand_ins:
         beside = {"h1": ("h4", "h5"), "h2": ("h4", "h5"), "h3": ("h4", "h5")}
@@ -273,8 +273,8 @@ def test_a_stream_stands_still_for_no_longer_than_its_sources_are_away(stand_ins
 
 
 @pytest.mark.timed
-def test_with_a_second_of_liveness_a_stream_stands_still_for_two_at_most() -> None:
-    """Where nobody tells the client that a process has ended."""
+def test_a_stream_stands_still_for_at_most_two_seconds_if_the_liveness_is_a_second() -> None:
+    """No process tells the client that the host has ended."""
     limits = CoreConfig(liveness_s=1.0)
     with LocalCluster(4, allow=ALLOW) as cluster, Client(cluster.addresses, allow=ALLOW, limits=limits) as client:
         expected, came_s = reference_run(FLOW, None, (*DEFAULT_ALLOW, *ALLOW)), list[float]()

@@ -1,4 +1,4 @@
-"""The mark of a journal: its file where there is no room for it, and its descriptor."""
+"""The mark of a journal: its file on a full disk, its descriptor, and its slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_files() -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_a_mark_without_room_leaves_neither_a_file_nor_a_descriptor(
+def test_a_mark_that_finds_no_room_leaves_neither_a_file_nor_a_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
@@ -36,7 +36,7 @@ def test_a_mark_without_room_leaves_neither_a_file_nor_a_descriptor(
     made.close()
 
 
-def test_a_closed_mark_closes_nobody_elses_file(tmp_path: Path) -> None:
+def test_closing_a_mark_twice_does_not_close_a_file_with_the_same_descriptor(tmp_path: Path) -> None:
     closed = Mark(tmp_path / MARK)
     closed.close()
     with (tmp_path / "other").open("wb", buffering=0) as other:  # which gets the same descriptor
@@ -46,7 +46,7 @@ def test_a_closed_mark_closes_nobody_elses_file(tmp_path: Path) -> None:
         closed.write(MarkedEntries(), sync=True)
 
 
-def test_a_journal_whose_mark_cannot_be_made_anew_writes_it_when_there_is_room(
+def test_a_mark_that_found_no_room_is_written_when_the_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     book = Journal(tmp_path)
@@ -73,10 +73,10 @@ def slots(path: Path) -> list[int]:
     return [-1 if count is None else count.number for count in found]
 
 
-def test_the_slot_that_was_synced_last_stays_until_another_is_synced(
+def test_the_last_synced_slot_stays_until_a_later_slot_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power failure may spoil all that was written since."""
+    """A power failure may spoil all slots that were written since."""
     monkeypatch.setattr(mark, "SYNC_S", 3600.0)
     made = Mark(tmp_path / MARK)
     made.write(MarkedEntries(number=1), sync=True)
@@ -90,7 +90,7 @@ def test_the_slot_that_was_synced_last_stays_until_another_is_synced(
 
 
 @pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="needs fdatasync")
-def test_a_mark_that_has_to_be_on_the_disk_is_synced_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_that_is_written_with_sync_is_synced_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = list[int]()
     monkeypatch.setattr(mark, "SYNC_S", 3600.0)
     monkeypatch.setattr(os, "fdatasync", synced.append)
@@ -103,8 +103,8 @@ def test_a_mark_that_has_to_be_on_the_disk_is_synced_each_time(tmp_path: Path, m
     made.close()
 
 
-def test_a_slot_that_says_something_else_than_was_written_does_not_count(tmp_path: Path) -> None:
-    """It can be read, and its checksum is wrong."""
+def test_a_slot_with_a_wrong_checksum_does_not_count(tmp_path: Path) -> None:
+    """The slot can be read, but its checksum is wrong."""
     made = Mark(tmp_path / MARK)
     for number in (5, 6):
         made.write(MarkedEntries(number=number), sync=True)

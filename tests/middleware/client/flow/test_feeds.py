@@ -1,4 +1,4 @@
-"""Sources that hold back: by a rate, in virtual and in real time, and by what the application pushes."""
+"""Sources with a rate, in virtual and in real time, and sources to which the application pushes values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pushed(feed: Feed, host: str = "client") -> Dataflow:
 # --- rates --------------------------------------------------------------------------------------------
 
 
-def test_a_rate_holds_back_what_is_demanded_in_virtual_time() -> None:
+def test_a_rate_delays_demanded_partitions_in_virtual_time() -> None:
     run = Moved(paced(4.0, None, 2.0), 12, ALLOW, moves=0)
     apart = np.diff(run.seconds)
     assert apart.min() > 0.49
@@ -55,14 +55,14 @@ def test_a_rate_holds_back_what_is_demanded_in_virtual_time() -> None:
     assert np.diff(moved.seconds).mean() > 0.45
 
 
-def test_a_rate_holds_in_real_time(client: Client) -> None:
+def test_a_rate_delays_demanded_partitions_in_real_time(client: Client) -> None:
     began = time.monotonic()
     assert len(list(client.run(paced(40.0), {"o": "h2"}, partitions=13))) == 13
     assert 12 / 40 <= time.monotonic() - began < 12
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), True, "5"])
-def test_a_rate_that_is_none_is_refused(rate: Any) -> None:
+def test_an_invalid_rate_is_refused(rate: Any) -> None:
     with pytest.raises(DataflowError, match=r"^source 's0' has a rate of .*; give partitions a second$"):
         paced(rate).validate()
 
@@ -70,7 +70,7 @@ def test_a_rate_that_is_none_is_refused(rate: Any) -> None:
 # --- what is pushed -----------------------------------------------------------------------------------
 
 
-def test_what_is_pushed_arrives_and_who_pushes_waits_for_room(client: Client) -> None:
+def test_pushed_values_arrive_and_a_full_feed_makes_the_producer_wait(client: Client) -> None:
     feed = client.push(name="readings", ahead=2)
     buffer = np.zeros(10)
     for fill in range(2):
@@ -127,7 +127,7 @@ def fails() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("how", ["dropped", "raised", "elsewhere", "twice"])
-def test_a_producer_that_is_gone_fails_the_run_in_one_line(client: Client, how: str) -> None:
+def test_a_lost_producer_fails_the_run_with_a_single_line_error(client: Client, how: str) -> None:
     feed = client.push(fails() if how == "raised" else None, name="readings")
     flow = pushed(feed, host="h1" if how == "elsewhere" else "client")
     says = {
@@ -151,7 +151,7 @@ def test_a_producer_that_is_gone_fails_the_run_in_one_line(client: Client, how: 
     first.close()
 
 
-def test_who_pushes_hears_that_nobody_takes_any_more(client: Client) -> None:
+def test_a_push_fails_when_the_run_that_consumed_the_feed_is_over(client: Client) -> None:
     feed = client.push(ahead=1)
     run = client.run(pushed(feed), {"o": "h2"})
     feed.put("a")

@@ -1,4 +1,4 @@
-"""Who does not answer, and why: one line for each cause, as soon as it is known."""
+"""Errors for hosts that do not answer: one line for each cause, as soon as the cause is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KNOWN_S = 3.0
 
 @contextmanager
 def listening(says: bytes, *, hangs_up: bool = False) -> Iterator[str]:
-    """Another program at an endpoint: it says something at once, or ends a connection when it has heard something."""
+    """Run a foreign program at an endpoint. It sends bytes at once, or closes a connection after a received byte."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept: list[socket.socket] = []
 
@@ -70,7 +70,7 @@ def free() -> str:
         return f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_nobody_is_there(tmp_path: Path) -> None:
+def test_an_endpoint_without_a_listener_is_reported_with_the_cause(tmp_path: Path) -> None:
     down = "host 'h1' at ADDRESS does not answer: nothing listens there; is thalweg host running?"
     assert refused("h1", free()) == down
     assert refused("h1", f"ipc://{tmp_path}/none") == down
@@ -78,13 +78,13 @@ def test_nobody_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("says", "hangs_up"), [(b"SSH-2.0-OpenSSH_9.6\r\n", False), (b"", True)], ids=["ssh", "http"])
-def test_another_program_is_there(says: bytes, hangs_up: bool) -> None:
+def test_a_foreign_program_at_an_endpoint_is_recognised(says: bytes, hangs_up: bool) -> None:
     with listening(says, hangs_up=hangs_up) as address:
         said = refused("h1", address)
     assert said.endswith("does not answer: something else than a Thalweg host listens there; is the port right?")
 
 
-def test_a_host_of_another_name_and_a_port_for_bulk() -> None:
+def test_a_host_with_a_different_name_and_a_bulk_port_are_reported() -> None:
     shell = Shell(ShellConfig("h1", insecure=True))
     try:
         assert refused("h2", shell.me.control) == "the host at ADDRESS is called 'h1', not 'h2'"
@@ -104,18 +104,18 @@ def made(folder: Path, name: str, role: Role, *, member: bool = True) -> Keys:
 
 
 @pytest.mark.timeout(60)
-def test_a_missing_certificate_is_told_although_another_host_is_down(tmp_path: Path) -> None:
+def test_a_missing_certificate_is_reported_although_a_further_host_is_down(tmp_path: Path) -> None:
     alice = made(tmp_path, "alice", "client")
     made(tmp_path, "h1", "host")
     made(tmp_path, "h2", "host", member=False)
-    with pytest.raises(UsageError, match="h2"):  # and the question to h1, which nobody takes, is thrown away
+    with pytest.raises(UsageError, match="h2"):  # and the question to h1, which nothing receives, is dropped
         identify_hosts({"h1": free(), "h2": free()}, alice)
 
 
 OTHERS = "does not hold the certificate that is here for 'h2'"
 
 
-def test_keys_that_do_not_fit(tmp_path: Path) -> None:
+def test_keys_that_do_not_match_are_reported_with_the_cause(tmp_path: Path) -> None:
     host, alice = made(tmp_path, "h1", "host"), made(tmp_path, "alice", "client")
     bob = made(tmp_path, "bob", "client", member=False)
     made(tmp_path, "h2", "host")
@@ -140,8 +140,8 @@ def test_keys_that_do_not_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_the_port_for_partitions_of_another_host_is_named(with_keys: bool, tmp_path: Path) -> None:
-    """``h2`` is said to be one port above ``h1``, which takes partitions there."""
+def test_an_error_names_the_host_with_a_bulk_port_at_the_endpoint(with_keys: bool, tmp_path: Path) -> None:
+    """The endpoint of ``h2`` is one port above the endpoint of ``h1``, at which ``h1`` receives partitions."""
     keys = made(tmp_path, "h1", "host") if with_keys else None
     alice = made(tmp_path, "alice", "client") if with_keys else None
     if with_keys:
@@ -169,7 +169,7 @@ def next_to_each_other() -> tuple[str, str]:
                 return f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"
 
 
-def test_a_handshake_that_ends_without_a_word_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_that_fails_without_detail_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_a_word(monitor: zmq.Socket[bytes]) -> dict[str, object]:
         return dict(recv_monitor_message(monitor)) | {"event": zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
 
@@ -184,7 +184,7 @@ def test_a_handshake_that_ends_without_a_word_is_looked_into(tmp_path: Path, mon
     assert said == "host 'h1' at ADDRESS has no keys, and this client has; start it with --keys, or give none here"
 
 
-def test_a_client_listens_where_its_hosts_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_listens_at_an_address_that_the_hosts_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listen_among(["tcp://127.0.0.1:7800", "tcp://localhost:7802"], None) == "tcp://127.0.0.1:*"
     ways = {
         "tcp://a:1": ("10.0.0.2", "10.0.0.9"),

@@ -1,4 +1,4 @@
-"""Hosts that come and go while a client has runs: they join, are killed and started again, and were never there."""
+"""Hosts that join, drain, are killed, restart or are absent while a client has runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def own() -> Iterator[LocalCluster]:
 
 
 def moved(run: Run, node: str, host: str) -> list[object]:
-    """Ask for a move until it is made. Other hosts learn of a new one a moment after the client, and refuse until then.
+    """Request a move until it is carried out. Return the values that came until the node is on ``host``.
 
-    Return what came meanwhile, until the node is there.
+    Other hosts learn of a new host a moment after the client, and refuse the move until then.
     """
     came, stop_s = list[object](), time.monotonic() + patience(30)
     while time.monotonic() < stop_s:
@@ -51,7 +51,7 @@ def moved(run: Run, node: str, host: str) -> list[object]:
 
 
 def until_on(run: Run, node: str, host: str) -> list[object]:
-    """What comes until ``node`` is there, of 5,000 partitions at most: seconds, where a host joins within one."""
+    """Return the values that come until ``node`` is on ``host``. Take at most 5,000 partitions, which last seconds."""
     came = []
     for partition in islice(run, 5000):
         came.append(partition.value)
@@ -73,7 +73,7 @@ def test_hosts_join_a_run_that_goes_on_and_operators_move_there(own: LocalCluste
         assert_reference(came, FLOW, len(came))
 
 
-def test_a_host_that_is_drained_ends_when_its_operators_have_moved_away(own: LocalCluster) -> None:
+def test_a_drained_host_ends_when_the_last_operator_has_moved_away(own: LocalCluster) -> None:
     own.start("h3")
     with Client(own, allow=ALLOW) as client, client.run(FLOW, {"o": "h2"}) as run, ThreadPoolExecutor(1) as pool:
         came = [next(run).value]
@@ -92,7 +92,9 @@ def test_a_host_that_is_drained_ends_when_its_operators_have_moved_away(own: Loc
     assert own.poll() == {"h2": 0, "h3": 0}
 
 
-def test_a_host_whose_operators_nobody_takes_stays_unless_it_is_told_to_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_host_that_cannot_be_drained_stays_unless_the_supervisor_ends_the_process(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     flow = chain(blocks()["h1"], Code("running"), Code("running"))
     full = CoreConfig(max_operators=0)
     with (
@@ -118,9 +120,9 @@ def test_a_host_whose_operators_nobody_takes_stays_unless_it_is_told_to_end(capf
 
 
 def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:
-    """A rolling upgrade to the next version of the protocol, of which its hosts speak this one as well.
+    """A rolling upgrade: the new hosts speak the next version of the protocol, and the present version as well.
 
-    The run goes on in this one, which all know. The host with the source is replaced, too: it has a stand-in.
+    The run goes on in the present version. The host of the source is replaced, too, as the source has stand-ins.
     """
     own.start("h3")
     nodes = [msgspec.structs.replace(n, stand_ins=("h3", "h2") if n.kind == "source" else ()) for n in FLOW.nodes]
@@ -149,7 +151,7 @@ def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:
     drain("h3", own.addresses["h3"])
 
 
-def test_hosts_say_that_they_are_there_and_take_part(own: LocalCluster) -> None:
+def test_a_host_that_announces_itself_takes_part_in_a_run(own: LocalCluster) -> None:
     with Client(own, allow=ALLOW, joins=True) as client, client.run(FLOW, {"o": "h2"}) as run:
         own.start("h3", "--join", client.endpoint)
         came = [next(run).value]
@@ -159,7 +161,7 @@ def test_hosts_say_that_they_are_there_and_take_part(own: LocalCluster) -> None:
         assert_reference(came, FLOW, len(came))
 
 
-def test_a_host_that_is_down_when_the_client_starts_comes_later(own: LocalCluster) -> None:
+def test_a_host_that_was_down_when_the_client_started_can_be_added_later(own: LocalCluster) -> None:
     own.kill("h2")
     hosts = dict(own.addresses)
     with Client(hosts, listen=f"ipc://{own.addresses['h1'].removeprefix('ipc://')}-client", allow=ALLOW) as client:
@@ -174,9 +176,9 @@ def test_a_host_that_is_down_when_the_client_starts_comes_later(own: LocalCluste
         assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3
 
 
-def test_a_run_that_outlives_its_hosts_begins_with_one_that_is_away(own: LocalCluster) -> None:
+def test_a_run_with_failover_starts_while_hosts_are_absent(own: LocalCluster) -> None:
     with Client(own, allow=ALLOW) as client:
-        for name in ("h1", "h2"):  # the one with the source, which is waited for, and one that is not
+        for name in ("h1", "h2"):  # the host of the source, for which the run waits, and a host without a source
             own.kill(name)
             while name in client.hosts:
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What ``thalweg doctor --to`` finds out about a host, with keys and without, and of a host that is gone."""
+"""Checks of ``thalweg doctor --to`` for a host with keys, a host without keys, and an absent host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def certificate(folder: Path, name: str, role: Role) -> Path:
     return secret
 
 
-def test_every_port_of_a_host_is_asked_also_in_further_networks() -> None:
+def test_every_port_of_a_host_is_checked_in_further_networks_too() -> None:
     shell = Shell(ShellConfig("h1", insecure=True, networks={"fast": "tcp://127.0.0.1:*"}))
     try:
         found = list(reach(shell.me.control, None, None))
@@ -32,7 +32,7 @@ def test_every_port_of_a_host_is_asked_also_in_further_networks() -> None:
     assert shell.frames_rejected == 0
 
 
-def test_a_host_with_keys_is_asked_by_a_member_who_knows_its_name(tmp_path: Path) -> None:
+def test_a_member_that_names_the_host_can_check_a_host_with_keys(tmp_path: Path) -> None:
     (tmp_path / MEMBERS).mkdir()
     own, alice = certificate(tmp_path, "h1", "host"), Keys.load(certificate(tmp_path, "alice", "client"))
     shell = Shell(ShellConfig("h1"), keys=Keys.load(own))
@@ -45,7 +45,7 @@ def test_a_host_with_keys_is_asked_by_a_member_who_knows_its_name(tmp_path: Path
         list(reach(shell.me.control, None, alice))
 
 
-def test_a_host_that_is_not_there_is_said_to_be_so() -> None:
+def test_the_check_of_an_absent_host_fails_with_the_cause() -> None:
     shell = Shell(ShellConfig("h1", insecure=True))
     shell.close()
     (found,) = reach(shell.me.control, None, None, wait_s=2.0)

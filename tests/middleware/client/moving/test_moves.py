@@ -1,4 +1,4 @@
-"""What an application is told of the moves that it asks for, and what becomes of a planner's answers."""
+"""Results of the moves that an application requests, and the moves that a planner's answers lead to."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def taking(run: Run, until: Callable[[], bool]) -> None:
 
 
 def result_of(run: Run, handle: MoveHandle) -> Moved:
-    """What has become of a move, which partitions are taken for meanwhile."""
+    """Return the result of a move. Take partitions until the move is over."""
     taking(run, handle.done)
     return handle.result(0)
 
@@ -50,7 +50,7 @@ def refusal_of(run: Run, handle: MoveHandle) -> MoveRefused:
     return caught.value
 
 
-def test_a_move_says_from_which_partition_on_operators_are_elsewhere(client: Client) -> None:
+def test_the_result_of_a_move_names_the_first_partition_of_the_new_placement(client: Client) -> None:
     flow = complete_binary_tree(blocks(), MIX)
     with client.run(flow, {"op0": "h1", "op1": "h2"}) as run:
         next(run)
@@ -70,7 +70,7 @@ def test_a_move_can_be_waited_for_by_threads_and_tasks(client: Client) -> None:
         with pytest.raises(
             TimeoutError, match=r"^the move of 'o' to host 'h2' is not over after 0\.01 s, and goes on$"
         ):
-            run.move({"o": "h2"}).result(0.01)  # nobody takes partitions
+            run.move({"o": "h2"}).result(0.01)  # no partition is taken
 
         async def both() -> Moved:
             waiting = asyncio.ensure_future(wait(run.move({"o": "h3"})))
@@ -99,7 +99,7 @@ def test_a_move_can_be_waited_for_by_threads_and_tasks(client: Client) -> None:
         ("restore", r"host 'h2' refuses it: ValueError in restore\(\): not here"),
     ],
 )
-def test_an_operator_that_stays_alone_says_why(client: Client, how: str, why: str) -> None:
+def test_a_refused_move_says_why_a_single_operator_stayed(client: Client, how: str, why: str) -> None:
     flow = chain(Code("runtime_codes:Blocks", {"site": 0}), Code("runtime_codes:Stubborn", {"how": how}), MIX)
     with client.run(flow, {"o": "h1", "p": "h3"}) as run:
         next(run)
@@ -112,7 +112,7 @@ def test_an_operator_that_stays_alone_says_why(client: Client, how: str, why: st
             raise refused
 
 
-def test_what_a_host_refuses_says_why_and_nothing_moves() -> None:
+def test_a_refusal_by_a_host_says_why_and_moves_no_operator() -> None:
     with LocalCluster(2, allow=ALLOW) as own:
         own.start("h9", "--max-operators", "0")
         with Client(own, allow=ALLOW) as client, client.run(FLOW, {"o": "h2"}) as run:
@@ -130,7 +130,7 @@ def test_what_a_host_refuses_says_why_and_nothing_moves() -> None:
                 assert refusal_of(run, run._request_moves(placement, {RunId(run.id): placement})).reason == why
 
 
-def test_a_host_that_is_lost_meanwhile_refuses_the_move() -> None:
+def test_a_move_to_a_host_that_was_lost_is_refused() -> None:
     with LocalCluster(3, allow=ALLOW) as own, Client(own, allow=ALLOW) as client:
         run = client.run(FLOW, {"o": "h2"}, failover=Failover())
         next(run)
@@ -143,7 +143,7 @@ def test_a_host_that_is_lost_meanwhile_refuses_the_move() -> None:
         )
 
 
-def test_a_run_that_ends_or_fails_ends_its_moves(client: Client) -> None:
+def test_moves_end_with_a_run_that_ends_or_fails(client: Client) -> None:
     run = client.run(FLOW, {"o": "h1"}, partitions=3)
     handle = run.move({"o": "h2"})
     assert [partition.index for partition in run] == [0, 1, 2]
@@ -159,7 +159,7 @@ def test_a_run_that_ends_or_fails_ends_its_moves(client: Client) -> None:
     failing.close()
 
 
-def test_a_client_that_is_closed_ends_its_moves(cluster: LocalCluster) -> None:
+def test_moves_end_when_the_client_is_closed(cluster: LocalCluster) -> None:
     closed = Client(cluster, name="closed", allow=ALLOW)
     run = closed.run(FLOW, {"o": "h1"})
     before = run.move({"o": "h2"})
@@ -169,7 +169,7 @@ def test_a_client_that_is_closed_ends_its_moves(cluster: LocalCluster) -> None:
             handle.result(patience(20))
 
 
-def test_a_query_and_a_stripe_name_operators_as_the_application_does(client: Client) -> None:
+def test_moves_of_a_query_and_a_stripe_name_operators_as_the_application_does(client: Client) -> None:
     flow = complete_binary_tree(blocks(), MIX)
     query = Dataflow((flow.by_name["source@h1"], Node("o", "operator", ("source@h1",), MIX), Node("t", "sink", ("o",))))
     with client.run(flow, {"op0": "h1", "op1": "h1"}) as run, ThreadPoolExecutor(1) as pool:
@@ -187,7 +187,7 @@ def test_a_query_and_a_stripe_name_operators_as_the_application_does(client: Cli
         assert moved.placement == {"op0": "h2"}
 
 
-def test_another_tree_has_a_handle_too(client: Client) -> None:
+def test_a_reshaping_has_a_handle_like_a_move(client: Client) -> None:
     flow = complete_binary_tree(blocks(), Code("runtime_codes:Largest"))
     with client.run(flow, {"op0": "h1", "op1": "h2"}) as run:
         next(run)
@@ -197,7 +197,7 @@ def test_another_tree_has_a_handle_too(client: Client) -> None:
         assert set(changed.placement.values()) == {"h3"}
 
 
-def test_answers_that_come_twice_or_of_nobody_change_nothing() -> None:
+def test_repeated_and_unknown_answers_about_moves_change_nothing() -> None:
     told: list[Any] = []
     moves = Moves(told.append)
     moves.request(handle := MoveHandle("it", 2), e.PlacementProposed(R, {}))
@@ -217,7 +217,7 @@ def test_answers_that_come_twice_or_of_nobody_change_nothing() -> None:
 
 
 class Elsewhere:
-    """Names the host after the present one each time, and finds nothing in its cost."""
+    """Planner that names the host after the present one each time, and no cost."""
 
     def plan(self, task: Task, model: object) -> Plan:
         assert task.current is not None
@@ -226,7 +226,7 @@ class Elsewhere:
 
 
 class Compared(Elsewhere):
-    """The same, and asks for the comparison."""
+    """The same planner, which requests the comparison with the present placement."""
 
     compared = True
 
@@ -242,7 +242,7 @@ def test_the_answers_of_a_planner_are_carried_out(client: Client) -> None:
     assert seen == ["h1", "h2", "h3", "h1", "h2"]
 
 
-def test_a_planner_that_asks_for_the_comparison_gets_it_and_the_log_says_why(
+def test_a_plan_that_loses_the_requested_comparison_is_dropped_and_logged_with_the_reason(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "thalweg")
@@ -255,7 +255,7 @@ def test_a_planner_that_asks_for_the_comparison_gets_it_and_the_log_says_why(
     assert line.reason.startswith(("no better plan", "it saves less than 90%"))  # type: ignore[attr-defined]
 
 
-def test_the_planner_of_the_how_to_moves_operators(client: Client) -> None:
+def test_the_planner_of_the_how_to_page_moves_operators(client: Client) -> None:
     page = ROOT / "docs/how-to/write-a-planner.md"
     (block,) = (block for block in python_blocks(page.read_text()) if "class BesideAnInput" in block)
     scope: dict[str, Any] = {}

@@ -50,7 +50,7 @@ def cluster(records: Path) -> Iterator[LocalCluster]:
 
 @contextmanager
 def host(cluster: LocalCluster, name: str, *options: str, allow: Sequence[str] = ALLOW) -> Iterator[str]:
-    """One more host process beside the cluster's, with options that it does not give; where it listens."""
+    """Start a further host process with options of its own. Yield its control endpoint."""
     folder = cluster.addresses[HOSTS[0]].rpartition("/")[0]
     command = [*host_command(name, f"{folder}/{name}", allow=allow), *options]
     pipe = subprocess.PIPE
@@ -64,7 +64,7 @@ def host(cluster: LocalCluster, name: str, *options: str, allow: Sequence[str] =
 
 
 class Taken:
-    """A run, and what has been taken of it."""
+    """A run with the values that were taken from it."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -83,17 +83,17 @@ class Taken:
         pytest.fail(f"not in {LIMIT} partitions; the placement is {self.run.placement}")
 
     def move(self, placement: dict[str, str]) -> None:
-        """Have operators move, and take partitions until they have."""
+        """Request moves, and take partitions until they are carried out."""
         self.run.move(placement)
         self.until(lambda: self.run.placement == {**self.run.placement, **placement})
 
     def check(self) -> None:
-        """What was taken is what a single process computes."""
+        """Compare the values with those of a single process."""
         assert_reference(self.values, self.run.dataflow, len(self.values))
 
 
 def rows_of(records: Path, label: str, kind: str) -> list[Row]:
-    """The records of a run of that kind, once its client has closed."""
+    """Return the records of one kind of a run whose client has closed, in time order."""
     rows = [row for _, row in rows_of_run(records, label) if row["kind"] == kind]
     return sorted(rows, key=lambda row: float(row["t"]))
 
@@ -160,7 +160,7 @@ def test_operators_go_round_all_hosts_while_partitions_flow(
     assert [{node: there for node, _, there in row["detail"]["moves"]} for row in proposals] == steps
 
 
-def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
+def test_a_run_moves_operators_by_barrier_and_by_epoch(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
     flow = complete_binary_tree(scenes(), Code("running", {"aggregate": "mean"}))
     with Client(cluster, allow=ALLOW, records=tmp_path / "client.jsonl") as client:
         restless = LocalMoves(period_s=0.2, k=3, gate=False, seed=5)
@@ -172,7 +172,7 @@ def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: 
         taken.check()
     rows = [*rows_of(records, "random", "relocated"), *rows_of(tmp_path, "random", "relocated")]
     moved = [row["detail"]["protocol"] for row in rows if row["detail"]["outcome"] == "moved"]
-    assert len(moved) >= 40  # some of which were asked for, and came by their hosts' own decision
+    assert len(moved) >= 40  # some were requested, and some decided by the hosts
     assert {"barrier", "epoch"} == set(moved)
 
 
@@ -187,7 +187,7 @@ def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: 
     ],
     ids=["code", "room"],
 )
-def test_where_the_target_will_not_have_it_all_stay(
+def test_a_refusing_target_host_keeps_every_operator_in_place(
     cluster: LocalCluster, tmp_path: Path, options: tuple[str, ...], allow: tuple[str, ...], why: str
 ) -> None:
     flow = complete_binary_tree(blocks(), MIX)
@@ -222,7 +222,7 @@ def test_where_the_target_will_not_have_it_all_stay(
         ("version", r"host 'h2' refuses it: its state is of version \d+; the code here reads \d+"),
     ],
 )
-def test_a_state_that_cannot_be_moved_stays_where_it_is(
+def test_an_operator_with_a_state_that_cannot_move_stays(
     cluster: LocalCluster, records: Path, how: str, why: str
 ) -> None:
     with Client(cluster, allow=ALLOW) as client:
@@ -253,9 +253,7 @@ def test_a_state_that_cannot_be_moved_stays_where_it_is(
     ],
     ids=["node", "host", "pinned", "source", "source elsewhere", "sink"],
 )
-def test_a_move_that_makes_no_sense_is_refused_at_once(
-    cluster: LocalCluster, placement: dict[str, str], message: str
-) -> None:
+def test_an_invalid_move_is_refused_at_once(cluster: LocalCluster, placement: dict[str, str], message: str) -> None:
     nodes = complete_binary_tree(blocks(), MIX).nodes
     flow = Dataflow(tuple(msgspec.structs.replace(n, pinned="h3") if n.name == "op1" else n for n in nodes))
     with Client(cluster, allow=ALLOW) as client, client.run(flow, {"op0": "h1"}) as run:
@@ -267,7 +265,7 @@ def test_a_move_that_makes_no_sense_is_refused_at_once(
         taken.check()
 
 
-def test_a_negative_room_is_refused() -> None:
+def test_a_negative_limit_of_operators_is_refused() -> None:
     with pytest.raises(UsageError, match="--max-operators is -1"):
         host_main(["--name", "h1", "--max-operators", "-1"])
 
@@ -303,7 +301,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(tmp_path: Path) -> No
     assert (back["outcome"], back["moves"]) == ("committed", [["op0", "h1", "h2"]])
 
 
-def test_a_host_that_holds_the_operator_ends_the_run_in_one_line() -> None:
+def test_the_loss_of_the_host_of_an_operator_ends_the_run_with_a_single_line_error() -> None:
     flow = complete_binary_tree(blocks(HOSTS[:2]), MIX)
     with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster.addresses, allow=ALLOW, limits=HASTY) as client:
         run = client.run(flow, {"op0": "h1"})

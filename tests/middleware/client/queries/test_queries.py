@@ -1,4 +1,4 @@
-"""Queries that begin in a run that goes on, and leave, end to end, on real host processes on loopback."""
+"""Queries that join a run and leave it while data flows, end to end, on host processes on loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLE = Path(__file__).parents[4] / "docs/examples/two_queries.py"
 FAILS = Code("runtime_codes:Raises", {"how": "value"})
 
 
-def test_two_queries_share_what_is_the_same_and_each_leaves_without_a_gap(client: Client) -> None:
+def test_two_queries_share_equal_nodes_and_leave_without_a_gap(client: Client) -> None:
     run = client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"})
     got = list(islice(run, 3))
     other: Attached = run.attach(second())
@@ -113,7 +113,7 @@ def test_a_query_that_fails_ends_alone(client: Client) -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "about to begin"])
-def test_a_host_that_is_lost_ends_the_queries_that_use_it_and_no_other(begun: bool) -> None:
+def test_a_lost_host_ends_only_the_queries_that_use_the_host(begun: bool) -> None:
     with LocalCluster(3, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
         run = client.run(first(), {"op0": "h2", "op1": "h1", "op2": "h1"})
         got = [next(run)]
@@ -133,8 +133,8 @@ def test_a_host_that_is_lost_ends_the_queries_that_use_it_and_no_other(begun: bo
         assert_references(got, run.dataflow, 0)
 
 
-def test_one_whose_sources_end_does_not_end_the_other(client: Client) -> None:
-    """The source that the query brings, and that which the run has alone, end at other times."""
+def test_the_end_of_a_query_does_not_end_the_run(client: Client) -> None:
+    """The query's own source and the run's own source end at different times."""
     run = client.run(graph(length=30), {"op0": "h3", "op1": "h2"})
     shorter = Dataflow()
     source = shorter.source(Code("runtime_codes:Blocks", {"site": 7, "length": 12}), at="h3", name="mine")
@@ -151,7 +151,7 @@ def test_one_whose_sources_end_does_not_end_the_other(client: Client) -> None:
     assert_references(theirs, shorter, other.first_index)
 
 
-def test_one_that_nobody_takes_from_leaves_in_the_middle_of_a_move_that_it_holds_up(client: Client) -> None:
+def test_an_unconsumed_query_can_leave_during_a_move_that_the_query_holds_up(client: Client) -> None:
     with client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"}) as run, ThreadPoolExecutor(1) as pool:
         got = [next(run)]
         other = run.attach(third(), {"op2": "h3"})
@@ -166,7 +166,7 @@ def test_one_that_nobody_takes_from_leaves_in_the_middle_of_a_move_that_it_holds
         assert_references(got, run.dataflow, 0)
 
 
-def test_what_is_pushed_comes_from_the_first_partition_on(client: Client) -> None:
+def test_values_pushed_to_a_query_start_with_the_first_partition_of_the_query(client: Client) -> None:
     with client.run(graph(), {"op0": "h3", "op1": "h2"}) as run:
         for _ in range(3):
             next(run)
@@ -184,7 +184,7 @@ def test_what_is_pushed_comes_from_the_first_partition_on(client: Client) -> Non
         assert taken.result() == [(begins, b"a"), (begins + 1, b"b"), (begins + 2, b"c")]
 
 
-def test_computed_placements_of_runs_go_on_with_other_queries(client: Client) -> None:
+def test_runs_with_a_computed_placement_go_on_while_a_query_joins_and_leaves(client: Client) -> None:
     for placement in ("global", "local", "thalweg"):
         with client.run(first(), placement) as run:
             other = run.attach(third(), "download-all")
@@ -203,7 +203,7 @@ def test_computed_placements_of_runs_go_on_with_other_queries(client: Client) ->
             assert_references([*got, *islice(run, 2)], run.dataflow, 0)
 
 
-def test_what_cannot_be_attached_is_said_in_one_line(client: Client) -> None:
+def test_an_invalid_query_is_refused_with_a_single_line_error(client: Client) -> None:
     with client.run(graph(), {"op0": "h3", "op1": "h2"}) as run:
         alone = Dataflow()
         alone.sink("t", alone.source(Code("runtime_codes:Blocks", {"site": 5}), at="h1"))
@@ -237,7 +237,7 @@ def test_what_cannot_be_attached_is_said_in_one_line(client: Client) -> None:
 
 
 @pytest.mark.parametrize("where", ["processes", pytest.param("netns", marks=[pytest.mark.netns, pytest.mark.long])])
-def test_the_example_says_what_sharing_saves(where: str) -> None:
+def test_the_example_reports_how_many_bytes_sharing_saves(where: str) -> None:
     told = runpy.run_path(str(EXAMPLE))["main"](where)
     assert told["shared"] == ("source@h1", "source@h2", "source@h3", "pair", "all") or where == "netns"
     assert (told["delivered"], told["gaps"], told["digests_equal"]) == ([40, 20], 0, True)
@@ -246,14 +246,14 @@ def test_the_example_says_what_sharing_saves(where: str) -> None:
 
 
 @pytest.mark.long
-def test_who_waits_for_what_nobody_takes_reads_why_nothing_comes(
+def test_the_log_names_the_unconsumed_stream_that_holds_up_a_consumer(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, and all goes on as soon as somebody takes."""
+    """The log has one line, and the consumer goes on as soon as that stream is consumed."""
     monkeypatch.setattr("thalweg.middleware.client.flow.stream.WAITS_S", 0.3)
 
     def of_waiting() -> list[str]:
-        """Other clients of this process may log something else meanwhile."""
+        """Return the lines about waiting streams. Other clients of this process may log other lines."""
         return [line.getMessage() for line in caplog.records if vars(line).get("event") == "stream-waits"]
 
     def said(waiting: Future[Any], who: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Queries that begin in a stream over several trees, and leave, end to end, on real host processes on loopback."""
+"""Queries that join a striped stream and leave it, end to end, on host processes on loopback."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HOSTS = ("h1", "h2", "h3")
 
 
 def take(query: Attached | Subscription, count: int) -> list[Delivered]:
-    """So many partitions of a query, which leaves then: the stream would wait for who takes nothing."""
+    """Take ``count`` partitions of a query, then detach it. The stream would wait for an unconsumed query."""
     theirs = list(islice(query, count))
     query.detach()
     return theirs
 
 
 def beside(run: StripedRun, got: list[Delivered], other: Attached | Subscription, count: int) -> list[Delivered]:
-    """The same, while the partitions of the stream are taken too."""
+    """Do the same while the partitions of the stream are taken too."""
     with ThreadPoolExecutor(1) as pool:
         theirs = pool.submit(take, other, count)
         while not theirs.done():
@@ -45,7 +45,7 @@ def beside(run: StripedRun, got: list[Delivered], other: Attached | Subscription
     return theirs.result()
 
 
-def test_what_the_trees_make_already_is_not_made_again(client: Client) -> None:
+def test_nodes_that_the_trees_already_compute_are_not_computed_again(client: Client) -> None:
     flow = first()
     query = first()
     query.sink("more", query.operator(Code("runtime_codes:Mix"), "op2"))
@@ -60,7 +60,7 @@ def test_what_the_trees_make_already_is_not_made_again(client: Client) -> None:
     assert_references(got, flow, 0)
 
 
-def test_trees_make_more_for_a_query_and_no_more_when_it_has_left(client: Client) -> None:
+def test_trees_compute_additional_nodes_for_a_query_until_the_query_leaves(client: Client) -> None:
     flow = first()
     with everywhere(client, flow) as run:
         got = list(islice(run, 5))
@@ -74,7 +74,7 @@ def test_trees_make_more_for_a_query_and_no_more_when_it_has_left(client: Client
     assert_references(got, flow, 0)
 
 
-def test_state_is_above_the_trees_and_begins_with_the_query(client: Client) -> None:
+def test_a_stateful_operator_of_a_query_runs_above_the_trees_and_starts_with_the_query(client: Client) -> None:
     flow, query = first(), graph()
     query.sink("seen", query.operator(Code("runtime_codes:Sees"), query.operator(MIX, *reversed(query.sources))))
     with everywhere(client, flow) as run:
@@ -88,7 +88,7 @@ def test_state_is_above_the_trees_and_begins_with_the_query(client: Client) -> N
     assert_references(got, flow, 0)
 
 
-def test_queries_that_want_the_same_have_it_made_once(client: Client) -> None:
+def test_equal_queries_share_the_nodes_that_were_added_to_the_trees(client: Client) -> None:
     flow, where = first(), dict.fromkeys(third().operators, "h3")
     with everywhere(client, flow) as run:
         got = list(islice(run, 3))
@@ -110,7 +110,7 @@ def test_queries_that_want_the_same_have_it_made_once(client: Client) -> None:
     assert_references(got, flow, 0)
 
 
-def test_one_that_fails_in_a_tree_ends_alone(client: Client) -> None:
+def test_a_query_that_fails_in_a_tree_ends_alone(client: Client) -> None:
     flow = first()
     query = graph(lambda flow, names: flow.operator(Code("runtime_codes:Raises", {"how": "value", "at": 90}), *names))
     with everywhere(client, flow) as run:
@@ -135,7 +135,7 @@ def test_one_that_fails_in_a_tree_ends_alone(client: Client) -> None:
     assert all(other.first_index <= delivered.index <= 90 for delivered in theirs)
 
 
-def test_a_host_that_has_no_room_for_more_ends_the_query_before_it_begins() -> None:
+def test_a_host_without_room_for_a_run_ends_the_query_before_the_first_partition() -> None:
     flow, where = first(), dict.fromkeys(third().operators, "h2")
     with LocalCluster(3, allow=ALLOW, limits={"max_runs": 3}) as cluster, Client(cluster, allow=ALLOW) as client:
         trees = tuple(Stripe(flow, dict.fromkeys(flow.operators, host), 0.5) for host in ("h1", "h3"))
@@ -152,7 +152,7 @@ def test_a_host_that_has_no_room_for_more_ends_the_query_before_it_begins() -> N
 
 
 @pytest.mark.parametrize("failover", [None, Failover(replicas=1)], ids=["for good", "and goes on elsewhere"])
-def test_a_host_that_is_lost_ends_what_needs_it_alone(failover: Failover | None) -> None:
+def test_the_loss_of_a_host_ends_a_query_on_the_host_unless_the_run_has_failover(failover: Failover | None) -> None:
     flow, where = first(), dict.fromkeys(third().operators, "h3")
     trees = tuple(Stripe(flow, dict.fromkeys(flow.operators, host), 0.5) for host in HOSTS[:2])
     with LocalCluster(3, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
@@ -186,7 +186,7 @@ def test_a_host_that_is_lost_ends_what_needs_it_alone(failover: Failover | None)
     assert_references(got, flow, 0)
 
 
-def test_one_that_leaves_before_it_has_begun_leaves_nothing(client: Client) -> None:
+def test_a_query_that_leaves_before_the_first_partition_leaves_no_node(client: Client) -> None:
     flow = first()
     with everywhere(client, flow) as run:
         got = list(islice(run, 3))
@@ -199,7 +199,7 @@ def test_one_that_leaves_before_it_has_begun_leaves_nothing(client: Client) -> N
     assert_references(got, flow, 0)
 
 
-def test_others_subscribe_to_what_the_trees_give(cluster: LocalCluster, client: Client) -> None:
+def test_a_second_client_can_subscribe_to_a_striped_stream(cluster: LocalCluster, client: Client) -> None:
     flow = first()
     with Client(cluster, name="bob", allow=ALLOW) as bob, everywhere(client, flow, subscribers=["bob"]) as run:
         got = list(islice(run, 3))
@@ -213,13 +213,13 @@ def test_others_subscribe_to_what_the_trees_give(cluster: LocalCluster, client: 
 
 
 def nothing_of_queries(run: StripedRun) -> bool:
-    """Whether the trees, and what is above them, are as the stream began."""
+    """Return whether the trees and the upper graph are as at the start of the stream."""
     return run._trees[0].places.keys() == {0} and len(run._above.dataflow.nodes) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_queries_come_and_go_at_random_and_lose_or_double_nothing(client: Client, seed: int) -> None:
-    """While operators of the trees move; each gets what one machine gives, and nothing is left of any."""
+def test_queries_that_come_and_go_at_random_lose_and_double_no_partition(client: Client, seed: int) -> None:
+    """Operators of the trees move meanwhile. Every query gets the results of a single process and leaves no node."""
     dice, flow = Random(seed), first()
     kinds = (third(), second(), graph(lambda flow, names: flow.operator(MIX, names[1], flow.operator(MIX, *names))))
     with everywhere(client, flow) as run, ThreadPoolExecutor(9) as pool:
@@ -246,14 +246,14 @@ def test_queries_come_and_go_at_random_and_lose_or_double_nothing(client: Client
                     run.move({name: dice.choice(HOSTS) for name in flow.operators}, stripe=dice.randrange(3))
             for query, other, theirs in begun:
                 assert_references(theirs.result(), query, other.first_index)
-            with run._news:  # a word of every partition
+            with run._news:  # it is notified of every partition
                 assert run._news.wait_for(lambda: nothing_of_queries(run), 30)
         finally:
             stop.set()
         assert_references(got.result(), flow, 0)
 
 
-def test_another_client_goes_on_with_the_stream_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_later_client_resumes_the_stream_without_the_queries(cluster: LocalCluster, tmp_path: Path) -> None:
     flow, hosts = first(), dict(cluster.addresses)
 
     def another(number: int) -> Client:

@@ -1,4 +1,4 @@
-"""What other clients take of a run: on real host processes, of this process and of others, with and without keys."""
+"""Subscriptions of other clients to a run, from this process and from others, with keys and without."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def graph(**params: Any) -> Dataflow:
 
 
 def leaving(subscription: Subscription[Any], count: int) -> list[Delivered[Any]]:
-    """Take so many partitions, then leave at once: a subscription that nobody takes from holds up the run."""
+    """Take ``count`` partitions, then leave at once. An unconsumed subscription would hold up the run."""
     got = list(islice(subscription, count))
     subscription.detach()
     return got
@@ -72,7 +72,7 @@ def digests(flow: Dataflow, sink: str, first: int, count: int) -> list[str]:
     return [digest(value) for value in islice(reference_run(flow, None, ALLOW, sink=sink), first, first + count)]
 
 
-def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Client, bob: Client) -> None:
+def test_a_subscriber_gets_every_partition_of_a_node_while_operators_move(client: Client, bob: Client) -> None:
     run = client.run(graph(), WHERE, partitions=90, subscribers=["bob"])
     got = list(islice(run, 3))
     joint, out = bob.subscribe(run.ticket, "joint"), bob.subscribe(run, "out")
@@ -100,7 +100,7 @@ def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Cl
     assert "bob" in where
 
 
-def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client: Client, bob: Client) -> None:
+def test_the_slowest_subscriber_sets_the_pace_until_the_permission_is_withdrawn(client: Client, bob: Client) -> None:
     with client.run(graph(), WHERE, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
         next(run)
         awaited, indices = bob.subscribe(run, "joint"), list[int]()
@@ -155,7 +155,7 @@ def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client
 
 @pytest.mark.parametrize("ahead", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_subscriptions_go_on_through_the_generations_of_a_run(ahead: int) -> None:
-    """Hosts are killed one after the other. Whoever comes after that may have the ticket of before, or a fresh one."""
+    """Hosts are killed one after the other. A later subscriber may use the old ticket or a fresh one."""
     with (
         LocalCluster(5, allow=ALLOW) as cluster,
         Client(cluster, allow=ALLOW, name="alice") as alice,
@@ -195,7 +195,7 @@ def test_subscriptions_go_on_through_the_generations_of_a_run(ahead: int) -> Non
 
 
 def until_on(run: Run[Any], hosts: set[str]) -> list[Any]:
-    """What comes until ``joint`` is on one of these, of 100 partitions at most."""
+    """Return the partitions that come until ``joint`` is on one of ``hosts``, at most 100."""
     came = []
     for each in islice(run, 100):
         came.append(each)
@@ -204,7 +204,7 @@ def until_on(run: Run[Any], hosts: set[str]) -> list[Any]:
     raise AssertionError(run.placement)
 
 
-def test_one_that_dies_ends_what_it_takes_and_nothing_else(cluster: LocalCluster) -> None:
+def test_the_death_of_a_subscriber_ends_only_the_subscription(cluster: LocalCluster) -> None:
     limits = CoreConfig(liveness_s=2.0, ping_s=0.5)
     with Client(cluster, allow=ALLOW, limits=limits, name="alice") as alice:
         run = alice.run(graph(), WHERE, subscribers=["bob"])
@@ -225,7 +225,9 @@ def test_one_that_dies_ends_what_it_takes_and_nothing_else(cluster: LocalCluster
         assert indices == list(range(len(indices)))
 
 
-def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster, client: Client, bob: Client) -> None:
+def test_an_invalid_subscription_is_refused_with_a_single_line_error(
+    cluster: LocalCluster, client: Client, bob: Client
+) -> None:
     def refused(run: Run[Any] | str, node: str) -> str:
         with pytest.raises(RunError) as said:
             next(bob.subscribe(run, node))
@@ -270,7 +272,7 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
                 failed.result(patience(20))
 
 
-def test_with_keys_a_subscriber_is_who_proved_its_key() -> None:
+def test_a_subscriber_is_identified_by_the_key_that_the_client_proved() -> None:
     with (
         LocalCluster(2, allow=ALLOW, transport="curve") as cluster,
         Client(cluster, allow=ALLOW, name="alice") as alice,
@@ -285,7 +287,7 @@ def test_with_keys_a_subscriber_is_who_proved_its_key() -> None:
             assert indices == list(range(joint.first_index, joint.first_index + 5))
 
 
-def test_the_example_says_what_each_got() -> None:
+def test_the_example_reports_the_partitions_that_the_subscribers_got() -> None:
     told = runpy.run_path(str(EXAMPLE))["main"]()
     first, last = told["watcher"]
     assert (last - first, told["digests_equal"]) == (9, True)
@@ -293,8 +295,8 @@ def test_the_example_says_what_each_got() -> None:
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
-def test_a_subscriber_whose_process_ends_holds_up_nobody(transport: Any) -> None:
-    """Its connections close, which is evidence enough: nobody waits until it has been silent for ``liveness_s``."""
+def test_the_end_of_a_subscribers_process_does_not_hold_up_the_run(transport: Any) -> None:
+    """Closed connections are evidence enough: no host waits until the subscriber was silent for ``liveness_s``."""
     with (
         LocalCluster(2, allow=ALLOW, transport=transport) as cluster,
         Client(cluster, allow=ALLOW, name="alice", insecure=True) as alice,
@@ -318,7 +320,7 @@ def test_a_subscriber_whose_process_ends_holds_up_nobody(transport: Any) -> None
         assert indices == list(range(len(indices)))
 
 
-def test_a_subscriber_that_takes_nothing_is_dismissed_and_the_others_go_on() -> None:
+def test_a_subscriber_that_takes_nothing_is_dismissed_and_the_run_goes_on() -> None:
     with (
         LocalCluster(2, allow=ALLOW, limits={"guest_s": 1.0}) as cluster,
         Client(cluster, allow=ALLOW, name="alice") as alice,
@@ -355,7 +357,7 @@ def taken(subscription: Subscription[Any], count: int, noticed: threading.Event)
     return partitions
 
 
-def test_a_subscriber_that_waits_for_its_first_partition_reads_what_that_takes(
+def test_the_log_of_a_waiting_subscriber_asks_whether_the_client_of_the_run_consumes(
     client: Client, bob: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thalweg.middleware.client.flow.stream.WAITS_S", 0.3)

@@ -1,4 +1,4 @@
-"""Runs over two networks, and over relays, which hold nothing of them: host processes on two addresses of loopback."""
+"""Runs over two networks, and over relays without nodes of the run: host processes on two addresses of loopback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cluster(records: Path) -> Iterator[LocalCluster]:
 
 
 class Staying:
-    """Leaves all where it is, on the routes that ``choose`` says, of those that there are."""
+    """Planner that moves no operator. Its routes are those that ``choose`` makes of the present routes."""
 
     def __init__(self, choose: Callable[[Routes], Routes]) -> None:
         self.choose, self.plans = choose, 0
@@ -60,20 +60,20 @@ class Staying:
 
 
 def to_and_fro(routes: Routes) -> Routes:
-    """The links to the client over the one network and the other in turn."""
+    """Return the links to the client over either network in turn."""
     link = Link("h1", "client")
     via = "net" if link in routes and routes[link][0].via == "fast" else "fast"
     return {Link(host, "client"): (Link(host, "client", via),) for host in ("h1", "h2")}
 
 
 def over_and_straight(routes: Routes) -> Routes:
-    """What goes to the client passes two relays, and goes straight, in turn."""
+    """Return a route to the client that passes two relays, and a direct route, in turn."""
     link = Link("h1", "client")
     return {link: (link,) if len(routes.get(link, ())) > 1 else OVER}
 
 
 def rows_of(records: Path, *hosts: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What these hosts have written down."""
+    """Yield the records of these hosts."""
     for host in hosts:
         for line in (records / f"{host}.jsonl").read_text().splitlines():
             yield host, json.loads(line)
@@ -103,7 +103,7 @@ def test_edges_change_networks_while_data_flows(cluster: LocalCluster, records: 
 
 
 class ToNewcomer:
-    """Moves the operator to the host that came last, and has all that goes to and from there take the other network."""
+    """Planner that moves the operator to the newest host, with all edges of the operator over the second network."""
 
     def __init__(self) -> None:
         self.joins: list[bool] = []
@@ -118,7 +118,7 @@ class ToNewcomer:
         return Plan(placement, task.dataflow, 1.0, 1.0, judged=(2.0, 1.0), routes=routes)
 
 
-def test_a_host_that_comes_later_is_on_all_its_networks(tmp_path: Path) -> None:
+def test_a_host_that_joins_later_uses_the_second_network_too(tmp_path: Path) -> None:
     tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(20_000,)), MIX)
     planner = ToNewcomer()
     with (
@@ -146,7 +146,7 @@ def test_a_host_that_comes_later_is_on_all_its_networks(tmp_path: Path) -> None:
     assert {("h1", "h3", "fast"), ("h2", "h3", "fast"), ("h3", "client", "fast")} <= sent
 
 
-def test_relays_pass_on_what_is_large_and_what_is_small_and_are_left_and_taken_while_data_flows(
+def test_routes_with_relays_begin_and_end_while_small_and_large_partitions_flow(
     cluster: LocalCluster, records: Path
 ) -> None:
     tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(20_000, LARGE)), MIX)
@@ -174,13 +174,15 @@ def test_relays_pass_on_what_is_large_and_what_is_small_and_are_left_and_taken_w
             assert row["peer"] == {"h3": "h2", "h2": "client"}[host]
             passed[host].add((row["index"], row["size_bytes"]))
     assert ways["h3", "h2"] > 2 and ways[()] > 2, ways
-    assert min(map(len, passed.values())) >= ways["h3", "h2"] - 2  # the last ones' relays may not hear of it
+    assert (
+        min(map(len, passed.values())) >= ways["h3", "h2"] - 2
+    )  # the relays of the last partitions may not be notified
     assert faults == [], "what relays have to pass on is not refused"
     assert max(size for _, size in passed["h2"]) >= LARGE > 256 * 1024 > min(size for _, size in passed["h2"])
 
 
 @pytest.mark.long
-def test_a_relay_that_dies_is_left_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_run_leaves_a_dead_relay_without_losing_a_partition(tmp_path: Path) -> None:
     tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(LARGE,)), MIX)
 
     def relayed() -> int:
@@ -212,8 +214,8 @@ def test_a_relay_that_dies_is_left_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_resumed_run_has_its_networks_again(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
-    """All goes over the one whose bytes cost less, as so little is wanted."""
+def test_a_resumed_run_uses_the_same_networks_again(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
+    """All partitions go over the cheaper network, as the wanted rate is low."""
     tree = complete_binary_tree(blocks(("h1", "h2"), sizes=(20_000,)), MIX)
 
     def over() -> Counter[str]:

@@ -1,4 +1,4 @@
-"""A run as its application has it: who iterates gets each partition once, and nobody waits for ever."""
+"""Iteration over a run: every partition goes to one consumer, and no consumer waits for ever."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 10.0
 
 
 class Core:
-    """What answers a run's demands: partitions up to ``length``, then ``last``."""
+    """A core that answers the demands of a run with ``length`` partitions, then with ``last``."""
 
     def __init__(self, length: int, last: e.Command) -> None:
         self.asked, self.length, self.last = 0, length, last
@@ -42,7 +42,7 @@ class Core:
         self._demands.release()
 
     def deliver(self) -> None:
-        """The next partition, or the end, which has been demanded."""
+        """Deliver the partition that has been demanded, or the last command."""
         assert self._demands.acquire(timeout=patience(WAIT_S))
         index = self.asked - 1
         self.run.take(e.Deliver(R, index, index, 8) if index < self.length else self.last)
@@ -63,7 +63,7 @@ async def _take_all(run: Run) -> list[int]:
 
 @pytest.mark.parametrize("last", [END, FAIL], ids=["ends", "fails"])
 @pytest.mark.parametrize(("threads", "loops", "tasks"), [(1, 0, 0), (4, 0, 0), (0, 1, 5), (0, 3, 2), (3, 2, 3)])
-def test_every_partition_goes_to_one_of_those_who_wait_and_all_see_the_end(
+def test_every_partition_goes_to_a_single_waiting_consumer_and_every_consumer_sees_the_end(
     threads: int, loops: int, tasks: int, last: e.Command
 ) -> None:
     core = Core(300, last)
@@ -101,7 +101,7 @@ def test_every_partition_goes_to_one_of_those_who_wait_and_all_see_the_end(
 
 
 @pytest.mark.parametrize("how", ["wait_for", "cancel"])
-def test_a_task_that_is_cancelled_as_a_partition_arrives_takes_none(how: str) -> None:
+def test_a_task_that_is_cancelled_when_a_partition_arrives_loses_no_partition(how: str) -> None:
     core = Core(40, END)
 
     async def drive() -> list[int]:
@@ -129,7 +129,7 @@ def test_a_task_that_is_cancelled_as_a_partition_arrives_takes_none(how: str) ->
     assert asyncio.run(asyncio.wait_for(drive(), WAIT_S)) == list(range(40))
 
 
-def test_an_event_loop_that_was_closed_or_stands_still_takes_no_partition_from_others() -> None:
+def test_a_closed_or_blocked_event_loop_takes_no_partition_from_other_consumers() -> None:
     core = Core(2, END)
     core.run.take(e.Ready(R))
     loops = [asyncio.new_event_loop() for _ in range(2)]
@@ -147,7 +147,7 @@ def test_an_event_loop_that_was_closed_or_stands_still_takes_no_partition_from_o
     waiting[0]._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be left behind
 
 
-def test_closing_from_another_thread_wakes_all() -> None:
+def test_closing_a_run_wakes_every_waiting_thread_and_task() -> None:
     core = Core(0, END)
     started = threading.Semaphore(0)
 
@@ -208,7 +208,9 @@ def test_a_client_that_is_dropped_is_closed_with_a_warning(cluster: LocalCluster
     assert not shells[0].alive
 
 
-def test_what_was_closed_is_dropped_without_a_word(cluster: LocalCluster, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_closed_run_or_client_is_dropped_without_a_warning(
+    cluster: LocalCluster, recwarn: pytest.WarningsRecorder
+) -> None:
     with Client(cluster, allow=ALLOW) as client:
         client.run(FLOW, {"o": "h2"}).close()
         list(client.run(FLOW, {"o": "h2"}, partitions=1))

@@ -1,4 +1,4 @@
-"""What planning goes by besides the network, and the look for a better placement while data flows."""
+"""Inputs of planning besides the network, and the search for a better placement while data flows."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DATAFLOW = tree(Code("runtime_codes:Blocks"), Code("composite"))
 
 
 def search(hysteresis: float = 0.0, period_s: float = 600.0) -> Replanner:
-    """Two partitions of 1 MB make one."""
+    """Return a replanner for an operator that combines two partitions of 1 MB into one."""
     hints = Hints({"source@h1": 1e6, "source@h2": 1e6, "op0": 1e6})
     task = Task((DATAFLOW,), HOSTS, NetworkView({}), hints, MEASURED)
     return Replanner(task, CriticalPath(), GlobalMoves(period_s, hysteresis), AGAIN)
 
 
 def view(**slow: bool) -> dict[Link, LinkEstimate]:
-    """All links are fast, but ``h1_client`` and the like."""
+    """Return estimates of all links. They are fast, except for the named links, such as ``h1_client``."""
     links = [(a, b) for a in HOSTS for b in HOSTS if a != b]
     return {link: SLOW if slow.get("_".join(link)) else FAST for link in links}
 
@@ -51,7 +51,7 @@ def plan(known: Mapping[Link, LinkEstimate], state_bytes: int = 0) -> e.RequestP
     return e.RequestPlan(R, HERE, dict(known), {"op0": state_bytes})
 
 
-def test_what_a_search_finds_is_told_with_what_it_predicts() -> None:
+def test_a_better_plan_is_returned_with_the_predicted_and_the_current_cost() -> None:
     found = search().answer(plan(view(h1_client=True)))  # 100 s to the client, but 1 s to h2 and 1 s from there
     assert found.placement == {**HERE, "op0": "h2"}
     assert found.worth
@@ -59,7 +59,7 @@ def test_what_a_search_finds_is_told_with_what_it_predicts() -> None:
     assert (found.detail["predicted_s"], found.detail["current_s"]) == pytest.approx((2.0, 100.0))
 
 
-def test_a_query_of_which_nothing_was_said_is_planned_with_as_well() -> None:
+def test_a_query_without_hints_is_planned_with_typical_sizes() -> None:
     own = [Node("s~1", "source", (), Code("x"), "h2"), Node("o~1", "operator", ("op0", "s~1"), Code("x"))]
     grown = Dataflow((*DATAFLOW.nodes, *own, Node("t~1", "sink", ("o~1",), None, "client"))).validate()
     hints = search().of(grown).task.hints
@@ -68,7 +68,7 @@ def test_a_query_of_which_nothing_was_said_is_planned_with_as_well() -> None:
     assert search().answer(e.RequestPlan(R, where, view(), {}, dataflow=grown)).failed == ""
 
 
-def test_links_that_are_needed_are_asked_for_all_that_may_decide_at_once() -> None:
+def test_a_plan_requests_all_links_that_may_decide_at_once() -> None:
     found = search().answer(plan({}))
     assert found.placement is None
     assert found.needs == {("h1", "client"), ("h2", "client")}  # those in use
@@ -76,7 +76,7 @@ def test_links_that_are_needed_are_asked_for_all_that_may_decide_at_once() -> No
     assert search().answer(plan(known)).needs == {("h1", "h2")}  # h1 is no place to be
 
 
-def test_a_plan_is_worth_it_when_it_is_better_and_repays_the_move() -> None:
+def test_a_better_plan_is_worthwhile_only_if_the_gain_repays_the_move() -> None:
     assert not search().answer(plan(view())).worth
     assert search().answer(plan(view())).detail["why"] == "no better plan"
     slow = view(h1_client=True, client_h2=True)
@@ -88,7 +88,7 @@ def test_a_plan_is_worth_it_when_it_is_better_and_repays_the_move() -> None:
     assert search(hysteresis=0.0).answer(plan(slow, state_bytes=10**9)).worth
 
 
-def test_costs_that_are_not_finite_are_not_told() -> None:
+def test_an_infinite_cost_is_left_out_of_the_detail_of_a_plan() -> None:
     found = search().answer(plan(view() | {("h1", "client"): LinkEstimate(0.0)}))
     assert found.worth
     assert "current_s" not in found.detail
@@ -105,7 +105,7 @@ class Errs(msgspec.Struct, frozen=True):
 
 
 class Tells(msgspec.Struct, frozen=True):
-    """Keeps what it is asked, and has the operator on h2."""
+    """Planner that keeps its tasks, and places the operator on h2."""
 
     asked: list[Task]
 
@@ -114,7 +114,7 @@ class Tells(msgspec.Struct, frozen=True):
         return PlanResult({**HERE, "op0": "h2"}, DATAFLOW, cost_s=1.0, initial_cost_s=2.0)
 
 
-def test_a_tree_beside_others_is_planned_with_them_as_they_are_by_then() -> None:
+def test_a_tree_of_a_stream_is_planned_with_the_current_placements_of_the_other_trees() -> None:
     asked: list[Task] = []
     stripes = {name: Stripe(DATAFLOW, HERE, share) for name, share in (("0", 0.25), ("1", 0.75))}
     both = [
@@ -141,28 +141,28 @@ def test_a_tree_beside_others_is_planned_with_them_as_they_are_by_then() -> None
         ({}, "the placement leaves out operator 'op0'; name its host"),
     ],
 )
-def test_a_planner_that_errs_is_told_of_and_moves_nothing(gives: object, why: str) -> None:
+def test_a_failing_planner_is_reported_and_moves_nothing(gives: object, why: str) -> None:
     if isinstance(gives, dict):
         gives = PlanResult(gives, DATAFLOW)
     answer = msgspec.structs.replace(search(), planner=Errs(gives)).answer(plan(view()))
     assert answer == e.PlanReady(R, detail={"planner": "global", "why": why}, failed=why)
 
 
-def test_code_that_can_be_loaded_tells_its_sizes() -> None:
+def test_code_that_can_be_loaded_provides_hints_of_sizes() -> None:
     params = {"site": 1, "sizes": [1000, 3000]}
     hints = hints_of_code(tree(Code("runtime_codes:Blocks", params), Code("runtime_codes:Mix")), ("runtime_codes",))
     assert hints.output_bytes == {"source@h1": 2000.0, "source@h2": 2000.0, "op0": 2000.0}
     assert hints.compute_s.get("op0", 0.0) == 0.0
 
 
-def test_a_source_that_cannot_be_asked_sends_what_is_typical() -> None:
+def test_a_source_with_unknown_sizes_gets_the_typical_size() -> None:
     hints = hints_of_code(tree(Code("image_folder", {"folder": "is elsewhere"}), Code("composite")))
     assert hints.output_bytes == dict.fromkeys(("source@h1", "source@h2", "op0"), TYPICAL_BYTES)
 
 
 @pytest.mark.parametrize("recording", [True, False])
-def test_forecasts_that_a_decision_rested_on_are_told_where_there_are_records(recording: bool) -> None:
-    """Those of the links of the present tree, of the new one and of what was asked for: not of h2 to h1."""
+def test_the_forecasts_behind_a_decision_are_reported_if_records_are_kept(recording: bool) -> None:
+    """The links are those of the present tree, of the new tree and of the request. The link from h2 to h1 is none."""
     history = History({link: msgspec.structs.replace(each, measured_at_s=100.0) for link, each in view().items()})
     history.add(("h1", "client"), LinkEstimate(8e4, 1, 0.0, 130.0))
     past = PlanningHistory(history.samples(), 140.0, frozenset({("client", "h1")}))
@@ -180,8 +180,8 @@ def test_forecasts_that_a_decision_rested_on_are_told_where_there_are_records(re
     assert links["h1>h2"][3] == 40.0
 
 
-def test_a_plan_that_looks_ahead_takes_the_networks_by_what_links_carry_now() -> None:
-    """The shared network's forecast remembers a very slow sample; the tree changes for another link."""
+def test_a_plan_with_a_horizon_chooses_networks_by_the_current_rates() -> None:
+    """The forecast of the shared network remembers a very slow sample. The tree changes because of another link."""
     rented = Link("h1", "h2", "fast")
     history = History({link: msgspec.structs.replace(each, measured_at_s=100.0) for link, each in view().items()})
     for link, rates in ((Link("h1", "h2"), (8e4, 8e6)), (Link("h1", "client"), (8e4,))):

@@ -1,4 +1,4 @@
-"""Plans that are made anew while partitions flow, end to end on loopback: what is known of links is made up there."""
+"""Replanning while partitions flow, end to end on loopback, with invented estimates of links."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PATIENCE = 20_000  # partitions
 
 
 def made_up(slow: Collection[Link]) -> dict[Link, LinkEstimate]:
-    """All links as fast as loopback, and some a thousand times slower."""
+    """Return estimates of all links as fast as loopback. The ``slow`` links are a thousand times slower."""
     ends = (*HOSTS, "client")
     return {(a, b): LinkEstimate(2e5 if (a, b) in slow else 2e8) for a in ends for b in ends if a != b}
 
 
 def topped() -> Dataflow:
-    """Everything combined in any order, and an operator above that remembers."""
+    """Return a reorderable combination of all sources below an operator with state."""
     nodes = star_tree(SOURCES, LARGEST).nodes[:-1]
     return Dataflow((*nodes, Node("p", "operator", ("op0",), Code("running")), Node("sink", "sink", ("p",)))).validate()
 
@@ -47,7 +47,7 @@ def take(run: Run, values: list[Any], count: int) -> None:
         values.append(delivered.value)
 
 
-def test_a_tree_over_a_link_that_became_slow_is_left_between_two_partitions(cluster: LocalCluster) -> None:
+def test_a_tree_over_a_slow_link_is_replaced_between_two_partitions(cluster: LocalCluster) -> None:
     flow, values = star_tree(SOURCES, LARGEST), list[Any]()
     with (
         Client(cluster, allow=ALLOW) as client,
@@ -65,7 +65,7 @@ def test_a_tree_over_a_link_that_became_slow_is_left_between_two_partitions(clus
 
 
 @pytest.mark.parametrize("flow", [complete_binary_tree(SOURCES, MIX), topped()], ids=["no-order", "some-orders"])
-def test_where_an_operator_is_not_reorderable_all_of_them_move_and_the_tree_stays(
+def test_operators_move_but_the_tree_stays_if_an_operator_is_not_reorderable(
     cluster: LocalCluster, flow: Dataflow
 ) -> None:
     values: list[Any] = []
@@ -84,7 +84,7 @@ def test_where_an_operator_is_not_reorderable_all_of_them_move_and_the_tree_stay
 
 
 @pytest.mark.long
-def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decided(
+def test_clients_plan_with_thalweg_by_default_and_record_the_estimates_behind_a_plan(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, path, asked = star_tree(SOURCES, LARGEST), tmp_path / "client.jsonl", list[Any]()
@@ -92,7 +92,7 @@ def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decid
 
     def answered(search: Replanner, plan: e.RequestPlan) -> e.PlanReady:
         planned = answer(search, plan)
-        if not planned.needs:  # else it is asked again in the same look
+        if not planned.needs:  # otherwise the same check asks it again
             asked.append(plan)
         return planned
 

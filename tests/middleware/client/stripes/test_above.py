@@ -28,9 +28,9 @@ LARGEST = Code("runtime_codes:Largest")
 
 
 def graph(root: Code = MIX, top: Code = RUNNING, **params: object) -> Dataflow:
-    """Three sources, combined by ``a`` and ``b``; above ``r``, which remembers, and a second sink of its input's input.
+    """Return a graph of three sources that ``a`` and ``b`` combine. Above are ``r``, with state, and a second sink.
 
-    ``params``: of the sources.
+    ``params`` are parameters of the sources.
     """
     flow = Dataflow()
     seen = [flow.source(code, at=host) for host, code in blocks(HOSTS, **params).items()]
@@ -42,7 +42,7 @@ def graph(root: Code = MIX, top: Code = RUNNING, **params: object) -> Dataflow:
 
 
 def trees(flow: Dataflow, **above: str) -> tuple[Stripe, ...]:
-    """A tree for each host, where all of its operators are."""
+    """Return a tree for each host, with all of its operators on that host."""
     return tuple(Stripe(flow, {"a": host, "b": host, **above}, 1 / 3) for host in HOSTS)
 
 
@@ -51,7 +51,7 @@ def told(value: object) -> object:
 
 
 def assert_reference(got: Iterable[Delivered[object]], flow: Dataflow, partitions: int | None, first: int = 0) -> None:
-    """At every sink what a single machine gives, each once and in order."""
+    """Compare the partitions of every sink with those of a single process."""
     by_sink = defaultdict(list)
     for each in got:
         by_sink[each.sink].append((each.index, told(each.value)))
@@ -61,7 +61,7 @@ def assert_reference(got: Iterable[Delivered[object]], flow: Dataflow, partition
 
 
 @pytest.mark.parametrize("at", ["client", "h2"])
-def test_every_sink_gets_one_machine_s_bytes_in_order(client: Client, at: str) -> None:
+def test_every_sink_gets_the_bytes_of_a_single_process_in_order(client: Client, at: str) -> None:
     flow = graph()
     over = trees(flow, **({} if at == "client" else {"r": at}))
     with client.run(flow, over[0].placement, stripes=over, partitions=60) as run:
@@ -74,7 +74,7 @@ def test_every_sink_gets_one_machine_s_bytes_in_order(client: Client, at: str) -
 
 
 @pytest.mark.parametrize("placement", ["thalweg", "one-shot"])
-def test_a_planner_plans_the_trees_and_leaves_what_is_above_at_the_client(client: Client, placement: str) -> None:
+def test_a_planner_plans_the_trees_and_leaves_the_upper_graph_at_the_client(client: Client, placement: str) -> None:
     flow = graph()
     with client.run(flow, placement, stripes=3, partitions=20) as run:
         got = [*run]
@@ -84,8 +84,8 @@ def test_a_planner_plans_the_trees_and_leaves_what_is_above_at_the_client(client
     assert_reference(got, flow, 20)
 
 
-def test_a_planner_chooses_the_shapes_of_trees_below_what_remembers(client: Client) -> None:
-    """Names that it makes up are none of those above."""
+def test_a_planner_chooses_the_shapes_of_trees_below_an_operator_with_state(client: Client) -> None:
+    """The names that the planner invents are none of the names in the upper graph."""
     flow = Dataflow()
     about = {"sites": 3, "seed": 1, "mean_bytes": 2000.0}
     seen = [flow.source(Code("scenes", {**about, "site": site}), at=host) for site, host in enumerate(HOSTS)]
@@ -99,7 +99,7 @@ def test_a_planner_chooses_the_shapes_of_trees_below_what_remembers(client: Clie
     assert_reference(got, flow, 20)
 
 
-def test_a_tree_of_operators_with_state_goes_over_trees_of_its_sources(client: Client) -> None:
+def test_a_stream_of_stateful_operators_goes_over_trees_of_sources_alone(client: Client) -> None:
     flow = complete_binary_tree(blocks(), Code("runtime_codes:Sees"))
     with client.run(flow, {"op0": "h1"}, stripes=2, partitions=30) as run:
         got = [*run]
@@ -107,7 +107,7 @@ def test_a_tree_of_operators_with_state_goes_over_trees_of_its_sources(client: C
     assert_reference(got, flow, 30)
 
 
-def test_each_part_moves_while_the_others_go_on(client: Client) -> None:
+def test_a_tree_and_the_upper_graph_move_while_the_other_trees_go_on(client: Client) -> None:
     flow = graph()
     over = trees(flow)
     with client.run(flow, over[0].placement, stripes=over, partitions=4000) as run:
@@ -131,7 +131,7 @@ def test_each_part_moves_while_the_others_go_on(client: Client) -> None:
     assert_reference([each for each in got if each.index < least], flow, least)
 
 
-def test_one_tree_changes_below_what_stays(client: Client) -> None:
+def test_a_single_tree_is_reshaped_below_an_unchanged_upper_graph(client: Client) -> None:
     def tree(*pairs: tuple[str, str, str], top: Code = RUNNING) -> Dataflow:
         flow = Dataflow()
         for host, code in blocks().items():
@@ -161,7 +161,7 @@ def test_one_tree_changes_below_what_stays(client: Client) -> None:
     assert_reference(got, flow, len(got))
 
 
-def test_sinks_end_each_with_its_sources(client: Client) -> None:
+def test_a_sink_ends_with_the_shortest_source_below_the_sink(client: Client) -> None:
     flow = Dataflow()
     first, second = (
         flow.source(Code(code.use, {**code.params, "length": length}), at=host)
@@ -176,7 +176,7 @@ def test_sinks_end_each_with_its_sources(client: Client) -> None:
 
 
 @pytest.mark.parametrize("below", [True, False])
-def test_it_says_that_sources_do_not_end_together(client: Client, below: bool) -> None:
+def test_a_strict_stream_reports_that_sources_do_not_end_together(client: Client, below: bool) -> None:
     codes = {host: Code(code.use, {**code.params, "length": 9 + i}) for i, (host, code) in enumerate(blocks().items())}
     flow = Dataflow()
     seen = [flow.source(code, at=host) for host, code in codes.items()]
@@ -189,7 +189,7 @@ def test_it_says_that_sources_do_not_end_together(client: Client, below: bool) -
     assert got == list(range(9))
 
 
-def test_indices_without_a_value_are_counted_and_records_come_as_they_are(client: Client) -> None:
+def test_indices_without_a_value_are_counted_and_record_batches_arrive_unchanged(client: Client) -> None:
     flow = Dataflow()
     flow.source(Code("runtime_codes:Gives", {"kind": "batch", "every": 3}), at="h1", name="s")
     flow.sink("t", flow.operator(Code("runtime_codes:Sees"), "s", name="r"))
@@ -203,7 +203,7 @@ def test_indices_without_a_value_are_counted_and_records_come_as_they_are(client
     assert [each.value[:7] for each in got if each.sink == "t"] == ["0 calls", "1 calls", "2 calls"]
 
 
-def test_code_above_that_fails_is_named(client: Client) -> None:
+def test_failing_code_in_the_upper_graph_is_named(client: Client) -> None:
     flow = Dataflow()
     kept = flow.operator(RUNNING, flow.source(blocks()["h1"], at="h1"), name="kept")
     flow.sink("t", flow.operator(Code("runtime_codes:Raises", {"how": "value", "at": 7}), kept, name="bad"))
@@ -214,7 +214,7 @@ def test_code_above_that_fails_is_named(client: Client) -> None:
 
 
 def upto(run: Iterator[Delivered[object]], sinks: Iterable[str], index: int) -> list[Delivered[object]]:
-    """What comes until every sink has had that one."""
+    """Return the partitions that come until every sink has delivered ``index``."""
     got, left = list[Delivered[object]](), {*sinks}
     while left:
         got.append(next(run))
@@ -223,8 +223,8 @@ def upto(run: Iterator[Delivered[object]], sinks: Iterable[str], index: int) -> 
 
 
 @pytest.mark.parametrize("top", [RUNNING, MIX], ids=["state", "no-state"])
-def test_another_client_goes_on_with_it(cluster: LocalCluster, tmp_path: Path, top: Code) -> None:
-    """What was remembered above is made again, and what was had is not handed out again."""
+def test_a_later_client_resumes_a_stream_with_an_upper_graph(cluster: LocalCluster, tmp_path: Path, top: Code) -> None:
+    """The state above the trees is computed again. Committed partitions are not delivered again."""
     hosts, folder, flow = dict(cluster.addresses), tmp_path / "journal", graph(top=top)
 
     def another(number: int) -> Client:
@@ -258,7 +258,7 @@ def test_another_client_goes_on_with_it(cluster: LocalCluster, tmp_path: Path, t
     assert_reference([*got, *last], flow, 60)
 
 
-def test_it_outlives_a_host_that_holds_what_is_above() -> None:
+def test_a_stream_survives_the_loss_of_the_host_of_the_upper_graph() -> None:
     flow = graph()
     names = (*HOSTS, "h4")
     over = tuple(Stripe(flow, {"a": host, "b": host, "r": "h4"}, 1 / 2) for host in ("h4", "h1"))
@@ -271,7 +271,7 @@ def test_it_outlives_a_host_that_holds_what_is_above() -> None:
     assert_reference(got, flow, 300)
 
 
-def test_what_cannot_be_above_is_refused_in_one_line(client: Client) -> None:
+def test_an_invalid_upper_graph_is_refused_with_a_single_line_error(client: Client) -> None:
     flow = graph()
     over = trees(flow)
     elsewhere = msgspec.structs.replace(over[1], placement={**over[1].placement, "r": "h2"})

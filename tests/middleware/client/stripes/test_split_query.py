@@ -1,4 +1,4 @@
-"""A query in two, and trees that make what is its: nothing twice, nothing of it when it has left."""
+"""Queries split over trees: no node is computed twice, and no node is left when the query has left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEEPS = Code("keeps")
 
 @st.composite
 def graphs(draw: st.DrawFn, name: str, codes: tuple[Code, ...]) -> Dataflow:
-    """Operators on three sources, each taken, with one sink or two."""
+    """Draw operators on three sources, all consumed, with one sink or two."""
     nodes = [Node(f"s{host}", "source", (), CODES[0], f"h{host}") for host in range(3)]
     for number in range(draw(st.integers(1, 5))):
         inputs = draw(st.lists(st.sampled_from([node.name for node in nodes]), min_size=1, max_size=3, unique=True))
@@ -38,7 +38,9 @@ def placed(flow: Dataflow) -> PlacedGraph:
 
 
 @given(graphs("a", (*CODES, KEEPS)), graphs("b", (*CODES, KEEPS)))
-def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(stream: Dataflow, query: Dataflow) -> None:
+def test_trees_grow_by_the_nodes_of_a_query_and_shrink_back_when_the_query_leaves(
+    stream: Dataflow, query: Dataflow
+) -> None:
     below, above = parted(placed(stream), split_graph(stream, remembering(stream), "cl"), "cl")
     tree = LowerTree.first(below)
     fresh = len(tree.places)
@@ -73,12 +75,14 @@ def test_trees_with_a_query_make_both_and_without_it_what_they_made_before(strea
 
 
 def is_made(above: Dataflow, name: str) -> bool:
-    """Whether all that a node above is made of comes from the trees."""
+    """Return whether all inputs of a node of the upper graph come from the trees."""
     return all(above.by_name[each].kind == "operator" or is_inlet(above.by_name[each]) for each in above.below(name))
 
 
 @given(graphs("a", tuple(CODES)), graphs("b", tuple(CODES)), graphs("c", tuple(CODES)))
-def test_whose_a_node_is_says_who_takes_what_is_made_of_it(one: Dataflow, two: Dataflow, three: Dataflow) -> None:
+def test_a_node_of_a_query_is_listed_with_every_place_that_the_node_feeds(
+    one: Dataflow, two: Dataflow, three: Dataflow
+) -> None:
     below, _ = parted(placed(one), split_graph(one, (), "cl"), "cl")
     tree, own = LowerTree.first(below), frozenset(LowerTree.first(below).places)
     for number, query in ((1, two), (2, three)):
@@ -97,7 +101,7 @@ def test_whose_a_node_is_says_who_takes_what_is_made_of_it(one: Dataflow, two: D
     }
 
 
-def test_what_a_query_takes_of_others_that_have_left_is_to_be_made() -> None:
+def test_a_query_takes_over_a_node_that_a_departed_query_shared() -> None:
     nodes = (Node("s", "source", (), CODES[0], "h1"), Node("o", "operator", ("s",), CODES[1]))
     query = Dataflow((*nodes, Node("t", "sink", ("o", "s"), None, "cl")))
     rises = in_two(query, {"o": 4, "s": 0}, (), "cl", 9)

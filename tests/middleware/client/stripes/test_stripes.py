@@ -1,4 +1,4 @@
-"""A stream over several trees on real host processes: one machine's bytes, in order, whatever moves or is lost."""
+"""Striped streams on host processes: the bytes of a single process, in order, whatever moves or is lost."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FLOW = complete_binary_tree(blocks(), MIX)
 
 
 def at(host: str, flow: Dataflow = FLOW, share: float = 1 / 3) -> Stripe:
-    """All operators on one host."""
+    """Return a stripe with all operators on one host."""
     return Stripe(flow, dict.fromkeys(flow.operators, host), share)
 
 
-def test_it_gives_one_machine_s_bytes_in_order(client: Client) -> None:
+def test_a_striped_stream_gives_the_bytes_of_a_single_process_in_order(client: Client) -> None:
     with everywhere(client, FLOW, partitions=60) as run:
         got = list(run)
     assert [each.index for each in got] == list(range(60))
@@ -39,7 +39,7 @@ def test_it_gives_one_machine_s_bytes_in_order(client: Client) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3, 50])
-def test_any_window_and_the_same_tree_several_times(client: Client, window: int) -> None:
+def test_a_stream_over_four_copies_of_a_tree_is_complete_with_every_window(client: Client, window: int) -> None:
     with client.run(FLOW, at("h2").placement, stripes=4, window=window, partitions=30) as run:
         got = list(run)
     assert isinstance(run, StripedRun)
@@ -47,13 +47,13 @@ def test_any_window_and_the_same_tree_several_times(client: Client, window: int)
     assert_reference([each.value for each in got], FLOW, 30)
 
 
-def test_it_ends_with_its_sources(client: Client) -> None:
+def test_a_striped_stream_ends_with_the_sources(client: Client) -> None:
     flow = complete_binary_tree(blocks(length=23), MIX)
     with client.run(flow, at("h1").placement, stripes=3) as run:
         assert_reference([each.value for each in run], flow, None)
 
 
-def test_it_says_that_its_sources_do_not_end_together(client: Client) -> None:
+def test_a_strict_striped_stream_reports_that_sources_do_not_end_together(client: Client) -> None:
     codes = {host: Code(code.use, {**code.params, "length": 9 + i}) for i, (host, code) in enumerate(blocks().items())}
     flow = complete_binary_tree(codes, MIX)
     with client.run(flow, at("h2", flow).placement, stripes=3, strict=True) as run:
@@ -63,12 +63,12 @@ def test_it_says_that_its_sources_do_not_end_together(client: Client) -> None:
     assert got == list(range(9))
 
 
-def test_it_begins_where_it_is_told(client: Client) -> None:
+def test_a_striped_stream_begins_with_the_requested_partition(client: Client) -> None:
     with client.run(FLOW, at("h3").placement, stripes=2, start=5, partitions=10) as run:
         assert [each.index for each in run] == list(range(5, 15))
 
 
-def test_one_tree_moves_while_the_others_go_on(client: Client) -> None:
+def test_a_single_tree_moves_while_the_other_trees_go_on(client: Client) -> None:
     with everywhere(client, FLOW, partitions=3000) as run:
         got = [next(run) for _ in range(10)]
         run.move(dict.fromkeys(FLOW.operators, "h2"), stripe=0)
@@ -83,7 +83,7 @@ def test_one_tree_moves_while_the_others_go_on(client: Client) -> None:
     assert_reference([each.value for each in got], FLOW, len(got))
 
 
-def test_a_planner_plans_as_many_trees_as_it_is_told(client: Client) -> None:
+def test_a_planner_plans_the_requested_number_of_trees(client: Client) -> None:
     pictures = {host: Code("runtime_codes:Pictures", {"site": i, "sizes": [[8, 8]]}) for i, host in enumerate(HOSTS)}
     flow = complete_binary_tree(pictures, Code("composite"))
     with client.run(flow, "thalweg", stripes=3, partitions=40) as run:
@@ -93,7 +93,7 @@ def test_a_planner_plans_as_many_trees_as_it_is_told(client: Client) -> None:
     assert got == list(range(40))
 
 
-def test_others_carry_on_without_a_host_that_holds_no_source() -> None:
+def test_a_striped_stream_goes_on_after_the_loss_of_a_host_without_a_source() -> None:
     flow = complete_binary_tree(blocks(("h1", "h2")), MIX)
     trees = tuple(at(host, flow, 0.5) for host in ("h3", "h1"))
     with (
@@ -107,14 +107,14 @@ def test_others_carry_on_without_a_host_that_holds_no_source() -> None:
     assert_reference([each.value for each in got], flow, 400)
 
 
-def test_code_that_fails_ends_it_with_the_index_of_the_stream(client: Client) -> None:
+def test_failing_code_ends_a_striped_stream_with_the_index_of_the_stream(client: Client) -> None:
     flow = complete_binary_tree(blocks(), Code("runtime_codes:Raises", {"how": "value", "at": 7}))
     run = client.run(flow, at("h1").placement, stripes=3, partitions=30)
     with run, pytest.raises(RunError, match=r"at partition ([789]|1\d):"):  # whichever tree is first
         list(run)
 
 
-def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client) -> None:
+def test_an_invalid_striped_stream_is_refused_with_a_single_line_error(client: Client) -> None:
     where = at("h1").placement
     with pytest.raises(UsageError, match="stripes is 0; give 1 to 64 trees"):
         client.run(FLOW, where, stripes=0)
@@ -141,7 +141,7 @@ def test_what_cannot_go_over_several_trees_is_refused_in_one_line(client: Client
             run.move({"nobody": "h1"}, stripe=1)
 
 
-def test_where_delays_are_short_beside_operators_one_partition_under_way_is_found_to_be_enough(client: Client) -> None:
+def test_an_automatic_ahead_is_a_single_partition_if_delays_are_short_beside_operators(client: Client) -> None:
     where = at("h2").placement  # how long this machine's own hosts take to answer depends on what else it does
     slow = Hints(dict.fromkeys([node.name for node in FLOW.nodes], 1000), dict.fromkeys(FLOW.operators, 10.0))
     with client.run(FLOW, where, ahead="auto", hints=slow, partitions=10) as run:
@@ -152,7 +152,7 @@ def test_where_delays_are_short_beside_operators_one_partition_under_way_is_foun
         assert run.ahead == 1
 
 
-def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_later_client_resumes_a_striped_stream_from_the_journal(cluster: LocalCluster, tmp_path: Path) -> None:
     hosts, folder = dict(cluster.addresses), tmp_path / "journal"
     trees = tuple(at(host) for host in HOSTS)
 
@@ -163,7 +163,7 @@ def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tm
         run = first.run(FLOW, trees[0].placement, stripes=trees, partitions=90, window=10, ahead=2)
         got = [next(run) for _ in range(20)]
         run.commit(got[-1].index)
-        got += [next(run) for _ in range(5)]  # of which nobody has heard
+        got += [next(run) for _ in range(5)]  # without a commit
     with another(1) as second:
         again = second.resume(run.id)
         assert isinstance(again, StripedRun)
@@ -181,7 +181,7 @@ def test_another_client_goes_on_with_it_by_the_journal(cluster: LocalCluster, tm
     assert_reference([each.value for each in got], FLOW, 90)
 
 
-def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
+def test_a_resumed_stream_goes_over_the_trees_with_present_hosts() -> None:
     stream = ResumableStream("client", (at("h1"), at("h3")), 5, 90)
     (sink,) = FLOW.sinks
     here = ("h1", "h2", "h3", "client")
@@ -199,7 +199,7 @@ def test_a_stream_goes_on_over_the_trees_whose_hosts_are_there() -> None:
         go_on_over("r", JournaledRun(stream, {sink: 89}), None, there)
 
 
-def test_a_stream_with_state_above_its_trees_begins_anew_and_goes_on_after_what_was_had() -> None:
+def test_a_resumed_stream_with_upper_state_restarts_but_skips_committed_partitions() -> None:
     flow = chain(Code("some"), Code("running"), client="client")
     placed = tuple(Stripe(flow, {"s": "h1", "o": "h2", "t": "client"}, 0.5) for _ in range(2))
     found = JournaledRun(ResumableStream("client", placed, 5, 90), {"t": 41})
