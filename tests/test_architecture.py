@@ -291,7 +291,6 @@ BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast
 COMPLEX = {
     "middleware/shell/shell.py:_loop": "the path of every message: each call would cost it",
     "emulation/virtual/world.py:_rare": "one case for each command",
-    "middleware/client/client.py:run": "the options of a run, one after the other",
 }
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.client.moving.moves import Moved, MoveHandle
     from thalweg.middleware.client.queries.subscription import Subscription
     from thalweg.middleware.client.runs.run import Run
+    from thalweg.middleware.client.steering.run_options import Networks, Planning
     from thalweg.middleware.dataflow import (
         Code,
         Dataflow,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         TraceError,
         UsageError,
     )
+    from thalweg.middleware.network.networks import Network
     from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
     from thalweg.middleware.parcels import NOTHING, Nothing
     from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
@@ -104,7 +106,9 @@ __all__ = [
     "MoveHandle",
     "MoveRefused",
     "Moved",
+    "Network",
     "NetworkView",
+    "Networks",
     "Node",
     "Nothing",
     "Operator",
@@ -113,6 +117,7 @@ __all__ = [
     "PlacementError",
     "PlanResult",
     "Planner",
+    "Planning",
     "ProtocolError",
     "Run",
     "RunError",
@@ -149,6 +154,7 @@ _HOME = {
     "thalweg.middleware.client.flow.feeds": "Feed",
     "thalweg.middleware.client.moving.moves": "MoveHandle Moved",
     "thalweg.middleware.client.runs.run": "Run",
+    "thalweg.middleware.client.steering.run_options": "Networks Planning",
     "thalweg.middleware.client.flow.stream": "Delivered",
     "thalweg.middleware.client.queries.subscription": "Subscription",
     "thalweg.middleware.client.cluster": "LocalCluster",
@@ -156,6 +162,7 @@ _HOME = {
     "thalweg.middleware.errors": "CapabilityError CommandError DataflowError HostAbsentError HostLostError JournalError"
     " JournalGapError MoveRefused OperatorError PlacementError ProtocolError RunError TestbedError ThalwegError"
     " TraceError UsageError",
+    "thalweg.middleware.network.networks": "Network",
     "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.parcels": "NOTHING Nothing",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",

@@ -32,6 +32,7 @@ from thalweg.experiments.runs.strategies import (
     placed_detail,
 )
 from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.steering.run_options import Networks, Planning
 from thalweg.middleware.client.stripes.stripes import trees_of
 from thalweg.middleware.errors import HostAbsentError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
@@ -106,12 +107,8 @@ class Plans:
         self.client, self.job = client, job
         self.model = cost_model(job.config.cost, "independent")
         self.costs = cost_parameters(job.config)
-        self.networks = networks_of(job.tariffs, job.rented) if job.ends else {}
-        self.over: dict[str, Any] = {
-            "networks": self.networks,
-            "wanted_hz": job.config.wanted_hz,
-            "hops": job.config.hops,
-        }
+        known = networks_of(job.tariffs, job.rented) if job.ends else {}
+        self.networks = Networks(known, job.config.wanted_hz, job.config.hops)
         self._made: dict[str, tuple[ProbedPlan, str]] = {}  # by placement or ONE_SHOT; with its first placement
 
     def strategy(self, label: str) -> Strategy:
@@ -141,7 +138,7 @@ class Plans:
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and deliver one partition, so that no placement pays for the hosts' first-time costs."""
     result, timeout_s = plans.plan(go)[0].result, plans.job.config.call_timeout_s
-    more = {"partitions": 1, "call_timeout_s": timeout_s, **plans.over}
+    more: dict[str, Any] = {"partitions": 1, "call_timeout_s": timeout_s, "networks": plans.networks}
     with plans.client.run(result.dataflow, result.placement, **more) as first:
         for _ in first:
             pass
@@ -162,15 +159,17 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     chosen = operators_at(result.dataflow, result.placement)
     say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     pictures: list[tuple[int, Value]] = []
-    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s, "ahead": config.depth, **plans.over}
+    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s, "ahead": config.depth, "networks": plans.networks}
     if strategy.adaptation is not None:
         more |= {
             "adaptation": strategy.adaptation,
-            "planner": strategy.again,
-            "model": plans.model,
-            "costs": plans.costs,
-            "hints": result.hints,
-            "known": plan.view.estimates,
+            "planning": Planning(
+                model=plans.model,
+                costs=plans.costs,
+                hints=result.hints,
+                known=plan.view.estimates,
+                planner=strategy.again,
+            ),
         }
     more["failover"] = plans.job.failover
     more |= {"partitions": config.images, "label": label, "epoch_s": begun, "nothing": True}

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from thalweg.middleware.client.membership.host_registry import HostRegistry
+from thalweg.middleware.client.steering.run_options import Networks, Planning
 from thalweg.middleware.dataflow import MOST_AHEAD
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, nearest, one_line, shown, words
 from thalweg.middleware.network.networks import Network, check_networks, where_joined
-from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation
 
 
 def check_mapping(placement: Mapping[str, str] | str) -> Mapping[str, str] | str:
@@ -29,6 +30,13 @@ def check_start(start: int) -> None:
     expect(start, int, "the partition to start with is a whole number")
     if start < 0:
         raise UsageError(f"start is {start}; give the first partition, from 0 on")
+
+
+def check_request(label: str, adaptation: Adaptation | None, planning: Planning) -> None:
+    """Raise UsageError for options of a run that have the wrong type."""
+    expect(label, str, "the label of a run is a text")
+    expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
+    expect(planning, Planning, "the options of plans are a Planning")
 
 
 def check_counts(partitions: int | None, call_timeout_s: float | None) -> None:
@@ -72,15 +80,14 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
     return failover
 
 
-def joined_networks(
-    networks: Mapping[str, Network] | None, wanted_hz: float | None, roster: HostRegistry, hops: int = HOPS
-) -> dict[str, Network]:
+def joined_networks(requested: Networks, roster: HostRegistry) -> dict[str, Network]:
     """Return the networks of a run, restricted to the hosts joined to them.
 
     Raises UsageError for a wanted rate or a number of hops out of range, and for a network that no host is joined to.
     """
-    expect({} if networks is None else networks, Mapping, "networks are a mapping of names to what they are")
-    for network in (networks or {}).values():
+    networks, wanted_hz, hops = requested.networks, requested.wanted_hz, requested.hops
+    expect(networks, Mapping, "networks are a mapping of names to what they are")
+    for network in networks.values():
         expect(network, Network, "what a network is, a Network says")
     expect(1.0 if wanted_hz is None else wanted_hz, int | float, "wanted_hz is a number of partitions a second")
     if wanted_hz is not None and not 0 < wanted_hz < math.inf:
@@ -88,8 +95,8 @@ def joined_networks(
     expect(hops, int, "hops are a whole number of links")
     if not 1 <= hops <= m.MAX_HOPS:
         raise UsageError(f"hops is {hops}; give 1, for links from host to host, to {m.MAX_HOPS}")
-    check_networks(networks or {}, roster.ends, roster.gone)
-    return where_joined(networks or {}, roster.ends)
+    check_networks(networks, roster.ends, roster.gone)
+    return where_joined(networks, roster.ends)
 
 
 def check_told(message: m.Message) -> None:

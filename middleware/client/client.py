@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from thalweg.middleware.client.checks import (
     check_ahead,
     check_counts,
     check_mapping,
+    check_request,
     check_start,
     check_told,
     joined_networks,
@@ -28,7 +29,7 @@ from thalweg.middleware.client.closed_at_exit import keep_in_mind, weakly
 from thalweg.middleware.client.cluster import LocalCluster, addresses_of
 from thalweg.middleware.client.codes import check_codes_here
 from thalweg.middleware.client.command_dispatcher import CommandDispatcher
-from thalweg.middleware.client.failover.journal import Journal, JournaledRun, RequestedNetworks, ResumableStream
+from thalweg.middleware.client.failover.journal import Journal, JournaledRun, ResumableStream
 from thalweg.middleware.client.flow.feeds import Feed, fill
 from thalweg.middleware.client.flow.stream import ClientServices
 from thalweg.middleware.client.measuring import MeasurementRequests
@@ -46,9 +47,9 @@ from thalweg.middleware.client.resuming import (
     go_on_over,
     options_of,
 )
-from thalweg.middleware.client.run_planning import RunPlanning
+from thalweg.middleware.client.run_planning import PlanRequest, RunPlanning
 from thalweg.middleware.client.runs.run import Run
-from thalweg.middleware.client.steering.replanning import Replanner, first_ways
+from thalweg.middleware.client.steering.run_options import Networks, Planning, networks_of
 from thalweg.middleware.client.stripes.striped import StripedRun, run_of
 from thalweg.middleware.client.stripes.stripes import (
     Stripes,
@@ -56,11 +57,9 @@ from thalweg.middleware.client.stripes.stripes import (
     check_stripes,
     located,
     request_of,
-    strategy_of,
-    trees_of,
 )
 from thalweg.middleware.core.reshaping.shape import MAX_NAME
-from thalweg.middleware.dataflow import FIXED, Dataflow
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import (
     HostAbsentError,
     RunError,
@@ -72,7 +71,7 @@ from thalweg.middleware.errors import (
     words,
 )
 from thalweg.middleware.grants import ALL
-from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, check_roots, reorderable
+from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, check_roots
 from thalweg.middleware.network.networks import Network, where_joined
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, Pair
@@ -83,11 +82,8 @@ from thalweg.middleware.planning import (
     Planner,
     ProbedPlan,
     Stripe,
-    get_cost_model,
 )
 from thalweg.middleware.planning.planners.planner import needs_while
-from thalweg.middleware.planning.problem.routes import HOPS
-from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -229,7 +225,7 @@ class Client:
         costs: CostParameters | None = None,
         hints: Hints | None = None,
         view: NetworkView | None = None,
-        networks: Mapping[str, Network] | None = None,
+        networks: Networks | Mapping[str, Network] | None = None,
     ) -> ProbedPlan:
         """Compute a placement for ``dataflow`` on this cluster. Links that the planner asks for are probed.
 
@@ -245,7 +241,8 @@ class Client:
         a link cannot be measured, RunError if the client is closed.
         """
         task = self._planning.task(self._planning.begin(dataflow), hints, costs).but(view=view or NetworkView({}))
-        return self._planning.plan(planner, task.but(networks=joined_networks(networks, None, self._registry)), model)
+        joined = joined_networks(networks_of(networks), self._registry)
+        return self._planning.plan(planner, task.but(networks=joined), model)
 
     def check(self, dataflow: Dataflow, placement: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """Check a dataflow, and a placement if given, as ``run`` would, and construct the nodes' code.
@@ -269,23 +266,17 @@ class Client:
         placement: Mapping[str, str] | str = "thalweg",
         *,
         adaptation: Adaptation | None = None,
-        planner: Planner = AGAIN,
+        planning: Planning | None = None,
         partitions: int | None = None,
         label: str = "",
-        model: str | CostModel = "critical-path",
-        costs: CostParameters | None = None,
-        hints: Hints | None = None,
         epoch_s: float | None = None,
-        known: Mapping[Link, LinkEstimate] | None = None,
         call_timeout_s: float | None = None,
         strict: bool = False,
         nothing: bool = False,
         subscribers: Collection[str] = (),
         failover: m.Failover | None = None,
         start: int = 0,
-        networks: Mapping[str, Network] | None = None,
-        wanted_hz: float | None = None,
-        hops: int = HOPS,
+        networks: Networks | Mapping[str, Network] | None = None,
         stripes: Stripes = 1,
         window: int | None = None,
         ahead: int | Literal["auto"] = 1,
@@ -300,32 +291,21 @@ class Client:
                 partitions (``Run.dataflow``).
             adaptation: how operators move while data flows (GlobalMoves, LocalMoves, SpaceMoves). None: as the name of
                 the placement says, or only by ``Run.move``.
-            planner: the planner while data flows under GlobalMoves; by default one-shot from the current placement.
+            planning: options of the plans: cost model, costs, hints, known rates, and the planner while data flows.
             partitions: the number of partitions that every sink delivers. None: until a source ends.
             strict: raise RunError after the last common partition if sources end after different numbers of partitions.
             nothing: deliver ``NOTHING`` for an index without a value. By default this index is skipped.
             subscribers: names of clients that may ``subscribe`` to the run's nodes; see ``Run.allow``.
             label: a name for the run in its records.
-            networks: further networks for the run's partitions, with their prices, and the price of ``net``, which all
-                hosts share. Between two hosts, partitions take the cheapest network that keeps the wanted rate, or else
-                the fastest. Under GlobalMoves, the networks change when links change. If a link fails, partitions take
-                a different network.
-            wanted_hz: wanted partitions a second; by default as many as sources give and links carry.
-            hops: the largest number of rented links that a partition takes in a row, over relays. With 1, no host is a
-                relay.
-            model: the cost model of the first and of later plans, as for ``plan``.
-            costs: as for ``plan``, for the first and later plans.
-            hints: as for ``plan``, for the first and later plans.
             epoch_s: the Unix time from which the times in the run's records count; by default now.
-            known: rates of links at the start of the run, for planners that use measurements. Hosts then forget earlier
-                measurements, also for other runs, as after an emulator has restarted its traces. By default the
-                measurements of planning and of earlier runs count, with their ages.
             call_timeout_s: the wall-clock seconds that a call of a node's code, or its loading, may take. A longer call
                 ends the run. By default there is no limit.
             failover: how the run continues after the loss of a host that it needs. Operators restart from replicas of
                 their states on other hosts, and each partition is delivered once. With None, the run ends. With
                 failover, a mapping may name hosts that are absent at the start, which then count as lost.
             start: the first partition, as if the sources had no earlier ones. A start above 0 sets ``failover``, too.
+            networks: further networks for the run's partitions. A mapping of names is enough if neither a wanted rate
+                nor a number of hops is needed.
             stripes: the number of trees over which the stream goes at once. ``"auto"``: as many trees as the planner
                 finds to repay. Or the trees themselves, with ``dataflow`` and ``placement`` as the first. A partition
                 goes to the tree that asks next, and partitions are delivered in order (``StripedRun``). If the planner
@@ -344,52 +324,30 @@ class Client:
         host that the run needs is lost, RunError if the client is closed. The iteration raises RunError that names the
         node or host at fault.
         """
+        planning, requested = planning or Planning(), networks_of(networks)
         lasting = failover is not None or self._journal is not None or bool(start)
         dataflow = self._planning.begin_here(dataflow, lasting=lasting)
-        expect(label, str, "the label of a run is a text")
         allowed = words(subscribers, "subscribers are a collection of names of clients")
-        expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
+        check_request(label, adaptation, planning)
         check_counts(partitions, call_timeout_s)
         check_ahead(ahead)
-        unsupported = {"networks": networks}
-        parts = check_stripes(stripes, window, dataflow, self._allow, unsupported)
+        parts = check_stripes(stripes, window, dataflow, self._allow, {"networks": requested.networks})
         check_start(start)
-        asked, networks = networks or {}, joined_networks(networks, wanted_hz, self._registry, hops)
-        over: dict[str, object] = {"networks": networks, "wanted_hz": wanted_hz, "hops": hops}
-        placement = check_mapping(placement)
-        placement_name = placement if isinstance(placement, str) else ""
-        beside: Sequence[Stripe] = ()
-        measured: Mapping[Link, LinkEstimate] = {} if known is None else known
-        name = label
-        if isinstance(placement, str):
-            name = label or placement
-            strategy = strategy_of(placement, stripes)
-            if strategy.driver is not None:
-                raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
-            if adaptation is None:
-                adaptation, planner = strategy.adaptation, strategy.again
-            task = self._planning.task(self._planning.begin(dataflow, lasting=lasting), hints, costs)
-            plan = self._planning.plan(strategy.initial, task.but(**over), model, stripes)
-            result = plan.result
-            if known is None:
-                measured = plan.view.estimates
-            if result.dataflow != dataflow:  # the planner chose the tree as well
-                dataflow, hints = result.dataflow.validate(self._registry.peers), result.hints
-            placement, (_, *beside) = result.placement, trees_of(result)
-        needs = needs_while(adaptation, planner)
-        full = self._planning.placed(dataflow, parts.rests(placement, self.name), lasting=lasting)
-        going = self._planning.going(all_of(stripes, Stripe(dataflow, full, 1.0), beside), parts, lasting=lasting)
+        asked = PlanRequest(
+            dataflow, check_mapping(placement), planning, adaptation, stripes, requested,
+            joined_networks(requested, self._registry), lasting=lasting,
+        )  # fmt: skip
+        planned = self._planning.start(asked)
+        full = self._planning.placed(planned.dataflow, parts.rests(planned.placement, self.name), lasting=lasting)
+        trees = all_of(stripes, Stripe(planned.dataflow, full, 1.0), planned.beside)
+        going = self._planning.going(trees, parts, lasting=lasting)
         graph, several = going.trees[0].dataflow, len(going.trees) > 1
-        ways: tuple[m.RoutePreference, ...] = ()
-        if networks or isinstance(adaptation, GlobalMoves):
-            task = self._planning.task(graph, hints and hints.of(graph), costs).but(**over)
-        if networks:
-            ways, view = first_ways(task.but(view=NetworkView(measured)), full, self.probe)
-            measured = view.estimates if known is None else measured
+        adaptation = planned.adaptation
+        ways, measured = self._planning.first_ways(asked, planned, graph, full)
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(
             run=RunId(run_id),
-            dataflow=dataflow,
+            dataflow=planned.dataflow,
             locations=located(full),
             peers=tuple([self._registry.peers[host] for host in dict.fromkeys((*self.hosts, *full.values()))]),
             client=self.name,
@@ -397,32 +355,24 @@ class Client:
             label=label,
             epoch_s=time.time() if epoch_s is None else epoch_s,
             moves=adaptation if isinstance(adaptation, ByHosts) else None,
-            news=needs or isinstance(adaptation, Adaptation),
-            afresh=known is not None,
+            news=needs_while(adaptation, planned.planner) or isinstance(adaptation, Adaptation),
+            afresh=planning.known is not None,
             call_timeout_s=call_timeout_s,
         )
-        depth = ahead if isinstance(ahead, int) else self._planning.depth(going.whole, hints, measured)
+        depth = ahead if isinstance(ahead, int) else self._planning.depth(going.whole, planned.hints, measured)
         install = msgspec.structs.replace(install, ahead=depth)
         above = self._planning.above(install, going, failover, start)
         if failover is not None or (lasting and not several):
             install = self._planning.outlasting(install, failover, 0 if several else start)
         check_told(install)
-        search, free = None, FIXED
-        if isinstance(adaptation, GlobalMoves):
-            cost = get_cost_model(model) if isinstance(model, str) else model
-            search = Replanner(task, cost, adaptation, planner, name or "global")
-            free = reorderable((graph.by_name[name].code for name in graph.operators), self._allow)
+        search, free = self._planning.replanner(asked, planned, graph, label)
         run = run_of(going, self._home(), run_id, search, strict=strict, nothing=nothing)
-        run.ways, run.networks, run.ahead = ways, asked, depth
+        run.ways, run.networks, run.ahead = ways, requested.networks, depth
         self._open_streams.begin(run)
         run._first, run._journal = start, self._journal
-        if self._journal is not None:
-            self._journal.begun(run_id, placement_name, RequestedNetworks(dict(asked), wanted_hz, hops))
-        if self._journal is not None and isinstance(run, StripedRun):
-            end = None if partitions is None else start + partitions
-            run.keep(
-                ResumableStream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover)
-            )
+        end = None if partitions is None else start + partitions
+        stream = ResumableStream(self.name, going.whole, start, end, window, depth, label, call_timeout_s, failover)
+        self._write_begun(run, asked, stream)
         journaled = self._journal is not None and not several
         request = e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging, journaled)
         if isinstance(run, StripedRun):
@@ -433,6 +383,13 @@ class Client:
         self._notify_absent_hosts(run_id)
         return run
 
+    def _write_begun(self, run: Run[Any], asked: PlanRequest, stream: ResumableStream) -> None:
+        """Write the start of a run into the journal, if there is one. ``stream``: of a run over several trees."""
+        if self._journal is not None:
+            self._journal.begun(run.id, asked.name, asked.requested)
+            if isinstance(run, StripedRun):
+                run.keep(stream)
+
     def resume(
         self,
         run: str | None = None,
@@ -442,8 +399,7 @@ class Client:
         strict: bool = False,
         nothing: bool = False,
         adaptation: GlobalMoves | None = None,
-        planner: Planner = AGAIN,
-        model: str | CostModel = "critical-path",
+        planning: Planning | None = None,
     ) -> Run[Any]:
         """Continue a run of an earlier client with this client's name, as recorded in this client's journal.
 
@@ -464,8 +420,8 @@ class Client:
             nothing: as for ``run``.
             adaptation: how operators move from now on, as for ``run``. By default hosts decide, or the strategy that
                 the run was started with.
-            planner: as for ``run``. A planner object of the application must be given again.
-            model: the cost model of later plans, as for ``run``.
+            planning: the planner and the cost model of later plans, as for ``run``. Objects of the application must be
+                given again.
 
         The run has its further networks again, as far as present hosts are joined to them. Attached queries continue,
         too: ``Run.attached`` has them by number, 1 for the first. A query without a consumer holds up the rest of the
@@ -475,6 +431,7 @@ class Client:
         JournalGapError with the missing partitions if the journal has lost entries.
         """
         self._registry.check_open()
+        planning = planning or Planning()
         run_id, record = find(self._journal, run, accept_loss=accept_loss, start=start)
         self._open_streams.check_not_here(run_id)
         if start is not None:
@@ -482,9 +439,9 @@ class Client:
         if isinstance(record.kept, ResumableStream):
             return self._resume_stream(
                 run_id, record, start,
-                strict=strict, nothing=nothing, adaptation=adaptation, planner=planner, model=model,
+                strict=strict, nothing=nothing, adaptation=adaptation, planning=planning,
             )  # fmt: skip
-        moving = ResumedMoves(adaptation, planner, model)
+        moving = ResumedMoves(adaptation, planning.planner, planning.model)
         by = Resumer(self._registry, self._planning, self.probe, self._allow, self._process)
         on = go_on(run_id, record, start, moving, by)
         again: Run[Any] = Run(

@@ -12,13 +12,13 @@ from thalweg.middleware.client.failover.journal import (
     Journal,
     JournaledQuery,
     JournaledRun,
-    RequestedNetworks,
     ResumableStream,
 )
 from thalweg.middleware.client.failover.mark import LiveRun
 from thalweg.middleware.client.membership.host_registry import HostRegistry
-from thalweg.middleware.client.run_planning import RunPlanning
+from thalweg.middleware.client.run_planning import RunPlanning, cost_model_of
 from thalweg.middleware.client.steering.replanning import Replanner, first_ways
+from thalweg.middleware.client.steering.run_options import Networks
 from thalweg.middleware.client.stripes.stripes import with_state
 from thalweg.middleware.core.failover.recovery import resumed
 from thalweg.middleware.dataflow import FIXED, Placement, Reorderable
@@ -26,10 +26,9 @@ from thalweg.middleware.errors import JournalGapError, UsageError, expect, neare
 from thalweg.middleware.loading import Allow, reorderable
 from thalweg.middleware.logbook import Logbook
 from thalweg.middleware.network.networks import Network, where_joined
-from thalweg.middleware.planning import CostModel, Planner, Stripe, get_cost_model, get_strategy
+from thalweg.middleware.planning import CostModel, Planner, Stripe, get_strategy
 from thalweg.middleware.planning.asking import Probe
 from thalweg.middleware.planning.planners.planner import needs_while
-from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -184,14 +183,14 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
         if isinstance(strategy.adaptation, GlobalMoves):
             moves, planner = strategy.adaptation, strategy.again
     search, free, flow = None, FIXED, install.dataflow
-    asked = found.asked or RequestedNetworks({}, None, HOPS)
+    asked = found.asked or Networks()
     networks = where_joined(asked.networks, roster.ends)
     if networks or moves is not None:
         task = by.planning.task(flow, None, None)
         task = task.but(networks=networks, wanted_hz=asked.wanted_hz, hops=asked.hops)
     ways = first_ways(task, where, by.probe)[0] if networks else ()
     if moves is not None:
-        costing = get_cost_model(moving.model) if isinstance(moving.model, str) else moving.model
+        costing = cost_model_of(moving.model)
         search = Replanner(task, costing, moves, planner, found.by or "global")
         free = reorderable((flow.by_name[name].code for name in flow.operators), by.allow)
         install = msgspec.structs.replace(install, news=needs_while(moves, planner) or True)
@@ -232,7 +231,8 @@ def options_of(kept: ResumableStream, on: ResumedStream, by: str, options: Mappi
     moving: dict[str, Any] = {}
     if options["adaptation"] is None and by:
         strategy = get_strategy(by)
-        moving = {"adaptation": strategy.adaptation, "planner": strategy.again}
+        planning = msgspec.structs.replace(options["planning"], planner=strategy.again)
+        moving = {"adaptation": strategy.adaptation, "planning": planning}
     return {
         **options, **moving, "stripes": on.trees, "start": on.start, "window": kept.window, "ahead": kept.ahead,
         "partitions": None if kept.end is None else kept.end - on.start, "label": kept.label,

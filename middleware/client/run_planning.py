@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,7 +12,8 @@ from thalweg.middleware.client.checks import check_failover, check_mapping, chec
 from thalweg.middleware.client.flow.stream import PreparedQuery, QueryRequest
 from thalweg.middleware.client.measuring import MeasurementRequests
 from thalweg.middleware.client.membership.host_registry import HostRegistry
-from thalweg.middleware.client.steering.replanning import MEASURED, hints_of_code
+from thalweg.middleware.client.steering.replanning import MEASURED, Replanner, first_ways, hints_of_code
+from thalweg.middleware.client.steering.run_options import Networks, Planning
 from thalweg.middleware.client.stripes.stripes import (
     StripedGraph,
     Stripes,
@@ -19,12 +22,15 @@ from thalweg.middleware.client.stripes.stripes import (
     divided,
     located,
     over_trees,
+    strategy_of,
+    trees_of,
 )
 from thalweg.middleware.core.queries.sharing import join, shared
-from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
+from thalweg.middleware.dataflow import FIXED, Dataflow, Placement, Reorderable, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect
-from thalweg.middleware.loading import Allow
+from thalweg.middleware.loading import Allow, reorderable
 from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.networks import Network
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
@@ -43,8 +49,48 @@ from thalweg.middleware.planning.planners.planner import needs_of
 from thalweg.middleware.planning.problem.depth import depth_of, links_of
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
 from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.protocol.split_graph import SplitGraph
+
+
+def cost_model_of(model: str | CostModel) -> CostModel:
+    """Return a cost model that is given by name, by import path or as an object."""
+    return get_cost_model(model) if isinstance(model, str) else model
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Options of ``Client.run`` that the first plan depends on.
+
+    ``joined``: the requested networks, restricted to the hosts joined to them. ``lasting``: the run has failover.
+    """
+
+    dataflow: Dataflow
+    placement: Mapping[str, str] | str
+    planning: Planning
+    adaptation: Adaptation | None
+    stripes: Stripes
+    requested: Networks
+    joined: dict[str, Network]
+    lasting: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the placement, or an empty text for a mapping."""
+        return self.placement if isinstance(self.placement, str) else ""
+
+
+class PlannedRun(NamedTuple):
+    """First plan of a run: graph, placement, further trees, and the options of the moves while data flows."""
+
+    dataflow: Dataflow
+    placement: Mapping[str, str]
+    beside: tuple[Stripe, ...]
+    hints: Hints | None
+    measured: Mapping[Link, LinkEstimate]
+    adaptation: Adaptation | None
+    planner: Planner
 
 
 class RunPlanning:
@@ -70,11 +116,67 @@ class RunPlanning:
         return plan_with_probes(
             planner,
             task,
-            get_cost_model(model) if isinstance(model, str) else model,
+            cost_model_of(model),
             self._measuring.probe,
             sound=self._measuring.latencies,
             find=self._measuring.find,
         )
+
+    def start(self, request: PlanRequest) -> PlannedRun:
+        """Return the first plan of a run. A mapping needs no plan.
+
+        Raises UsageError for the name of a placement that an application cannot use.
+        """
+        dataflow, placement, options = request.dataflow, request.placement, request.planning
+        adaptation, planner, hints = request.adaptation, options.planner, options.hints
+        measured: Mapping[Link, LinkEstimate] = options.known or {}
+        if not isinstance(placement, str):
+            return PlannedRun(dataflow, placement, (), hints, measured, adaptation, planner)
+        strategy = strategy_of(placement, request.stripes)
+        if strategy.driver is not None:
+            raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
+        if adaptation is None:
+            adaptation, planner = strategy.adaptation, strategy.again
+        task = self.task_of(request, self.begin(dataflow, lasting=request.lasting), hints)
+        plan = self.plan(strategy.initial, task, options.model, request.stripes)
+        result = plan.result
+        if options.known is None:
+            measured = plan.view.estimates
+        if result.dataflow != dataflow:  # the planner chose the tree as well
+            dataflow, hints = result.dataflow.validate(self._registry.peers), result.hints
+        _, *beside = trees_of(result)
+        return PlannedRun(dataflow, result.placement, tuple(beside), hints, measured, adaptation, planner)
+
+    def first_ways(
+        self, request: PlanRequest, planned: PlannedRun, graph: Dataflow, placement: Placement
+    ) -> tuple[tuple[m.RoutePreference, ...], Mapping[Link, LinkEstimate]]:
+        """Return the first networks of a run's partitions, and the known rates, with those measured for the choice."""
+        if not request.joined:
+            return (), planned.measured
+        task = self._task_while(request, planned, graph).but(view=NetworkView(planned.measured))
+        ways, view = first_ways(task, placement, self._measuring.probe)
+        return ways, view.estimates if request.planning.known is None else planned.measured
+
+    def replanner(
+        self, request: PlanRequest, planned: PlannedRun, graph: Dataflow, label: str
+    ) -> tuple[Replanner | None, Reorderable]:
+        """Return the planner while data flows, with the operators that it may reorder. None: only hosts decide."""
+        if not isinstance(planned.adaptation, GlobalMoves):
+            return None, FIXED
+        name, cost = label or request.name or "global", cost_model_of(request.planning.model)
+        task = self._task_while(request, planned, graph)
+        free = reorderable((graph.by_name[name].code for name in graph.operators), self._allow)
+        return Replanner(task, cost, planned.adaptation, planned.planner, name), free
+
+    def _task_while(self, request: PlanRequest, planned: PlannedRun, graph: Dataflow) -> Task:
+        """Return the planning task of a run while data flows."""
+        return self.task_of(request, graph, planned.hints and planned.hints.of(graph))
+
+    def task_of(self, request: PlanRequest, dataflow: Dataflow, hints: Hints | None) -> Task:
+        """Return the planning task of a run's graph, with the run's networks and an empty view."""
+        asked = request.requested
+        task = self.task(dataflow, hints, request.planning.costs)
+        return task.but(networks=request.joined, wanted_hz=asked.wanted_hz, hops=asked.hops)
 
     def begin(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
         """Check a dataflow, and return it with its sinks pinned to the client. ``lasting``: its run has failover.

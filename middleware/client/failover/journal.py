@@ -44,10 +44,10 @@ from thalweg.middleware.client.failover.salvage import (
     sibling,
     whole_rows,
 )
+from thalweg.middleware.client.steering.run_options import Networks
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import JournalError, UsageError, one_line
 from thalweg.middleware.logbook import Logbook
-from thalweg.middleware.network.networks import Network
 from thalweg.middleware.planning import Stripe
 from thalweg.middleware.platform.files import lock, open_private, others_may, owner, sync
 from thalweg.middleware.protocol import events as e
@@ -112,14 +112,6 @@ class JournaledQuery(msgspec.Struct, frozen=True):
         return tuple([self.names[name] for name in self.dataflow.sinks])
 
 
-class RequestedNetworks(msgspec.Struct, frozen=True):
-    """Further networks with which a run was begun, as for ``Client.run``."""
-
-    networks: dict[str, Network]
-    wanted_hz: float | None
-    hops: int
-
-
 class JournaledRun(msgspec.Struct, frozen=True):
     """Entries of a run in the journal: the state to resume from, and the last partition of every sink that was had.
 
@@ -135,7 +127,7 @@ class JournaledRun(msgspec.Struct, frozen=True):
     had: dict[str, int]
     said: str = ""
     by: str = ""
-    asked: RequestedNetworks | None = None
+    asked: Networks | None = None
     queries: dict[int, JournaledQuery] = {}
     left: frozenset[int] = frozenset()
     missing: dict[str, tuple[int, int]] = {}
@@ -153,7 +145,7 @@ class JournaledRun(msgspec.Struct, frozen=True):
 
 _kept = msgspec.msgpack.Decoder(e.ResumableRun)
 _stream = msgspec.msgpack.Decoder(ResumableStream)
-_asked = msgspec.msgpack.Decoder(RequestedNetworks)
+_asked = msgspec.msgpack.Decoder(Networks)
 _query = msgspec.msgpack.Decoder(JournaledQuery | None)
 _Entry = TypeVar("_Entry")
 
@@ -307,7 +299,7 @@ class Journal:
         else:
             self._later[run] = body, shape
 
-    def begun(self, run: str, by: str, asked: RequestedNetworks | None = None) -> None:
+    def begun(self, run: str, by: str, asked: Networks | None = None) -> None:
         """Write the name of the placement with which a run was begun, if it has a name, and the requested networks."""
         if by:
             self._write(run, "by", by.encode())

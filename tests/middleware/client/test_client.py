@@ -21,6 +21,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.membership.hello import identify_hosts
 from thalweg.middleware.client.runs.run import Run
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.core.measuring.coordinate_search import ENOUGH
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
@@ -216,7 +217,7 @@ def test_a_planner_gets_the_required_measurements_while_data_flows() -> None:
     with (
         LocalCluster(2, allow=ALLOW, time_scale=40.0) as cluster,
         Client(cluster, allow=ALLOW, limits=CoreConfig(capacity=HostFigures(2.0, 4))) as client,
-        client.run(chain(BLOCKS, MIX), {"o": "h2"}, adaptation=moves, planner=Asks()) as run,
+        client.run(chain(BLOCKS, MIX), {"o": "h2"}, adaptation=moves, planning=Planning(planner=Asks())) as run,
     ):
         for each in run:
             known = told[-1] if told else None

@@ -16,6 +16,7 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg import Client, Failover, LocalCluster
 from thalweg.middleware import logbook
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.planning.planners.planner import Planner
 from thalweg.middleware.planning.problem.plan import Plan
@@ -96,7 +97,7 @@ def test_a_planner_that_raises_is_logged_every_time_and_the_run_goes_on(hear: ty
     failed = hear("planner-failed")
     planner: Planner = Fails()
     with LocalCluster(2, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
-        run = client.run(FLOW, {"o": "h2"}, adaptation=GlobalMoves(period_s=0.05), planner=planner)
+        run = client.run(FLOW, {"o": "h2"}, adaptation=GlobalMoves(period_s=0.05), planning=Planning(planner=planner))
         take_until(run, failed.come)
         failed.come.clear()
         take_until(run, failed.come)

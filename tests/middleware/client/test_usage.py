@@ -10,7 +10,7 @@ import pytest
 from flows import chain
 from runtime_codes import ALLOW, MIX, Largest, assert_reference, blocks
 
-from thalweg import Failover
+from thalweg import Failover, Networks
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, star_tree
@@ -89,6 +89,11 @@ def test_a_client_refuses_an_invalid_time_scale(cluster: LocalCluster, scale: fl
         ({"placement": {"o": 1}}, "a placement maps names of nodes to names of hosts, not 1"),
         ({"placement": None}, "or the name of what computes one, not None"),
         ({"adaptation": "global"}, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves, not 'global'"),
+        ({"planning": "one-shot"}, "the options of plans are a Planning, not 'one-shot'"),
+        ({"networks": 3}, "networks are a mapping of names to what they are, or Networks, not 3"),
+        ({"networks": {"fast": 3}}, "what a network is, a Network says, not 3"),
+        ({"networks": Networks(wanted_hz=-1.0)}, "wanted_hz is -1.0; give partitions a second"),
+        ({"networks": Networks(hops=9)}, "hops is 9; give 1, for links from host to host, to 8"),
         ({"dataflow": "abc"}, "what runs is a Dataflow, not 'abc'"),
         ({"dataflow": chain(SOURCE, Code(Largest))}, "name code by a module that hosts can import"),  # type: ignore[arg-type]
         ({"dataflow": chain(SOURCE, Code("__main__:Mean"))}, "node 'o' runs '__main__:Mean'; name code by a module"),

@@ -26,6 +26,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.failover.journal import FILE, Journal
 from thalweg.middleware.client.runs.run import Attached, Run
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import JournalError, JournalGapError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
@@ -248,7 +249,7 @@ def test_a_resumed_run_continues_replanning(cluster: LocalCluster, tmp_path: Pat
         assert next(first).index == 0
     moves = GlobalMoves(0.1)
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
-        run = client.resume(adaptation=moves, planner=Away()) if again else client.resume()
+        run = client.resume(adaptation=moves, planning=Planning(planner=Away())) if again else client.resume()
         assert isinstance(run, Run)
         assert run.search is not None
         assert (run.search.options, run.search.label) == (moves if again else GlobalMoves(), "global")

@@ -18,6 +18,7 @@ from test_docs import ROOT, python_blocks
 
 from thalweg import Client, Failover, LocalCluster, Moved, MoveHandle, MoveRefused, Run
 from thalweg.middleware.client.moving.moves import Moves
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError, RunError
 from thalweg.middleware.planning.problem.plan import Plan
@@ -233,7 +234,9 @@ class Compared(Elsewhere):
 
 def test_the_answers_of_a_planner_are_carried_out(client: Client) -> None:
     seen = []
-    with client.run(FLOW, {"o": "h1"}, adaptation=GlobalMoves(period_s=0.05), planner=Elsewhere()) as run:
+    with client.run(
+        FLOW, {"o": "h1"}, adaptation=GlobalMoves(period_s=0.05), planning=Planning(planner=Elsewhere())
+    ) as run:
         for _ in islice(run, LIMIT):
             if run.placement["o"] not in seen[-1:]:
                 seen.append(run.placement["o"])
@@ -248,7 +251,9 @@ def test_a_plan_that_loses_the_requested_comparison_is_dropped_and_logged_with_t
     caplog.set_level("INFO", "thalweg")
     links = {(a, b): None for a in (*HOSTS, "client") for b in (*HOSTS, "client") if a != b}
     client.probe(links)
-    with client.run(FLOW, {"o": "h1"}, adaptation=GlobalMoves(period_s=0.05, gain=0.9), planner=Compared()) as run:
+    with client.run(
+        FLOW, {"o": "h1"}, adaptation=GlobalMoves(period_s=0.05, gain=0.9), planning=Planning(planner=Compared())
+    ) as run:
         taking(run, lambda: any(getattr(line, "event", "") == "plan-dropped" for line in caplog.records))
         assert run.placement["o"] == "h1"
     line = next(line for line in caplog.records if getattr(line, "event", "") == "plan-dropped")
@@ -261,5 +266,7 @@ def test_the_planner_of_the_how_to_page_moves_operators(client: Client) -> None:
     scope: dict[str, Any] = {}
     exec(compile(block, page.name, "exec"), scope)
     planner, flow = scope["BesideAnInput"](), complete_binary_tree(blocks(), MIX)
-    with client.run(flow, {"op0": "client", "op1": "client"}, adaptation=GlobalMoves(0.05), planner=planner) as run:
+    with client.run(
+        flow, {"op0": "client", "op1": "client"}, adaptation=GlobalMoves(0.05), planning=Planning(planner=planner)
+    ) as run:
         taking(run, lambda: "client" not in (run.placement["op0"], run.placement["op1"]))

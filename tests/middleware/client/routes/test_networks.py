@@ -17,6 +17,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.flow.stream import Delivered
 from thalweg.middleware.client.runs.run import Run
+from thalweg.middleware.client.steering.run_options import Networks, Planning
 from thalweg.middleware.dataflow import complete_binary_tree
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.networks import Network
@@ -87,7 +88,7 @@ def test_edges_change_networks_while_data_flows(cluster: LocalCluster, records: 
         with pytest.raises(UsageError, match="no host is joined to a network 'slow'"):
             client.run(tree, "one-shot", networks={"slow": Network()})
         moves = GlobalMoves(period_s=0.05)
-        how = {"adaptation": moves, "planner": planner, "networks": CHEAP, "label": "to and fro"}
+        how = {"adaptation": moves, "planning": Planning(planner=planner), "networks": CHEAP, "label": "to and fro"}
         with client.run(tree, {"op0": "h1"}, **how) as run:
             values = []
             while planner.plans < 8 and len(values) < 5000:
@@ -126,7 +127,7 @@ def test_a_host_that_joins_later_uses_the_second_network_too(tmp_path: Path) -> 
         Client(cluster, allow=ALLOW, insecure=True) as client,
     ):
         moves = GlobalMoves(period_s=0.05)
-        run = client.run(tree, {"op0": "h1"}, adaptation=moves, planner=planner, networks=CHEAP)
+        run = client.run(tree, {"op0": "h1"}, adaptation=moves, planning=Planning(planner=planner), networks=CHEAP)
         with run:
             values = [next(run) for _ in range(3)]
             client.add_host("h3", cluster.start("h3"))
@@ -153,7 +154,7 @@ def test_routes_with_relays_begin_and_end_while_small_and_large_partitions_flow(
     planner = Staying(over_and_straight)
     with Client(cluster, allow=ALLOW, insecure=True) as client:
         moves = GlobalMoves(period_s=0.05)
-        how = {"adaptation": moves, "planner": planner, "networks": NETWORKS, "label": "relayed"}
+        how = {"adaptation": moves, "planning": Planning(planner=planner), "networks": NETWORKS, "label": "relayed"}
         with client.run(tree, {"op0": "h1"}, **how) as run:
             values = []
             while (planner.plans < 10 or len(values) < 60) and len(values) < 5000:
@@ -200,7 +201,7 @@ def test_a_run_leaves_a_dead_relay_without_losing_a_partition(tmp_path: Path) ->
             tree,
             {"op0": "h1"},
             adaptation=moves,
-            planner=Staying(lambda _: {Link("h1", "client"): OVER}),
+            planning=Planning(planner=Staying(lambda _: {Link("h1", "client"): OVER})),
             networks=NETWORKS,
         )
         with run:
@@ -224,7 +225,7 @@ def test_a_resumed_run_uses_the_same_networks_again(cluster: LocalCluster, recor
 
     values: list[Delivered[object]] = []
     with Client(cluster, allow=ALLOW, insecure=True, journal=tmp_path) as client:
-        first = client.run(tree, {"op0": "h1"}, networks=CHEAP, wanted_hz=0.01, hops=3)
+        first = client.run(tree, {"op0": "h1"}, networks=Networks(CHEAP, wanted_hz=0.01, hops=3))
         values += islice(first, 5)
     before = over()
     assert before["fast"] > 0

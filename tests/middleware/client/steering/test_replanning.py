@@ -14,6 +14,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.runs.run import Run
 from thalweg.middleware.client.steering.replanning import Replanner
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, sinks_at, star_tree
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.planning import Thalweg
@@ -51,7 +52,12 @@ def test_a_tree_over_a_slow_link_is_replaced_between_two_partitions(cluster: Loc
     flow, values = star_tree(SOURCES, LARGEST), list[Any]()
     with (
         Client(cluster, allow=ALLOW) as client,
-        client.run(flow, {"op0": "h1"}, adaptation=SOON, planner=Thalweg(), known=made_up([("h1", "client")])) as run,
+        client.run(
+            flow,
+            {"op0": "h1"},
+            adaptation=SOON,
+            planning=Planning(planner=Thalweg(), known=made_up([("h1", "client")])),
+        ) as run,
     ):
         while run.tree[0] == flow:
             take(run, values, 1)
@@ -73,7 +79,9 @@ def test_operators_move_but_the_tree_stays_if_an_operator_is_not_reorderable(
     (top,) = flow.by_name[flow.sinks[0]].inputs
     with (
         Client(cluster, allow=ALLOW) as client,
-        client.run(flow, began, adaptation=SOON, planner=Thalweg(), known=made_up([("h1", "client")])) as run,
+        client.run(
+            flow, began, adaptation=SOON, planning=Planning(planner=Thalweg(), known=made_up([("h1", "client")]))
+        ) as run,
     ):
         while run.placement[top] == "h1":
             take(run, values, 1)

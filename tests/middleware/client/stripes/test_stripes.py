@@ -16,6 +16,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.failover.journal import JournaledRun, ResumableStream
 from thalweg.middleware.client.resuming import ResumedStream, ResumingClient, go_on_over
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.client.stripes.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
@@ -144,10 +145,10 @@ def test_an_invalid_striped_stream_is_refused_with_a_single_line_error(client: C
 def test_an_automatic_ahead_is_a_single_partition_if_delays_are_short_beside_operators(client: Client) -> None:
     where = at("h2").placement  # how long this machine's own hosts take to answer depends on what else it does
     slow = Hints(dict.fromkeys([node.name for node in FLOW.nodes], 1000), dict.fromkeys(FLOW.operators, 10.0))
-    with client.run(FLOW, where, ahead="auto", hints=slow, partitions=10) as run:
+    with client.run(FLOW, where, ahead="auto", planning=Planning(hints=slow), partitions=10) as run:
         assert_reference([each.value for each in run], FLOW, 10)
         assert run.ahead == 1
-    with client.run(FLOW, where, stripes=3, ahead="auto", hints=slow, partitions=10) as run:
+    with client.run(FLOW, where, stripes=3, ahead="auto", planning=Planning(hints=slow), partitions=10) as run:
         assert_reference([each.value for each in run], FLOW, 10)
         assert run.ahead == 1
 

@@ -17,6 +17,7 @@ from runtime_codes import ALLOW
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.steering.run_options import Planning
 from thalweg.middleware.core.barrier.member import Member
 from thalweg.middleware.core.barrier.proposal import MemberState
 from thalweg.middleware.dataflow import Code, Dataflow, Node, star_tree
@@ -611,7 +612,7 @@ def test_a_planner_can_change_the_tree_of_a_run(cluster: LocalCluster, tmp_path:
     values: list[Any] = []
     with (
         Client(cluster, allow=ALLOW, records=tmp_path / "client.jsonl") as client,
-        client.run(flow, {"op0": "h1"}, adaptation=GlobalMoves(0.05), planner=planner) as run,
+        client.run(flow, {"op0": "h1"}, adaptation=GlobalMoves(0.05), planning=Planning(planner=planner)) as run,
     ):
         for delivered in run:
             values.append(delivered.value)
