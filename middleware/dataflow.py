@@ -302,24 +302,30 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         if node.kind != "sink" and node.code is None:
             raise DataflowError(f"{node.kind} {node.name!r} names no code; set Code(use=…)")
         if node.kind == "source" and node.pinned is None:
-            raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
+            raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host: name that host")
 
     @staticmethod
     def _check_options(node: Node) -> None:
         """Raise DataflowError for an option that does not fit the kind of a node, or for a wrong value of an option."""
         if node.rate is not None:
             if node.kind != "source":
-                raise DataflowError(f"{node.kind} {node.name!r} has a rate; sources have, and all others follow them")
+                raise DataflowError(
+                    f"{node.kind} {node.name!r} has a rate; only sources have rates, and all other nodes"
+                    " follow the sources"
+                )
             if isinstance(node.rate, bool) or not isinstance(node.rate, int | float) or not 0 < node.rate < math.inf:
                 raise DataflowError(f"source {node.name!r} has a rate of {shown(node.rate)}; give partitions a second")
         if node.stand_ins and (node.pinned is None or len({node.pinned, *node.stand_ins}) <= len(node.stand_ins)):
             raise DataflowError(
-                f"{node.kind} {node.name!r} has stand-ins {list(node.stand_ins)}; give its host, and others than that"
+                f"{node.kind} {node.name!r} has stand-ins {list(node.stand_ins)}; pin it to a host, and name"
+                " other hosts as stand-ins"
             )
         if node.missing not in get_args(Missing):
             raise DataflowError(f"{node.kind} {node.name!r} has missing={shown(node.missing)}; use wait or nothing")
         if node.missing != "wait" and node.kind != "operator":
-            raise DataflowError(f"{node.kind} {node.name!r} has missing={node.missing!r}; only operators go on without")
+            raise DataflowError(
+                f"{node.kind} {node.name!r} has missing={node.missing!r}; only operators go on without an input"
+            )
         if type(node.ahead) is not int or not 1 <= node.ahead <= (1 if node.kind == "sink" else MOST_AHEAD):
             most = "a sink keeps 1" if node.kind == "sink" else f"give 1 to {MOST_AHEAD}"
             raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")

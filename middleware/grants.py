@@ -72,7 +72,7 @@ def _by_client(settings: Iterable[str]) -> dict[str, list[str]]:
         client, grant = (match[1], match[2]) if match else (ALL, setting)
         if match and not grant:
             raise UsageError(
-                f"{setting!r} names client {client!r} and nothing for it; give CLIENT=PACKAGE or CLIENT=FOLDER"
+                f"{setting!r} names client {client!r} and no package or folder; give CLIENT=PACKAGE or CLIENT=FOLDER"
             )
         lists.setdefault(client, []).append(grant)
     return lists

@@ -218,7 +218,9 @@ def find_code(path: str, allow: Allow | None = None) -> Any:
     if not _IMPORT_PATH.fullmatch(path):
         raise OperatorError(f"{quoted} is not an import path of the form package.module:attribute")
     if _PRIVATE.search(path):
-        raise OperatorError(f"{quoted} is private; a dataflow names only what does not begin with an underscore")
+        raise OperatorError(
+            f"{quoted} is private; a dataflow names only code whose name does not begin with an underscore"
+        )
     module, _, attribute = path.partition(":")
     if not _is_allowed(module, packages):
         client, top = allowed.client, module.partition(".")[0]
@@ -249,7 +251,7 @@ def data_path(path: str) -> Path:
         return real
     client = ALLOWED.get().client
     whom, option = (f" client {client!r}", f"{client}=FOLDER") if client else ("", "FOLDER")
-    readable = f"only what is in {', '.join(roots)}" if roots else "no folder"
+    readable = f"only files in {', '.join(roots)}" if roots else "no folder"
     raise OperatorError(f"{_short(path)}: this host gives{whom} {readable} to read; start it with --data-root {option}")
 
 

@@ -169,7 +169,7 @@ class Logbook:
             laggard = f"consumer {consumer!r} on host {host!r}" if consumer else "the application"
             lag = f"has not {'demanded' if consumer else 'taken'} partition {index} of {node!r}"
             lag = f"{lag} for {in_seconds(now - since_s)}"
-            wait = "others that want the next one wait" if consumer else "nodes that feed this sink wait"
+            wait = "other consumers wait for the next partition" if consumer else "nodes that feed this sink wait"
             self.write(
                 "consumer-slow", f"{laggard} {lag}; {wait}", about=f"{node} {consumer}", run=run, peer=host, node=node,
                 index=index, duration_s=now - since_s,
@@ -255,7 +255,9 @@ def _unexpected(fields: Fields) -> LogLine | None:
 def _undeliverable(fields: Fields) -> LogLine:
     index = fields.get("index")
     what = "a message" if index is None else f"partition {index}"
-    text = f"{what} of {fields.get('peer', '')!r} cannot be forwarded: nobody has {fields.get('node', '')!r}"
+    text = (
+        f"{what} of {fields.get('peer', '')!r} cannot be forwarded: no host is known to have {fields.get('node', '')!r}"
+    )
     return LogLine("message-dropped", text)
 
 
@@ -298,18 +300,22 @@ def _proposal(fields: Fields) -> LogLine | None:
         after = 0 if index is None else index + 1
         if stayed := detail.get("stayed"):
             why = "; ".join(f"{node!r}: {text}" for node, text in stayed.items())
-            return LogLine("move-refused", f"from partition {after} on: {change} ({reason}), but {why}", why)
-        return LogLine("placement-changed", f"from partition {after} on: {change} ({reason})", reason)
+            return LogLine(
+                "move-refused", f"from partition {after} on, the run changes: {change} ({reason}), but {why}", why
+            )
+        return LogLine("placement-changed", f"from partition {after} on, the run changes: {change} ({reason})", reason)
     dropped = detail.get("outcome") == "superseded" or why in NEVER_BEGUN
     event = "move-dropped" if dropped else "move-refused"
-    return LogLine(event, f"not moved: {change} ({reason}): {why}", why)
+    return LogLine(event, f"this change is not made: {change} ({reason}): {why}", why)
 
 
 def _reshaped(fields: Fields) -> LogLine:
     detail = _detail(fields)
     why, reason = detail.get("why", ""), detail.get("reason", "")
     if detail.get("outcome") == "reshaped":
-        return LogLine("tree-changed", f"from partition {fields.get('index')} on: another tree ({reason})", reason)
+        return LogLine(
+            "tree-changed", f"from partition {fields.get('index')} on, another tree carries the run ({reason})", reason
+        )
     event = "move-dropped" if why in NEVER_BEGUN else "move-refused"
     return LogLine(event, f"the tree stays as it is ({reason}): {why}", why)
 

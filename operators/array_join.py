@@ -102,7 +102,7 @@ class ArrayJoin(Remembering):
         past = self._past or [deque(maxlen=self.window - 1) for _ in present]
         if len(past) != len(present):
             raise OperatorError(
-                f"array-join: partition {index} has {len(present)} inputs, those before had {len(past)}"
+                f"array-join: partition {index} has {len(present)} inputs, and earlier partitions had {len(past)}"
             )
         windows = [deque([newest, *before]) for newest, before in zip(present, past, strict=True)]
         self._check(windows, f"partition {index}")
@@ -120,8 +120,8 @@ class ArrayJoin(Remembering):
         length, odd = divmod(len(arrays), inputs or 1)
         if not inputs or odd or not 1 <= length < self.window:
             raise OperatorError(
-                f"array-join: a state of {len(arrays)} partitions of {inputs} inputs; window={self.window} keeps"
-                " of each at most one less"
+                f"array-join: the state has {len(arrays)} partitions of {inputs} inputs; window={self.window} keeps at"
+                " most one less of each input"
             )
         parts = [self._part(array, "an array of the state", owned=True) for array in arrays]
         if self.on == "rows" and any(

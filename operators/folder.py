@@ -70,7 +70,7 @@ class ImageFolderSource(Source):
         Raise OperatorError that names a corrupt file.
         """
         if index < 0:
-            raise OperatorError(f"image folder {self.folder}: partition {index} asked; they start at 0")
+            raise OperatorError(f"image folder {self.folder}: partition {index} was requested; partitions start at 0")
         if not self.skip_corrupt:
             return read_image(self.files[index], self._most_bytes) if index < len(self.files) else None
         if index < len(self._good):

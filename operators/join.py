@@ -107,7 +107,7 @@ class Join(Windowed):
         before = self.parts.get(position)
         if before is not None and before.schema != rows.schema:
             names = [field.name for field in rows.schema if field not in list(before.schema)] or before.column_names
-            raise self.refuse(f"column {names[0]!r} of input {position} is not what it was before")
+            raise self.refuse(f"column {names[0]!r} of input {position} differs from earlier partitions")
         self.parts[position] = rows if before is None else pa.concat_tables([before, rows])
 
     def _done(self, passed: int, inputs: int) -> Table | None:

@@ -50,7 +50,7 @@ def write_image(value: Image, path: str | os.PathLike[str]) -> None:
     colour = value.ndim == 3 and value.shape[2] == 3 and value.dtype == np.uint8
     if not (grey or colour) or value.size == 0:
         raise OperatorError(
-            f"no PNG of {describe(value)}; give uint8 or uint16 (height, width) or uint8 (height, width, 3)"
+            f"there is no PNG of {describe(value)}; give uint8 or uint16 (height, width) or uint8 (height, width, 3)"
         )
     _save(pillow.fromarray(np.ascontiguousarray(value)), path)
 
@@ -129,4 +129,4 @@ def _save(picture: Any, path: str | os.PathLike[str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         picture.save(target, format="PNG")
     except OSError as error:
-        raise OperatorError(f"cannot write the picture {target}: {error.strerror or error}") from None
+        raise OperatorError(f"the picture {target} cannot be written: {error.strerror or error}") from None

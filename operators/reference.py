@@ -26,7 +26,7 @@ def digest(value: Any) -> str:
     """
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
-            raise OperatorError(f"no digest of an array of {value.dtype}; use numbers")
+            raise OperatorError(f"there is no digest of an array of {value.dtype}; use numbers")
         head = f"{value.dtype.str} {'x'.join(map(str, value.shape))}\n"
         body = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     elif isinstance(value, bytes):
@@ -95,7 +95,7 @@ def reference_run(
     codes = {node.name: OwnCode(node, allow) for node in nodes if node.code is not None}
     for name, code in codes.items():
         if not getattr(code.code, "replayable", True):
-            raise UsageError(f"source {name!r} gives each value once: it has no reference; keep what was delivered")
+            raise UsageError(f"source {name!r} gives each value once: it has no reference; keep the delivered values")
     return _evaluate(nodes, codes, partitions, allow, first)
 
 

@@ -119,8 +119,9 @@ class Remembering(Operator):
         """Raise OperatorError if ``present`` cannot be folded into ``past``, which keeps arrays of ``dtype``."""
         if form(dtype, past.shape) != form(present.dtype, present.shape):
             raise OperatorError(
-                f"{self.name}: partition {index} is {describe(present)}, those before were {describe(past, dtype)};"
-                " give images of one dtype and number of bands, or arrays of one shape and dtype"
+                f"{self.name}: partition {index} is {describe(present)}, and earlier partitions were"
+                f" {describe(past, dtype)}; give images of one dtype and number of bands, or arrays of one shape and"
+                " dtype"
             )
 
 
@@ -228,7 +229,7 @@ class Running(Remembering):
     def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
         partitions = counts["partitions"]
         if not 1 <= partitions < 1 << 40 or len(arrays) != 2 or arrays[0].shape != (0,):
-            raise OperatorError(f"running: a state of {partitions} partitions in {len(arrays)} arrays is none")
+            raise OperatorError(f"running: a state cannot have {partitions} partitions in {len(arrays)} arrays")
         dtype, past = arrays[0].dtype, arrays[1]
         if past.ndim == 0 or past.size == 0 or past.dtype != self._kind(dtype, partitions):
             raise OperatorError(
@@ -253,7 +254,9 @@ class Running(Remembering):
         if dtype.kind == "u" and dtype.itemsize <= 2:
             return np.min_scalar_type(partitions * (_top(dtype) + 1))  # + 1: room to round
         if dtype.kind in "iu" and dtype.itemsize == 8:
-            raise OperatorError(f"running: no exact mean of {dtype}; use integers of at most 4 bytes, or floats")
+            raise OperatorError(
+                f"running: there is no exact mean of {dtype}; use integers of at most 4 bytes, or floats"
+            )
         return np.dtype(np.float64)  # exact for 2**21 partitions of 4-byte integers
 
     def _output(self, past: Array) -> Array:
@@ -319,11 +322,13 @@ class BestOfLast(Remembering):
 
     def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
         if not 1 <= len(arrays) < self.window:
-            raise OperatorError(f"best-of-last: a state of {len(arrays)} images; window={self.window} keeps one less")
+            raise OperatorError(
+                f"best-of-last: the state has {len(arrays)} images; window={self.window} keeps at most one less"
+            )
         first = arrays[0]
         for image in arrays:
             if not image.size or not image.ndim or form(image.dtype, image.shape) != form(first.dtype, first.shape):
-                raise OperatorError(f"best-of-last: a state of {describe(first)} and {describe(image)}")
+                raise OperatorError(f"best-of-last: a state cannot have {describe(first)} and {describe(image)}")
         self._past.extend(arrays)
 
     def passes(self, inputs: int) -> float:

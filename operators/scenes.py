@@ -90,7 +90,7 @@ class SceneSource(Source):
         Raise OperatorError if the image is too large.
         """
         if index < 0:
-            raise OperatorError(f"scenes: partition {index} asked of site {self.site}; they start at 0")
+            raise OperatorError(f"scenes: partition {index} of site {self.site} was requested; partitions start at 0")
         if index >= self.length:
             return None
         shape = self.shape(index)

@@ -82,7 +82,7 @@ def unpack(
     """
     header = _header(state, operator)
     if header.operator != operator:
-        raise OperatorError(f"{operator}: the state is one of operator {header.operator!r}")
+        raise OperatorError(f"{operator}: the state belongs to operator {header.operator!r}")
     if header.version != version:
         raise OperatorError(f"{operator}: the state is of version {header.version}; this is version {version}")
     if header.params != dict(params):
@@ -115,11 +115,12 @@ def unpack(
 
 def _header(state: bytes, operator: str) -> _Header:
     if state[: len(_MAGIC)] != _MAGIC:
-        raise OperatorError(f"{operator}: {len(state)} bytes that are no state: they do not begin with {_MAGIC!r}")
+        raise OperatorError(f"{operator}: {len(state)} bytes are no state: they do not begin with {_MAGIC!r}")
     length = int.from_bytes(state[len(_MAGIC) : _PREFIX_BYTES], "little")
     if len(state) < _PREFIX_BYTES + length:
         raise OperatorError(
-            f"{operator}: the state is cut off: {len(state)} bytes, its header ends at {_PREFIX_BYTES + length}"
+            f"{operator}: the state is cut off: it has {len(state)} bytes, and its header ends at"
+            f" {_PREFIX_BYTES + length}"
         )
     raw = state[_PREFIX_BYTES : _PREFIX_BYTES + length]
     try:

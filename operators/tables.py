@@ -276,5 +276,5 @@ def unpacked(operator: Records, state: bytes) -> Table:
         table = pa.ipc.open_stream(pa.py_buffer(state)).read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise operator.refuse(f"{len(state)} bytes are none of its states: {one_line(error)}") from None
+        raise operator.refuse(f"{len(state)} bytes are no state of this operator: {one_line(error)}") from None
     return table

@@ -25,7 +25,7 @@ class Tuples(Source[Rows]):
 
     def __init__(self, producer: int = 0, words: int = 10, seed: int = 1) -> None:
         if words < 1:
-            raise OperatorError(f"tuples of {words} words; give at least 1, its number")
+            raise OperatorError(f"a tuple has {words} words; give at least 1, its number")
         self.producer, self.words, self.seed = producer, words, seed
 
     def produce(self, index: int) -> Rows:

@@ -75,14 +75,14 @@ class Windowed(Records):
         self, window_s: float | None, window_rows: int | None, step: float | None, time: str, lateness_s: float
     ) -> None:
         if (window_s is None) == (window_rows is None):
-            raise self.refuse("give window_s or window_rows: one of them")
+            raise self.refuse("give either window_s or window_rows")
         length: Any = window_s if window_rows is None else window_rows
         step = length if step is None else step
         for name, value in (("a window", length), ("a step", step)):
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not (whole or (window_rows is None and isinstance(value, float))) or not 0 < value < 2**40:
                 unit = "seconds" if window_rows is None else "rows"
-                raise self.refuse(f"{name} of {shown(value)} {unit}; give {unit} above 0")
+                raise self.refuse(f"{name} has {shown(value)} {unit}; give {unit} above 0")
         self.panes = round(length / step)
         if self.panes < 1 or not math.isclose(self.panes * step, length):
             raise self.refuse(f"a window of {length} is no multiple of its step of {step}")
@@ -160,7 +160,9 @@ class Windowed(Records):
             known = f"{before.form} in {before.unit}" + (f" of zone {before.zone}" if before.zone else "")
             raise self.refuse(f"{problem}, and times before were {known}; give all inputs times of one type")
         if not 1 <= self._in_units(self.step, unit) < FAR:
-            raise self.refuse(f"{problem}: a step of {self.step} s is none in {unit}; choose another step, or unit")
+            raise self.refuse(
+                f"{problem}: a step of {self.step} s is not a step in {unit}; choose another step, or unit"
+            )
         self.kept.form, self.kept.unit, self.kept.zone = times
 
     def _times(self, rows: Table) -> tuple[Any, Any]:
@@ -191,7 +193,7 @@ class Windowed(Records):
             why,
             index,
             position,
-            "select the rows that have one, or give the node on_error='skip'",
+            "select the rows that have a time, or give the node on_error='skip'",
         )
         return rows.filter(pa.array(~bad))
 
@@ -250,9 +252,9 @@ class Windowed(Records):
         try:
             self.kept, positions = msgspec.msgpack.decode(state[4:end], type=tuple[Kept, list[int]])
         except (msgspec.MsgspecError, ValueError) as error:
-            raise self.refuse(f"{len(state)} bytes are none of its states: {error}") from None
+            raise self.refuse(f"{len(state)} bytes are no state of this operator: {error}") from None
         if len(positions) != len(self.kept.tables) or end + sum(self.kept.tables) != len(state):
-            raise self.refuse(f"{len(state)} bytes are none of its states")
+            raise self.refuse(f"{len(state)} bytes are no state of this operator")
         for position, size in zip(positions, self.kept.tables, strict=True):
             self.parts[position] = unpacked(self, state[end : end + size])
             end += size

@@ -211,7 +211,7 @@ def check(world: Scripted, expected: str) -> None:
         host = expected.removeprefix("lost ")
         assert re.fullmatch(
             rf"host '{host}', which holds [a-z0-9~, ]+, (went away|has been silent for 3 s|"
-            "has not answered for 3 s what all are told)",  # the three times are nearly the same
+            "has not answered for 3 s to a message that all hosts get)",  # the three times are nearly the same
             world.failed or "",
         ), world.failed
     elif expected.startswith("cut"):

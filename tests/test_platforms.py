@@ -157,7 +157,7 @@ REFUSED = {
     f"testbed verify {EXAMPLES / 'campus.toml'} --kernel uml": KERNEL,
     "bench move --size 1 --moves 1": "the loopback testbed needs Linux",
     "bench attack": "the bounds of a host that is attacked need Linux",
-    "host --name h1 --listen tcp://0.0.0.0:7800 --insecure": "what listens at tcp://0.0.0.0:7800",
+    "host --name h1 --listen tcp://0.0.0.0:7800 --insecure": "to listen at tcp://0.0.0.0:7800",
 }
 
 

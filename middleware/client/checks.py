@@ -20,7 +20,7 @@ from thalweg.middleware.protocol.adaptation import Adaptation
 def check_mapping(placement: Mapping[str, str] | str) -> Mapping[str, str] | str:
     """Return a placement, or the name of its planner or strategy, if the types are right."""
     if not isinstance(placement, str):
-        expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
+        expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of a planner or strategy")
         words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
     return placement
 
@@ -63,7 +63,7 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
 
     Raises UsageError for more replicas than other hosts, and for domains with a host that is not ``known``.
     """
-    expect(failover, m.Failover, "how a run outlives its hosts is a Failover")
+    expect(failover, m.Failover, "the argument failover is a Failover")
     for field in msgspec.structs.fields(m.Failover):
         setting = getattr(failover, field.name)
         try:
@@ -74,8 +74,8 @@ def check_failover(failover: m.Failover, hosts: int, known: Collection[str]) -> 
         raise UsageError(f"domains: there is no host {unknown!r}; {nearest(unknown, known)}")
     if failover.replicas >= hosts:
         raise UsageError(
-            f"{failover.replicas} replicas of each state are more than the other hosts of {hosts};"
-            f" ask for {hosts - 1} at most, or for more hosts"
+            f"{failover.replicas} replicas of each state need as many other hosts, and the run has {hosts} hosts in"
+            f" all; ask for {hosts - 1} at most, or for more hosts"
         )
     return failover
 
@@ -86,9 +86,9 @@ def joined_networks(requested: Networks, roster: HostRegistry) -> dict[str, Netw
     Raises UsageError for a wanted rate or a number of hops out of range, and for a network that no host is joined to.
     """
     networks, wanted_hz, hops = requested.networks, requested.wanted_hz, requested.hops
-    expect(networks, Mapping, "networks are a mapping of names to what they are")
+    expect(networks, Mapping, "networks are a mapping of names to Network objects")
     for network in networks.values():
-        expect(network, Network, "what a network is, a Network says")
+        expect(network, Network, "each value of networks is a Network")
     expect(1.0 if wanted_hz is None else wanted_hz, int | float, "wanted_hz is a number of partitions a second")
     if wanted_hz is not None and not 0 < wanted_hz < math.inf:
         raise UsageError(f"wanted_hz is {wanted_hz!r}; give partitions a second, or None for as many as there can be")
@@ -104,4 +104,4 @@ def check_told(message: m.Message) -> None:
     try:
         frames.decode_control(frames.encode(message))
     except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UsageError(f"the run cannot be told to the hosts: {error}") from None
+        raise UsageError(f"the run cannot be sent to the hosts: {error}") from None

@@ -623,7 +623,9 @@ class Client:
     def forked(self) -> None:
         """Give up all runs, locks and sockets in a process that was forked from the client's process."""
         self._registry.news = threading.Condition()  # a lock of a parent's thread is never released here
-        self._registry.closing = f"the client {self.name!r} is that of the process that was forked; make one here"
+        self._registry.closing = (
+            f"the client {self.name!r} belongs to the process that this process was forked from; make a client here"
+        )
         self.shell.forked()
         if self._journal is not None:
             self._journal.forked()

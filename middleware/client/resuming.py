@@ -46,7 +46,9 @@ def find(
     Raises UsageError if there is none, JournalGapError if entries are missing.
     """
     if journal is None:
-        raise UsageError("a run is resumed from a journal; give the client that of the one before: journal=DIR")
+        raise UsageError(
+            "a run is resumed from a journal; give this client the journal of the earlier client: journal=DIR"
+        )
     known, gone = journal.runs(), journal.gone()
     folder, left = journal.folder, [name for name, record in known.items() if record is not None]
     if run in gone or (run is None and gone and not (accept_loss and left)):
@@ -54,7 +56,7 @@ def find(
     if journal.doubt and not accept_loss and run not in known:
         raise JournalGapError(
             f"the journal {folder} cannot show that it has all of its runs, as {journal.doubt};"
-            " accept_loss=True goes on with what it has"
+            " accept_loss=True goes on with the runs that it has"
         )
     if accept_loss and journal.doubt:
         journal.accept_doubt()
@@ -63,7 +65,7 @@ def find(
         raise UsageError(f"the journal {folder} has no run {shown(run_id)}; {nearest(str(run_id), known)}")
     record = known[run_id]
     if record is None:
-        raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
+        raise UsageError(f"run {run_id} is over: no partition of it is left")
     _see_gap(journal, run_id, record, accept_loss=accept_loss, start=start)
     return run_id, record
 
@@ -71,9 +73,9 @@ def find(
 def _only(journal: Journal, left: Sequence[str]) -> str:
     """Return the only run of a journal that is not over. Raise UsageError if there is none, or several."""
     if not left:
-        raise UsageError(f"the journal {journal.folder} has no run that is not over: {journal.said or 'begin one'}")
+        raise UsageError(f"the journal {journal.folder} has no run to resume: {journal.said or 'begin one'}")
     if len(left) > 1:
-        several = f"{len(left)} runs that are not over; say which: {', '.join(left)}"
+        several = f"{len(left)} runs to resume; name one of them: {', '.join(left)}"
         raise UsageError(f"the journal {journal.folder} has {several}")
     return left[0]
 
@@ -108,9 +110,9 @@ def _see_gap(journal: Journal, run: str, found: JournaledRun, *, accept_loss: bo
         ways = "accept_loss=True goes on after the last partition that is known to be committed"
         firsts = [first for first, _ in found.missing.values()]
         enough = firsts and not (found.lost or found.doubt or found.queries)  # as for known_start
-        again = f", start={min(firsts)} gives those again" if enough else ""
+        again = f", and start={min(firsts)} gives the missing partitions again" if enough else ""
         raise JournalGapError(f"{gap}; {ways}{again}", run=run, missing=found.missing)
-    journal.logbook.write("journal-trouble", f"{gap}; the application accepts it", run=run, reason=gap)
+    journal.logbook.write("journal-trouble", f"{gap}; the application accepts the gap", run=run, reason=gap)
     journal.accept(run)
 
 
@@ -177,7 +179,7 @@ def go_on(run_id: str, found: JournaledRun, start: int | None, moving: ResumedMo
     install = msgspec.structs.replace(install, version=roster.version)
     where = {entry.node: entry.host for entry in install.locations}
     moves, planner = moving.adaptation, moving.planner
-    expect(moves, GlobalMoves | None, "how a planner moves operators of a resumed run, GlobalMoves says")
+    expect(moves, GlobalMoves | None, "the adaptation of a resumed run is GlobalMoves")
     if moves is None and found.by:
         strategy = get_strategy(found.by)
         if isinstance(strategy.adaptation, GlobalMoves):
@@ -272,12 +274,14 @@ def go_on_over(run_id: str, found: JournaledRun, start: int | None, here: Resumi
 
 def _check_owner(run_id: str, owner: str, client: str) -> None:
     if owner != client:
-        raise UsageError(f"run {run_id} is of client {owner!r}, and this is {client!r}; take its name")
+        raise UsageError(
+            f"run {run_id} belongs to client {owner!r}, and this client is {client!r}; take the name {owner!r}"
+        )
 
 
 def _check_left(run_id: str, first: int, end: int | None) -> None:
     if end is not None and first >= end:
-        raise UsageError(f"run {run_id} is over: nothing of it is left to be had")
+        raise UsageError(f"run {run_id} is over: no partition of it is left")
 
 
 def _log_trouble(found: JournaledRun, client: str) -> None:

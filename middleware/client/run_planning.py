@@ -134,7 +134,10 @@ class RunPlanning:
             return PlannedRun(dataflow, placement, (), hints, measured, adaptation, planner)
         strategy = strategy_of(placement, request.stripes)
         if strategy.driver is not None:
-            raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
+            raise UsageError(
+                f"operators under strategy {placement!r} are moved from outside, by thalweg run; an application calls"
+                " Run.move"
+            )
         if adaptation is None:
             adaptation, planner = strategy.adaptation, strategy.again
         task = self.task_of(request, self.begin(dataflow, lasting=request.lasting), hints)
@@ -185,7 +188,7 @@ class RunPlanning:
         the client is closed.
         """
         self._registry.check_open()
-        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        expect(dataflow, Dataflow, "the argument dataflow is a Dataflow")
         check_codes(dataflow)
         dataflow.validate(self._registry.known)
         if lasting:
@@ -223,7 +226,7 @@ class RunPlanning:
         """
         for sink in dataflow.sinks:
             if (where := placement.get(sink, self._registry.name)) != self._registry.name:
-                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
+                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; a sink is always at the client")
         sinks = dict.fromkeys(dataflow.sinks, self._registry.name)
         full = check_placement(dataflow, sinks | dict(placement), self._registry.known)
         self._registry.check_there(full, lasting=lasting)
@@ -306,8 +309,9 @@ class RunPlanning:
             strategy = get_strategy(placement)
             if strategy.driver is not None or strategy.adaptation is not None:
                 raise UsageError(
-                    f"{placement!r} moves operators while a run goes on, which is for a run to say as it begins, for"
-                    " all of its queries; attach one with a planner's name, as 'one-shot', or a mapping"
+                    f"strategy {placement!r} moves operators while a run goes on, and a run chooses such a strategy at"
+                    " its start, for all of its queries; attach the query with a planner's name, as 'one-shot', or a"
+                    " mapping"
                 )
         if offered.hints is None and set(fixed) >= {*dataflow.operators}:
             placement = {} if isinstance(placement, str) else placement
@@ -318,7 +322,8 @@ class RunPlanning:
             plan = self.plan(strategy.initial, task, "critical-path").result
             if [node.inputs for node in plan.dataflow.nodes] != [node.inputs for node in still]:
                 raise UsageError(
-                    f"{placement!r} chooses the tree as well, which a query cannot; attach it with a mapping"
+                    f"planner {placement!r} changes the tree, and the tree of a query stays; attach the query with a"
+                    " mapping"
                 )
             placement = plan.placement
         full = self.placed(dataflow, {**placement, **fixed})

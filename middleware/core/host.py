@@ -598,7 +598,7 @@ class HostCore:
             return
         error, run = "", self.runs.get(message.run)
         if run is not None and message.number > run.install.number:  # R1: this host was away, and may have missed news
-            obstacle = "" if run.empty else "it has nodes of the run of which its client has not heard"
+            obstacle = "" if run.empty else "it has nodes of the run that the client does not know"
             error = obstacle or self._why_not(sender, message)
             run = run if error else self.hosted.open_run(message)
         elif run is not None:

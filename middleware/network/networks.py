@@ -33,7 +33,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.tariff.kind == "dedicated" and self.links is None:
-            raise UsageError("a dedicated network has the links that were agreed on; give their rates")
+            raise UsageError("a dedicated network has only agreed links; give their rates")
         for (source, target), rate_bps in (self.links or {}).items():
             if source == target:
                 raise UsageError(f"a network has no link from {source!r} to itself; leave it out")

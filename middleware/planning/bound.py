@@ -54,7 +54,7 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
     """
     dataflow, hosts, hints = task.dataflow.validate(), task.hosts, task.hints
     if why := dataflow.not_a_tree():
-        raise PlannerError(f"the bound is of trees, and {why}; leave --bound out")
+        raise PlannerError(f"the bound holds for trees, and {why}; leave --bound out")
     root = task.root(dataflow.sinks[0])
     task.view.require(links_between(hosts))
     index = {host: number for number, host in enumerate(hosts)}

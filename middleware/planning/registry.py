@@ -197,7 +197,8 @@ def get_strategy(name: str, **options: Any) -> Strategy:
     adaptation = getattr(planner, "adaptation", None)
     if adaptation is not None and not isinstance(adaptation, GlobalMoves):
         raise UsageError(
-            f"planner {name!r} has an adaptation that is no GlobalMoves; only planners' own are asked again"
+            f"planner {name!r} has an adaptation that is no GlobalMoves; only a planner with GlobalMoves is called"
+            " again"
         )
     initial, again = (cast(Planner, getattr(planner, attribute, planner)) for attribute in ("initially", "meanwhile"))
     return Strategy(initial, adaptation, again) if adaptation is not None else Strategy(planner)

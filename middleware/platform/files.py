@@ -96,7 +96,7 @@ def _check_kind(mode: int, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if stat.S_ISFIFO(mode):
-        why = "it is a pipe, which may never end; save what it delivers in a file, and name that"
+        why = "it is a pipe, which may never end; save its content in a file, and name the file"
     else:
         why = f"it is a {'socket' if stat.S_ISSOCK(mode) else 'device'}; name a regular file"
     raise OSError(errno.EINVAL, why, os.fspath(path))

@@ -77,7 +77,7 @@ class NetworkEndpoints(msgspec.Struct, frozen=True, array_like=True):
 
     def __post_init__(self) -> None:
         if NET not in self.ends:
-            raise ValueError(f"a host without a bulk endpoint in network {NET!r}, which all share")
+            raise ValueError(f"the host has no bulk endpoint in network {NET!r}, which all hosts share")
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):

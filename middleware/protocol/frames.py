@@ -77,12 +77,12 @@ def _decoded(
             raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
         if size < 4 or frame[:2] not in (MAGIC, PIGGYBACKING):
             raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
-        raise ProtocolError(f"{what} does not decode: credits ride on it")
+        raise ProtocolError(f"{what} does not decode: the frame carries credits")
     if not speaks[0] <= frame[2] <= speaks[1]:
         if decoder is _control:
             with contextlib.suppress(*_UNDECODABLE):
                 return _greeting.decode(frame[3:])
-        raise ProtocolError(f"a frame of protocol version {frame[2]}; this host speaks {spoken(speaks)}")
+        raise ProtocolError(f"a frame has protocol version {frame[2]}; this host speaks {spoken(speaks)}")
     try:
         return decoder.decode(frame[3:])
     except _UNDECODABLE as error:
@@ -189,14 +189,14 @@ def decode_chunk(frame: memoryview | bytes, speaks: m.Speaks = SPEAKS) -> m.Chun
     message = chunk.message
     if type(chunk) is m.RelayedChunk and not (isinstance(message, m.Partition) and chunk.at < len(chunk.hops)):
         raise ProtocolError(
-            f"hop {chunk.at} of {len(chunk.hops)} of a {type(message).__name__}; relays pass partitions on"
+            f"a {type(message).__name__} came at hop {chunk.at} of {len(chunk.hops)}; relays pass partitions on"
         )
     if isinstance(message, m.Partition):
         if message.end:
             raise ProtocolError(f"the end of {message.producer!r} came as bulk; it has no bytes")
     elif isinstance(message, m.Probe):
         if chunk.total_bytes > m.PROBE_BYTES:
-            raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {m.PROBE_BYTES}")
+            raise ProtocolError(f"a probe has {chunk.total_bytes} bytes; it may have {m.PROBE_BYTES} at most")
     elif message.inline is not None or chunk.dtype or chunk.total_bytes != message.size_bytes:
-        raise ProtocolError(f"the state of {message.node!r} came as bulk, but says it has other bytes")
+        raise ProtocolError(f"the state of {message.node!r} came as bulk, but names another size")
     return chunk

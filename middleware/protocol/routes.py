@@ -50,7 +50,7 @@ class RoutePreference(msgspec.Struct, frozen=True, array_like=True):
             if not isinstance(hops, str):
                 met = [self.source, *(hop.host for hop in hops)]
                 if met[-1] != self.target or len({*met}) < len(met):
-                    raise ValueError(f"a route from {self.source!r} to {self.target!r} over {met[1:]}")
+                    raise ValueError(f"a route from {self.source!r} to {self.target!r} cannot go over {met[1:]}")
 
     @property
     def links(self) -> list[tuple[Link, ...]]:

@@ -130,7 +130,7 @@ class Bulk:
         line = self._sockets.line(message.run, sender)
         if type(message) is m.Probe:
             if message.source.name != sender:
-                raise ProtocolError(f"a probe of {message.source.name!r} that came from {sender!r}")
+                raise ProtocolError(f"a probe of {message.source.name!r} came from {sender!r}")
             self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         elif line is None:
             self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now), identity)
@@ -159,7 +159,7 @@ class Bulk:
         key, (sender, origin) = (identity, chunk.transfer), hosts
         incoming = self._incoming.get(key)
         if incoming is not None and incoming.what[0] != origin:
-            raise ProtocolError(f"a chunk of {origin!r} in a transfer of {incoming.what[0]!r}")
+            raise ProtocolError(f"a chunk of {origin!r} came in a transfer of {incoming.what[0]!r}")
         if incoming is None:
             wanted = chunk.offset == 0 and self._core.wants(origin, chunk.message)
             # R2: no node here has demanded it, or too many transfers are under way

@@ -260,7 +260,7 @@ def _serve(argv: list[str] | None) -> int:
             stop_now()
         elif isinstance(command, e.DrainFinished) and (asked.is_set() or not command.why):
             if command.why:  # a supervisor that sends SIGTERM expects an end
-                text = f"the host ends with what it holds: {command.why}"
+                text = f"the host ends before its nodes have moved away: {command.why}"
                 shells[0].logbook.write("host-stays", text, reason=command.why)
             stop_now()
 

@@ -54,7 +54,7 @@ def beside(endpoint: str, bulk_port: int | None = None) -> str:
     if endpoint.startswith(UNIX):
         if bulk_port is not None:
             raise UsageError(
-                f"{endpoint} is a Unix socket, beside which partitions have their own; leave --bulk-port out"
+                f"{endpoint} is a Unix socket, and partitions have a second socket beside it; leave --bulk-port out"
             )
         _check_unix(endpoint)
         return endpoint + BULK
@@ -98,7 +98,9 @@ def read_networks(settings: Iterable[str]) -> dict[str, str]:
 def check_networks(networks: Mapping[str, str]) -> None:
     """Raise UsageError if a host cannot join these further networks. ``networks``: endpoint for bulk by name."""
     if len(networks) >= MAX_NETWORKS:
-        raise UsageError(f"a host is joined to {MAX_NETWORKS} networks at most, the one that all share included")
+        raise UsageError(
+            f"a host is joined to {MAX_NETWORKS} networks at most, including the network that all hosts share"
+        )
     for name, endpoint in networks.items():
         if name == NET or not name.isprintable() or not 0 < len(name) <= MAX_NETWORK or set(name) & set(" ,=/>"):
             raise UsageError(
@@ -111,7 +113,9 @@ def check_networks(networks: Mapping[str, str]) -> None:
         if not endpoint.startswith(TCP) or not address or not (port == "*" or port.isdigit()):
             raise UsageError(f"network {name!r}: {endpoint!r} is not an endpoint of the form {FORM}")
         if address in ANYWHERE:
-            raise UsageError(f"network {name!r}: {endpoint!r} names no address; give this host's own in that network")
+            raise UsageError(
+                f"network {name!r}: {endpoint!r} names no address; give this host's own address in that network"
+            )
 
 
 def _check_unix(endpoint: str) -> None:
@@ -127,7 +131,7 @@ def _check_unix(endpoint: str) -> None:
     try:
         status = os.stat(folder)
     except OSError as error:
-        raise UsageError(f"cannot listen in {folder}: {error.strerror}") from None
+        raise UsageError(f"no socket can be made in {folder}: {error.strerror}") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner() or others_may(status, 0o077):
         raise UsageError(f"others may enter {folder}, and so dial {endpoint}; listen in a folder made by mkdir -m 700")
     for path in (endpoint.removeprefix(UNIX), endpoint.removeprefix(UNIX) + BULK):

@@ -106,7 +106,7 @@ class NodeCode(ABC):
         return None
 
     def apply(self, delta: bytes) -> None:
-        raise OperatorError(f"there are {len(delta)} bytes of what has changed, and the code here has no apply()")
+        raise OperatorError(f"there are {len(delta)} bytes of changes, and the code here has no apply()")
 
     def merge(self, states: Sequence[bytes]) -> bytes:
         raise OperatorError("the code here has no merge()")
@@ -171,7 +171,7 @@ class OwnCode(NodeCode):
         return NodeResult(value, size_of(value), late_rows=late_rows)
 
     def _made_parcel(self, index: int, value: Parcel, late_rows: int = 0) -> NodeResult:
-        self._check_schema(value, "what it returned", index)
+        self._check_schema(value, "the output", index)
         value = marked(value, getattr(self.code, "watermark_s", None))
         return NodeResult(value, value.size_bytes, late_rows=late_rows, left_out=getattr(self.code, "left_out", None))
 
@@ -355,7 +355,7 @@ def _reason(error: BaseException, where: str = "") -> str:
         return one_line(error)
     text = one_line(error)
     if isinstance(error, ValueError | TypeError) and SEALED.search(text):
-        text += "; inputs, and what code has returned, are read-only: work on a copy"
+        text += "; inputs and returned values are read-only: work on a copy"
     return f"{type(error).__name__}{where}: {text}"
 
 

@@ -63,11 +63,11 @@ def parcel_from(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dic
     """
     kind, _, digest = dtype.partition(" ")
     if kind not in ("nothing", "plain", *RECORDS) or not 1 <= len(shape) <= 2 or not 0 <= shape[0] <= len(body):
-        raise ProtocolError(f"a value of kind {dtype!r} and {shape}, of {len(body)} bytes")
+        raise ProtocolError(f"a value of {len(body)} bytes cannot have kind {dtype!r} and lengths {shape}")
     head = bytes(body[: shape[0]])
     if digest and head:
         if _digest_of(head) != digest:
-            raise ProtocolError(f"the head of a {kind} is not the one that its digest names")
+            raise ProtocolError(f"the head of a {kind} does not have the digest that the message names")
         heads.pop(digest, None)
         while len(heads) >= HEADS_KNOWN:
             del heads[next(iter(heads))]
@@ -121,7 +121,7 @@ def marked(value: Any, watermark_s: float | None) -> Any:
     if type(value) is Parcel and watermark_s != value.watermark_s:
         if watermark_s is not None:
             if math.isnan(watermark_s) or not -(2**62) < (micros := _micros(watermark_s)) <= FOREVER:
-                raise OperatorError(f"a watermark of {watermark_s!r}; give seconds")
+                raise OperatorError(f"the watermark is {watermark_s!r}; give seconds")
             watermark_s = math.inf if micros == FOREVER else micros / MICRO_S
         return Parcel(value.kind, value.head, value.body, value.digest, watermark_s, value.opened)
     return value
@@ -205,9 +205,7 @@ def _data_of(parcel: Parcel, allow: Allow) -> Any:
     try:
         return msgspec.msgpack.decode(parcel.body, type=kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise OperatorError(
-            f"a value of {len(parcel.body)} bytes does not read as it says: {one_line(error)}"
-        ) from None
+        raise OperatorError(f"a value of {len(parcel.body)} bytes cannot be decoded: {one_line(error)}") from None
 
 
 # --- records ----------------------------------------------------------------------------------------------
@@ -262,7 +260,7 @@ def _records_of(value: Any) -> Parcel:
         advice = "its as_py()" if hasattr(value, "as_py") else INSTEAD["Array"]
         raise OperatorError(f"a value of type pyarrow.{type(value).__name__} does not travel; return {advice}")
     if value.nbytes > MAX_PARTITION_BYTES:
-        raise OperatorError(f"a {kind} of {value.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
+        raise OperatorError(f"a {kind} has {value.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
     try:
         head = value.schema.serialize().to_pybytes()
         layout = _layout(head)
@@ -289,7 +287,7 @@ def _open_records(parcel: Parcel) -> Any:
         value = _read_records(parcel)
         value.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        raise OperatorError(f"records of {len(parcel.body)} bytes do not read: {one_line(error)}") from None
+        raise OperatorError(f"records of {len(parcel.body)} bytes cannot be read: {one_line(error)}") from None
     return value
 
 
@@ -307,7 +305,7 @@ def _read_records(parcel: Parcel) -> Any:
     if parcel.kind == "table":
         return pa.Table.from_batches(batches, layout.schema)
     if len(batches) != 1:
-        raise OperatorError(f"a batch came as {len(batches)}")
+        raise OperatorError(f"a batch came as {len(batches)} batches")
     return batches[0]
 
 

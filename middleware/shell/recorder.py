@@ -135,11 +135,13 @@ class Log:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY | NO_WAIT, 0o666)
             self._end = _end_of(self._file)
         except BlockingIOError:
-            raise UsageError(f"cannot write the records {path}: another process does; choose another file") from None
+            raise UsageError(
+                f"the records {path} cannot be written: another process writes them; choose another file"
+            ) from None
         except OSError as error:
             pipe = error.errno in (errno.ENXIO, errno.ESPIPE)  # a pipe without a reader, and with a reader
             why = "it is a pipe or a socket; name a regular file" if pipe else error.strerror
-            raise UsageError(f"cannot write the records {path}: {why}") from None
+            raise UsageError(f"the records {path} cannot be written: {why}") from None
         self.taken_bytes = 0  # bytes so far, written or given up
         self._last = b""  # the lines that were written last
         self._missing = 0  # rows that could not be written since the last gap
@@ -214,8 +216,8 @@ class Log:
         """Log, once, why records are missing."""
         if not self._told:
             self._told = True
-            problem = f"cannot write the records {self._path}: {reason}"
-            goes_on = "the runs go on, and what is missing is counted"
+            problem = f"the records {self._path} cannot be written: {reason}"
+            goes_on = "the runs go on, and missing rows are counted"
             self._logbook.write("records-missing", f"{problem}; {goes_on}", reason=reason)
 
     def _write_gap(self, at: int) -> bool:

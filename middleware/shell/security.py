@@ -98,7 +98,7 @@ def read_certificate(path: Path) -> tuple[MemberCertificate, str]:
         fields = {**_metadata(text), "public": keys["public"]}
         return msgspec.convert(fields, MemberCertificate, strict=False), keys.get("secret", "")
     except OSError as error:
-        raise UsageError(f"cannot read the certificate {path}: {error.strerror}") from None
+        raise UsageError(f"the certificate {path} cannot be read: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:
         raise UsageError(
             f"{path} is not a certificate with name, role and expiry: {one_line(error)}; make one with thalweg keys new"
@@ -147,7 +147,7 @@ def write_certificate(path: Path, text: str, mode: int = 0o644) -> None:
     except FileExistsError:
         raise UsageError(f"{path} exists; a certificate is never overwritten") from None
     except OSError as error:
-        raise UsageError(f"cannot write the certificate {path}: {error.strerror}") from None
+        raise UsageError(f"the certificate {path} cannot be written: {error.strerror}") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -163,7 +163,7 @@ def check_members(folder: Path) -> None:
         ) from None
     except OSError as error:
         raise UsageError(
-            f"cannot read the members folder {folder}: {error.strerror}; name another with --members"
+            f"the members folder {folder} cannot be read: {error.strerror}; name another with --members"
         ) from None
 
 
@@ -180,7 +180,7 @@ def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
             return [], [why]
         paths = sorted(path for path in folder.iterdir() if path.suffix == PUBLIC)
     except OSError as error:
-        return [], [f"cannot read the members folder {folder}: {error.strerror}"]
+        return [], [f"the members folder {folder} cannot be read: {error.strerror}"]
     for path in paths:
         try:
             member, _ = _read_safe(path, "certificate")
@@ -190,7 +190,7 @@ def read_members(folder: Path) -> tuple[list[MemberCertificate], list[str]]:
         if member.name == path.stem:
             members[path] = member
         else:
-            wrong.append(f"{path} is the certificate of {member.name!r}; call it {member.name}{PUBLIC}")
+            wrong.append(f"{path} is the certificate of {member.name!r}; name the file {member.name}{PUBLIC}")
     by_key: dict[str, list[Path]] = {}
     for path, member in members.items():
         by_key.setdefault(member.public, []).append(path)
@@ -279,9 +279,9 @@ class Members:
             member = self._by_key.get(public)
             claimed = identity.partition(b"/")[0].decode(errors="replace")
             if member is None:
-                raise ProtocolError(f"a message of {claimed!r}, whose key is of no member (any more)")
+                raise ProtocolError(f"a message of {claimed!r} came with a key of no present member")
             if member.name != claimed:
-                raise ProtocolError(f"a message of {member.name!r} that says it is of {claimed!r}")
+                raise ProtocolError(f"a message of {member.name!r} names {claimed!r} as its sender")
             if len(heard) >= _HEARD:
                 heard.clear()
             heard[identity, public] = member
@@ -368,7 +368,7 @@ def check_open(keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
     address = endpoint.removeprefix("tcp://").rpartition(":")[0]
     loopback = address.startswith("127.") or address in ("localhost", "[::1]")
     if not loopback:
-        check_linux(f"what listens at {endpoint}, where other machines can dial, needs", "listen at tcp://127.0.0.1:*")
+        check_linux(f"to listen at {endpoint}, where other machines can dial, needs", "listen at tcp://127.0.0.1:*")
     if keys is not None or insecure:
         return
     raise UsageError(

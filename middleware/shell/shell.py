@@ -114,7 +114,7 @@ class Shell:
         grants = Grants(config.allow, config.data_roots, config.core.max_picture_bytes, config.of_application)
         if keys is None and grants.tells_clients_apart:
             raise UsageError(
-                "what single clients are allowed (CLIENT=PACKAGE, CLIENT=FOLDER) needs --keys: without them a client's"
+                "permissions of single clients (CLIENT=PACKAGE, CLIENT=FOLDER) need --keys: without keys, a client's"
                 " name proves nothing"
             )
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
@@ -640,7 +640,7 @@ class Shell:
 
     def _notify_slept(self, slept_s: float, now: float, why: str) -> None:
         """Notify the core and the log, and dial other hosts anew if their connections are dead by now."""
-        text = f"this process did not run for {in_seconds(slept_s)} ({why}); others may have given it up"
+        text = f"this process did not run for {in_seconds(slept_s)} ({why}); other hosts may have given it up"
         self.logbook.write("host-slept", text, duration_s=slept_s * self._time_scale, reason=why)
         if slept_s >= STALE_S:
             self._sockets.hang_up_all()

@@ -388,7 +388,7 @@ class Sockets:
             self._members, public_of = members.version, members.public_of
             self._hang_up([end for end, public in self._dialled.items() if public != public_of(end[1])])
         for why in members.wrong:
-            self._log_once(f"a certificate in {members.folder} admits nobody", why, "certificate-refused")
+            self._log_once(f"a certificate in {members.folder} is not accepted", why, "certificate-refused")
         return [*self._expiry.check({line.host for line in self._all_lines()}, self.logbook)]
 
     def hang_up_idle(self, now: float) -> None:
@@ -547,11 +547,11 @@ class Sockets:
         while frame.more:
             if len(received) == parts:
                 self._skip(socket)
-                raise ProtocolError(f"a message of more frames than the {parts} that are expected")
+                raise ProtocolError(f"a message has more frames than the {parts} that are expected")
             frame = _recv(socket, NOBLOCK, False)
             received.append(frame)
         if len(received) != parts:
-            raise ProtocolError(f"a message of {len(received)} frames where {parts} are expected")
+            raise ProtocolError(f"a message has {len(received)} frames, and {parts} are expected")
         if self.guard is not None:
             self.guard.taken[frame.get(SOURCE)] += sum(map(len, received)) + OVERHEAD_BYTES
         return name_of(identity) if self._keys is None else self._member(identity, frame), identity, received
@@ -599,7 +599,7 @@ class Sockets:
                 problem = "for partitions is already in use; choose another port with --bulk-port"
                 problem = problem if bulk else "is already in use; choose another port with --listen"
                 raise UsageError(f"{endpoint} {problem}") from None
-            raise UsageError(f"cannot listen on {endpoint}: {error}") from None
+            raise UsageError(f"no socket can listen on {endpoint}: {error}") from None
         self._bound.append(bound := socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket, bound
 
@@ -701,8 +701,8 @@ def name_of(identity: bytes) -> str:
     """Return the host that an identity names. Raises ProtocolError for an identity without a name."""
     name, slash, _ = identity.partition(b"/")
     if not slash or not 1 <= len(name) <= 128:
-        raise ProtocolError("a peer without a Thalweg identity")
+        raise ProtocolError("the peer has no Thalweg identity")
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise ProtocolError("a peer whose name is not UTF-8") from None
+        raise ProtocolError("the name of the peer is not UTF-8") from None

@@ -80,9 +80,9 @@ def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> n
     kind = array.dtype
     dtype = _plain(kind)
     if array.ndim > MAX_DIMENSIONS:
-        raise OperatorError(f"an array of {array.ndim} dimensions; a partition has at most {MAX_DIMENSIONS}")
+        raise OperatorError(f"an array has {array.ndim} dimensions; a partition has at most {MAX_DIMENSIONS}")
     if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made
-        raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
+        raise OperatorError(f"an array has {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
     flags = array.flags.num
     if not plain or flags & ORDERLY != ORDERLY or not _is_settled(array, inputs, fresh, flags):
         array = np.array(array, order="C", subok=False)  # R2: a copy, in memory that no other code can write
@@ -168,7 +168,7 @@ def value_of(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dict[s
         array = frombuffer(body.toreadonly(), kind) if len(body) else frombuffer(bytes(kind.itemsize), kind)[:0]
         if array.shape != shape:
             if min(shape, default=0) < 0:
-                raise ProtocolError(f"an array of shape {shape}")
+                raise ProtocolError(f"an array cannot have shape {shape}")
             array = array.reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None

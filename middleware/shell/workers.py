@@ -312,7 +312,9 @@ class Workers:
             lost = sum(call.slot.gone for call in self._calls)
             why = f"was not begun: all {self._most} threads (max_threads) of this host are in calls, {lost} of them of "
             call = waiting.popleft().calls.popleft()
-            failed = [call.failed(f"{why}runs that are over; wait for them, or start it with --limit max_threads=N")]
+            failed = [
+                call.failed(f"{why}runs that are over; wait for them, or start the host with --limit max_threads=N")
+            ]
         if self._still_waits(lane):
             grows_s = waiting[0].waits_s + GROW_S
             self.due_s = min(

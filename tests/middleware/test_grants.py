@@ -43,7 +43,7 @@ def test_permissions_of_a_client_add_to_the_permissions_of_all_clients(tmp_path:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("alice=", "'alice=' names client 'alice' and nothing for it; give CLIENT=PACKAGE or CLIENT=FOLDER"),
+        ("alice=", "'alice=' names client 'alice' and no package or folder; give CLIENT=PACKAGE or CLIENT=FOLDER"),
         ("alice=nosuch", "no package or module 'nosuch' is found here"),
         ("=json", "no package or module '=json' is found here"),
     ],
@@ -75,7 +75,7 @@ def test_a_refusal_of_code_or_of_a_folder_names_the_client(tmp_path: Path) -> No
 
 
 def test_permissions_of_single_clients_need_keys() -> None:
-    with pytest.raises(UsageError, match=r"needs --keys: without them a client's name proves nothing"):
+    with pytest.raises(UsageError, match=r"need --keys: without keys, a client's name proves nothing"):
         Shell(ShellConfig("h1", insecure=True, allow={ALL: DEFAULT_ALLOW, "alice": ALLOW}))
 
 

@@ -76,14 +76,14 @@ RECORDS: list[tuple[str, dict[str, Any], str, str, str]] = [
         {"index": 6, "detail": {"outcome": "committed", **MOVES}},
         "placement-changed",
         "",
-        "from partition 7 on: 'o' to host 'h2' (asked for)",
+        "from partition 7 on, the run changes: 'o' to host 'h2' (asked for)",
     ),
     (
         "proposal",
         {"detail": {"outcome": "aborted", "why": "host 'h2': no room", **MOVES}},
         "move-refused",
         "",
-        "not moved: 'o' to host 'h2' (asked for): host 'h2': no room",
+        "this change is not made: 'o' to host 'h2' (asked for): host 'h2': no room",
     ),
     (
         "proposal",
@@ -255,8 +255,8 @@ def test_a_consumer_is_logged_as_slow_when_other_consumers_have_waited(log: pyte
         book.watch(waits)
         clock.s += SLOW_S / 2 - 0.5
     assert log.messages == [
-        "consumer 'bob' on host 'h2' has not demanded partition 7 of 'joint' for 13.5 s; others that want the next one"
-        " wait",
+        "consumer 'bob' on host 'h2' has not demanded partition 7 of 'joint' for 13.5 s; other consumers wait for the"
+        " next partition",
         "the application has not taken partition 3 of 't' for 13.5 s; nodes that feed this sink wait",
     ]
     log.clear()

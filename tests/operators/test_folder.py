@@ -185,7 +185,7 @@ def test_only_folders_that_the_host_allows_are_read(tmp_path):
         "",
         tmp_path / "none",
     ):
-        with pytest.raises(OperatorError, match=re.escape(f"this host gives only what is in {allowed} to read")):
+        with pytest.raises(OperatorError, match=re.escape(f"this host gives only files in {allowed} to read")):
             load(str(folder))
     (allowed / "b.png").symlink_to(private / "a.png")
     with pytest.raises(OperatorError, match=r"b\.png': this host gives only"):

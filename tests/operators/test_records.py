@@ -233,13 +233,13 @@ def test_record_operators_estimate_the_size_of_an_output(code: Code, size: float
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (records("Window", window_s=0, aggregates=MANY), "window: a window of 0 seconds; give seconds above 0"),
-        (records("Window", window_rows=0, aggregates=MANY), "window: a window of 0 rows; give rows above 0"),
-        (records("Window", window_rows=1.5, aggregates=MANY), "window: a window of 1.5 rows"),
-        (records("Window", window_s=float("nan"), aggregates=MANY), "window: a window of nan seconds"),
+        (records("Window", window_s=0, aggregates=MANY), "window: a window has 0 seconds; give seconds above 0"),
+        (records("Window", window_rows=0, aggregates=MANY), "window: a window has 0 rows; give rows above 0"),
+        (records("Window", window_rows=1.5, aggregates=MANY), "window: a window has 1.5 rows"),
+        (records("Window", window_s=float("nan"), aggregates=MANY), "window: a window has nan seconds"),
         (records("Window", window_s=5, every=2, aggregates=MANY), "no multiple of its step of 2"),
-        (records("Window", window_rows=5, every=2.5, aggregates=MANY), "a step of 2.5 rows"),
-        (records("Window", aggregates=MANY), "give window_s or window_rows: one of them"),
+        (records("Window", window_rows=5, every=2.5, aggregates=MANY), "a step has 2.5 rows"),
+        (records("Window", aggregates=MANY), "give either window_s or window_rows"),
         (records("Window", window_s=5, aggregates={}), "aggregates={}; give at least one"),
         (records("Window", window_s=5, aggregates={"m": ["v", "median"]}), "one of count, sum, product"),
         (records("Window", window_s=5, aggregates=MANY, lateness_s=-1), "lateness_s=-1; give seconds, at least 0"),
@@ -290,7 +290,7 @@ TABLE = pa.table({"time": [1, 2], "v": [0.5, 1.5], "k": ["a", "b"]})
         (
             Window({"n": "count"}, window_s=0.5),
             [TABLE.slice(0, 0), TABLE],
-            "column 'time' of input 1 is int64: a step of 0.5 s is none in s; choose",
+            "column 'time' of input 1 is int64: a step of 0.5 s is not a step in s; choose",
         ),
         (
             Window({"n": "count"}, window_s=1),
@@ -311,7 +311,7 @@ def test_records_that_do_not_fit_are_refused_in_one_line(operator: Any, inputs: 
 @pytest.mark.parametrize("state", [b"x", b"\xff\xff\xff\xff", b"\x02\0\0\0\x92\xc0"])
 @pytest.mark.parametrize("make", MAKES)
 def test_bytes_that_are_no_state_are_refused(make: Callable[[], Any], state: bytes) -> None:
-    with pytest.raises(OperatorError, match="none of its states"):
+    with pytest.raises(OperatorError, match="no state of this operator"):
         make().restore(state)
 
 

@@ -221,7 +221,7 @@ def test_nested_running_is_as_large_as_all_inputs_so_far_and_refuses_floats():
     bands, plain = load_code(Code("running", {"fit": "nested"})), load_code(Code("running", {"fit": "nested"}))
     bands.combine([np.ones((2, 2, 3), np.uint8)], 0)
     plain.combine([np.ones((2, 2), np.uint8)], 0)
-    with pytest.raises(OperatorError, match="is uint8 2x2, those before were uint8 2x2x3"):
+    with pytest.raises(OperatorError, match="is uint8 2x2, and earlier partitions were uint8 2x2x3"):
         operator.merge([bands.snapshot(), plain.snapshot()])
 
 
@@ -318,7 +318,7 @@ def test_a_state_is_refused_by_a_different_operator_or_by_different_params(code,
     outputs(operator, sequence)
     state = operator.snapshot()
     if state and code != other and {"key_band": None, **code.params} != {"key_band": None, **other.params}:
-        with pytest.raises(OperatorError, match=r"the state is one of|the state was made with other params"):
+        with pytest.raises(OperatorError, match=r"the state belongs to|the state was made with other params"):
             load_code(other).restore(state)
 
 
@@ -359,14 +359,14 @@ NONE = np.zeros(0, np.uint8)  # the dtype of the aggregated images
         (Running("count"), {"partitions": 1}, [NONE, ONE * 2], "count of 1 partitions is over 1"),
         (Running("mean"), {"partitions": 1}, [NONE, ONE], "uint8 2x2 is not the mean of 1 partitions of uint8"),
         (Running(), {"partitions": 1}, [NONE, ONE[:0]], "uint8 0x2 is not the max"),
-        (Running(), {"partitions": 0}, [NONE, ONE], "0 partitions in 2 arrays is none"),
-        (Running(), {"partitions": 1}, [ONE], "1 partitions in 1 arrays is none"),
-        (Running(), {"partitions": 1}, [ONE, ONE], "1 partitions in 2 arrays is none"),
+        (Running(), {"partitions": 0}, [NONE, ONE], "cannot have 0 partitions in 2 arrays"),
+        (Running(), {"partitions": 1}, [ONE], "cannot have 1 partitions in 1 arrays"),
+        (Running(), {"partitions": 1}, [ONE, ONE], "cannot have 1 partitions in 2 arrays"),
         (Running("mean"), {"partitions": 1}, [np.zeros(0, np.int64), ONE], "no exact mean of int64"),
-        (BestOfLast(2), {}, [ONE, ONE], "state of 2 images; window=2 keeps one less"),
-        (BestOfLast(), {}, [], "state of 0 images"),
-        (BestOfLast(), {}, [ONE, ONE.astype(np.uint16)], "a state of uint8 2x2 and uint16 2x2"),
-        (BestOfLast(), {}, [ONE[:0]], "a state of uint8 0x2"),
+        (BestOfLast(2), {}, [ONE, ONE], "the state has 2 images; window=2 keeps at most one less"),
+        (BestOfLast(), {}, [], "the state has 0 images"),
+        (BestOfLast(), {}, [ONE, ONE.astype(np.uint16)], "a state cannot have uint8 2x2 and uint16 2x2"),
+        (BestOfLast(), {}, [ONE[:0]], "a state cannot have uint8 0x2"),
         (ArrayJoin(), {"inputs": 0}, [], "0 partitions of 0 inputs"),
         (ArrayJoin(), {"inputs": 2}, [ONE] * 3, "3 partitions of 2 inputs"),
         (ArrayJoin(), {"inputs": 2}, [ONE] * 8, "8 partitions of 2 inputs"),
@@ -457,15 +457,15 @@ def test_inputs_that_do_not_fit_earlier_inputs_are_refused():
     join = ArrayJoin()
     image = np.zeros((2, 2), np.uint8)
     join.combine([image, image], 0)
-    with pytest.raises(OperatorError, match="partition 1 has 1 inputs, those before had 2"):
+    with pytest.raises(OperatorError, match="partition 1 has 1 inputs, and earlier partitions had 2"):
         join.combine([image], 1)
     running = Running("mean")
     running.combine([image], 0)
-    with pytest.raises(OperatorError, match="partition 1 is uint16 2x2, those before were uint8 2x2"):
+    with pytest.raises(OperatorError, match="partition 1 is uint16 2x2, and earlier partitions were uint8 2x2"):
         running.combine([image.astype(np.uint16)], 1)
     plain = BestOfLast()
     plain.combine([np.zeros(3)], 0)
-    with pytest.raises(OperatorError, match="partition 1 is float64 4, those before were float64 3"):
+    with pytest.raises(OperatorError, match="partition 1 is float64 4, and earlier partitions were float64 3"):
         plain.combine([np.zeros(4)], 1)
 
 

@@ -75,10 +75,10 @@ def test_a_forged_state_without_changes_is_valid():
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        (b"", "0 bytes that are no state"),
+        (b"", "0 bytes are no state"),
         (b"\x80\x04K\x01.", "no state"),
-        (b"TWS1\xff\xff\xff\xff", "cut off: 8 bytes, its header ends at 4294967303"),
-        (forged(operator="other"), "is one of operator 'other'"),
+        (b"TWS1\xff\xff\xff\xff", "cut off: it has 8 bytes, and its header ends at 4294967303"),
+        (forged(operator="other"), "belongs to operator 'other'"),
         (forged(version=2), "of version 2; this is version 1"),
         (forged(params={"key_band": None, "rule": "min", "window": 4}), "other params: rule='min', here 'max'"),
         (forged(params={"rule": "max", "window": 4, "x": 1}), "header is not|other params: x=1, here None"),

@@ -74,7 +74,7 @@ _FORGET_OVER = (
     "DELETE FROM entries WHERE kind='over' AND number NOT IN"
     " (SELECT number FROM entries WHERE kind='over' ORDER BY number DESC LIMIT ?)"
 )
-_DAMAGED = "the journal {} is damaged: what it says last, and whole, counts"
+_DAMAGED = "the journal {} is damaged: its last whole entries count"
 
 
 class ResumableStream(msgspec.Struct, frozen=True):
@@ -329,7 +329,7 @@ class Journal:
         if self._unsafe:
             raise JournalError(
                 f"the journal {self.folder} cannot be written: {self._unsafe};"
-                " what was committed is not written down, and comes again if this client ends now"
+                " the committed partitions are not recorded, and come again if this client ends now"
             )
 
     def _write(self, run: str, kind: str, body: bytes, shape: bytes = b"", term: int = 0) -> None:
@@ -427,7 +427,7 @@ class Journal:
                 self._log(f"its file {MARK} cannot be written: {unsafe}", unsafe)
         self._markless = bool(unsafe)
         if self._behind and unsafe and not self._unsafe:
-            then = "what the application commits is not written down"
+            then = "the commits of the application are not recorded"
             self._log(f"it cannot be written: {unsafe}; {then}", unsafe, event="journal-failed")
         self._unsafe = unsafe if self._behind else ""
 
@@ -435,7 +435,7 @@ class Journal:
         """Start the thread that writes waiting entries as soon as possible, if it does not run (R8)."""
         if self._retries:
             return
-        then = f"it is tried again every {RETRY_S:g} s, and its file {MARK} counts meanwhile"
+        then = f"the write is tried again every {RETRY_S:g} s, and its file {MARK} counts the entries meanwhile"
         self._log(f"it cannot be written: {self._trouble}; {then}", self._trouble)
         self._retries = True
         threading.Thread(target=self._retry, name="thalweg-journal", daemon=True).start()
@@ -467,7 +467,9 @@ class Journal:
             self._behind.clear()
             self._mark_it()
             self._news.notify_all()
-            self._log("it is written again, and has all that was committed meanwhile", event="journal-mended")
+            self._log(
+                "it can be written again, and has all partitions that were committed meanwhile", event="journal-mended"
+            )
 
     def _log(self, text: str, reason: str = "", event: str = "journal-trouble") -> None:
         self.logbook.write(event, f"the journal {self.folder}: {text}", reason=reason)

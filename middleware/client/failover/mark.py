@@ -152,7 +152,7 @@ def _encoded(count: MarkedEntries) -> bytes:
     while len(body) > most:
         names = [*count.live]
         newest = names[len(names) // 2 :] if len(names) > 1 else []
-        doubt = "it has more runs that are not over than its mark has room for"
+        doubt = "it has more unfinished runs than its mark has room for"
         count = msgspec.structs.replace(count, live={name: count.live[name] for name in newest}, doubt=doubt)
         body = msgspec.msgpack.encode(count)
     return body

@@ -100,7 +100,7 @@ class Channel:
             again = self.first - index
             if (self.taker not in (None, taker) and not self.past.maxlen) or not 0 <= again <= len(self.past):
                 raise OperatorError(
-                    f"value {index} of {self.name!r} has been taken; what is pushed is there once, for one run"
+                    f"value {index} of {self.name!r} has been taken; a pushed value is delivered once, to one run"
                 )
             if self.taker is not taker:
                 self.taker = taker
@@ -111,7 +111,7 @@ class Channel:
                 lambda: self.values or self.ended is not None or self.unwanted or self.taker is not taker
             )
             if self.taker is not taker:
-                raise OperatorError(f"{self.name!r} is taken from by another generation of the run")
+                raise OperatorError(f"another generation of the run takes the values of {self.name!r}")
             if self.unwanted:
                 raise OperatorError(f"{self.name!r}: {self.unwanted}")
             if self.values:

@@ -196,9 +196,9 @@ class Stream(ABC, Generic[T]):
         for queued in list(self._queue):  # one step needs no lock: the caller may hold another stream's lock
             command = queued.command
             if isinstance(command, e.Ready) and not queued.demanded:
-                return f"nothing has been taken from {self._what} yet"
+                return f"no partition has been taken from {self._what} yet"
             if isinstance(command, e.Deliver) and not (queued.demanded or command.end or command.sink == sink):
-                return f"nobody takes partition {command.index} of sink {command.sink!r} of {self._what}"
+                return f"partition {command.index} of sink {command.sink!r} of {self._what} is not taken"
         return ""
 
     def _why_still(self, sink: str) -> str:
@@ -206,7 +206,7 @@ class Stream(ABC, Generic[T]):
         for stream in self._of_the_run:
             waits = stream._blocked or stream._awaiting
             if (stream is self or not waits) and not stream._over and (why := stream._untaken(sink)):
-                return f"{why}; take from it as well, in another thread or task, or close it"
+                return f"{why}; take partitions there as well, in another thread or task, or close that stream"
         return ""
 
     def _explain(self, sink: str) -> None:

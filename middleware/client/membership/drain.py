@@ -38,13 +38,13 @@ def drain(name: str, endpoint: str, keys: Keys | None = None, timeout_s: float =
             try:
                 answer = frames.decode_control(socket.recv())
             except ProtocolError as error:
-                raise HostAbsentError(f"what answers at {endpoint} is no host of this version: {error}") from None
+                raise HostAbsentError(f"the process at {endpoint} is not a host of this version: {error}") from None
             if isinstance(answer, m.Drained):
                 if answer.why:
                     raise RunError(f"host {name!r} is not drained: {answer.why}", host=name)
                 return
         raise HostAbsentError(
-            f"host {name!r} is not empty after {timeout_s:g} s; it ends when it is, or at once when it is sent SIGINT",
+            f"host {name!r} is not empty after {timeout_s:g} s; it ends when it is empty, or at once on SIGINT",
             host=name,
         )
     finally:

@@ -32,8 +32,9 @@ HELLO_S = 10.0
 LOOK_S = 1.5  # seconds of silence before its cause is looked for; a starting host may take as long
 AGAIN_S = 1.0  # seconds between two such checks, and the limit of each
 TWICE = 2  # failed handshakes without a reason; a single failure may be of a host that ends
-UNREACHED = "is thalweg host running there, and the way to it open?"
-NO_KEYS = "has no keys, and this client has; start it with --keys, or give none here"
+UNREACHED = "is thalweg host running there, and is the route to it open?"
+NO_KEYS = "has no keys, and this client has keys; start the host with --keys, or give this client no keys"
+OTHER_HOST = "is that host running there, with its own key, and is this its control port?"
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
@@ -180,11 +181,17 @@ class _Asked:
         news = recv_monitor_message(self.monitor)
         match news["event"]:
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.guess = self._bulk_hint or "it is connected: is it busy, or its port for bulk, or another program?"
+                self.guess = (
+                    self._bulk_hint
+                    or "it is connected: is the host busy, or is this its port for bulk, or another program?"
+                )
                 self._send_hello()
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH if self._keys is not None:
                 own = self._keys.own.name
-                self.fail(f"does not admit the certificate of {own!r}; is it among its members, and not out of date?")
+                self.fail(
+                    f"does not admit the certificate of {own!r}; is the certificate among the members of the host, and"
+                    " not expired?"
+                )
             case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if self._keys is None:
                 self.fail("asks for a certificate, and none was given; give keys")
             case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
@@ -202,17 +209,17 @@ class _Asked:
             if mechanism_of(self._address, AGAIN_S) == "NULL":
                 self.fail(NO_KEYS)
             if self._failures >= TWICE:
-                whose = f"does not hold the certificate that is here for {self.name!r}"
-                self.fail(f"{whose}; {self._bulk_hint or 'is it that host, with its own key, and its control port?'}")
+                whose = f"does not hold the certificate that this client has for {self.name!r}"
+                self.fail(f"{whose}; {self._bulk_hint or OTHER_HOST}")
 
     def _answered(self, frame: bytes) -> None:
         like = self._dialled
         try:
             answer = frames.decode_control(frame)
         except ProtocolError as error:
-            raise HostAbsentError(f"what answers at {like} is not a host of this version: {error}") from None
+            raise HostAbsentError(f"the process at {like} is not a host of this version: {error}") from None
         if not isinstance(answer, m.Welcome):
-            raise HostAbsentError(f"what answers at {like} is not a Thalweg host")
+            raise HostAbsentError(f"the process at {like} is not a Thalweg host")
         if answer.host != self.name:
             raise UsageError(f"the host at {like} is called {one_line(answer.host)!r}, not {self.name!r}")
         bulk = answer.bulk

@@ -103,7 +103,7 @@ class HostRegistry:
         if name == self.name:
             raise UsageError(f"{name!r} is this client itself")
         if address is None:
-            raise UsageError(f"where does host {name!r} listen? Say its endpoint, as tcp://192.0.2.7:7800")
+            raise UsageError(f"the endpoint of host {name!r} is unknown; give it, as tcp://192.0.2.7:7800")
         speaks = {host: self._speaks[host] for host in (self.name, *self.hosts) if host != name}
         peer = identify_hosts({name: address}, self._keys, speaks=speaks)[name]
         version = agree(speaks)

@@ -36,7 +36,9 @@ def read_ticket(text: object) -> Ticket:
         word = str(text).strip()
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)), type=Ticket)
     except (binascii.Error, ValueError, RecursionError):
-        raise UsageError(f"{shown(text)} is not the ticket of a run; give what its client has as run.ticket") from None
+        raise UsageError(
+            f"{shown(text)} is not the ticket of a run; give the text that its client has as run.ticket"
+        ) from None
 
 
 class Subscription(Stream[T]):
@@ -69,7 +71,7 @@ class Subscription(Stream[T]):
     def _why_still(self, sink: str) -> str:
         if self._came:
             return ""
-        return f"does client {self._owner!r}, which began the run, take from it meanwhile? Nothing comes before"
+        return f"no partition comes before client {self._owner!r}, which began the run, takes partitions from it"
 
     def take(self, command: e.Command) -> None:
         """Handle a command of the core about the run, in any thread."""
@@ -98,6 +100,6 @@ class Subscription(Stream[T]):
 
 def refuse_own(name: str) -> NoReturn:
     raise UsageError(
-        f"client {name!r} began that run itself, or has the name of who did; attach a query to the run, or give this"
-        " client a name of its own"
+        f"client {name!r} began that run itself, or has the same name as the client that did; attach a query to the"
+        " run, or give this client a name of its own"
     )

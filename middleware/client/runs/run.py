@@ -233,7 +233,7 @@ class Run(Stream[T]):
         check_placement(without(dataflow, away), {**still, **placement}, self._home.hosts())
         for name in placement:
             if (kind := dataflow.by_name[name].kind) != "operator":
-                raise PlacementError(f"{name!r} is the {kind}; only operators move")
+                raise PlacementError(f"node {name!r} is a {kind}; only operators move")
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:
         """Change to a different tree of the same sources while data flows, between two partitions.
@@ -254,7 +254,7 @@ class Run(Stream[T]):
     ) -> MoveHandle:
         """Check and request the change of ``run`` from its present tree to ``dataflow``. Return the handle."""
         hosts = self._home.hosts()
-        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        expect(dataflow, Dataflow, "the argument dataflow is a Dataflow")
         check_codes(dataflow)
         dataflow = sinks_at(dataflow.validate(hosts), self._home.name)
         full = check_placement(dataflow, {**dict.fromkeys(dataflow.sinks, self._home.name), **placement}, hosts)
@@ -393,17 +393,17 @@ class Run(Stream[T]):
         """
         if self._journal is None:
             raise UsageError(
-                "there is nothing to write that down in; give the client a journal: Client(…, journal=DIR)"
+                "commit writes to a journal, and this client has none; give it one: Client(…, journal=DIR)"
             )
         expect(index, int, "the index of a partition is a whole number")
         sinks = self._sinks
         if (sink or sinks[0]) not in sinks or (not sink and len(sinks) > 1):
-            raise UsageError(f"which sink? {nearest(sink, sinks)}")
+            raise UsageError(f"name a sink of the run, not {sink!r}; {nearest(sink, sinks)}")
         name = sink or sinks[0]
         latest = self._handed.get(name, self.first_index - 1)
         if not self.first_index - 1 <= index <= latest:
-            why = f"they are {self.first_index} to {latest}"
-            raise UsageError(f"partition {index} of sink {name!r} is none that was taken: {why}")
+            why = f"the application has taken {self.first_index} to {latest}"
+            raise UsageError(f"partition {index} of sink {name!r} has not been taken: {why}")
         self._said[name] = max(index, self._said.get(name, index))
         self._had(self._journal, name, self._said[name])
         self._see_if_done()
@@ -511,4 +511,4 @@ class Attached(Run[T]):
 
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> MoveHandle:
         """Raise DataflowError, because a query that shares nodes has no tree of its own to change."""
-        raise DataflowError("a query that was attached keeps its shape; only trees of one query change theirs")
+        raise DataflowError("an attached query keeps its shape; only the tree of a run with a single query can change")

@@ -54,5 +54,5 @@ def networks_of(option: Networks | Mapping[str, Network] | None) -> Networks:
     """Return the option ``networks`` of a run, for which a mapping is enough."""
     if isinstance(option, Networks):
         return option
-    expect({} if option is None else option, Mapping, "networks are a mapping of names to what they are, or Networks")
+    expect({} if option is None else option, Mapping, "networks are a mapping of names to Network objects, or Networks")
     return Networks(dict(option or {}))

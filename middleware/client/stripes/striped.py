@@ -197,7 +197,7 @@ class StripedRun(Run[T]):
         prepare = self._home.prepare
         assert prepare is not None
         if offered.radius_s is not None:
-            raise UsageError("queries to a stream over several trees share whatever is the same; leave radius_s out")
+            raise UsageError("queries of a stream over several trees share all equal nodes; leave radius_s out")
         with self._news:
             trees, wholes = [self._trees[number] for number in self._there], [*map(self._whole, self._there)]
             before = frozenset((*trees[0].lower.dataflow.by_name, *self._above.dataflow.by_name))
@@ -376,11 +376,13 @@ class StripedRun(Run[T]):
     def reshape(self, dataflow: Dataflow, placement: Mapping[str, str], stripe: int = 0) -> MoveHandle:
         """Replace the tree of one stripe by a different tree, as ``Run.reshape`` does. The upper graph stays."""
         run = self._named(stripe)
-        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        expect(dataflow, Dataflow, "the argument dataflow is a Dataflow")
         with self._news:
             tree, above, present = self._trees[stripe], self._above, self._whole(stripe).placement
         if not self._own.issuperset(tree.places):
-            raise DataflowError("queries take of what the trees of the stream make, which keep their shapes meanwhile")
+            raise DataflowError(
+                "a query takes partitions from the trees of the stream, and the trees keep their shapes meanwhile"
+            )
         if len(above.dataflow.nodes) > len(tree.places) + 1:
             where = {name: host for name, host in present.items() if self._is_above(name)}
             upper = [name for name in where if above.dataflow.by_name[name].kind == "operator"]
@@ -388,14 +390,14 @@ class StripedRun(Run[T]):
             full = check_placement(graph, {**where, **placement}, self._home.hosts())
             new, over = in_parts(Stripe(graph, full, 1.0), upper)
             if same_of(new, over) != same_of(tree.lower, above):
-                raise DataflowError("what is above the trees of a stream stays as it is; only a tree changes")
+                raise DataflowError("the upper graph, above the trees of a stream, stays as it is; only a tree changes")
             dataflow, placement = new
         return self._reshape(run, tree.lower, dataflow, placement)
 
     def _named(self, stripe: int) -> RunId:
         expect(stripe, int, "a stripe is known by its number")
         if not 0 <= stripe < len(self._trees):
-            raise UsageError(f"there is no stripe {stripe}; they are 0 to {len(self._trees) - 1}")
+            raise UsageError(f"there is no stripe {stripe}; the stripes are 0 to {len(self._trees) - 1}")
         return self._run_id.of_stripe(self._base + stripe)
 
 

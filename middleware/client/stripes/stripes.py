@@ -33,7 +33,7 @@ from thalweg.middleware.protocol.split_graph import (
 from thalweg.middleware.protocol.stripes import MOST_STRIPES, WINDOW
 
 Stripes = int | Literal["auto"] | Sequence[Stripe]
-HINT = "run it with stripes=1"
+HINT = "run the dataflow with stripes=1"
 
 
 def check_stripes(
@@ -77,13 +77,15 @@ def check_sources(dataflow: Dataflow, allow: Allow) -> None:
     """Raise UsageError, in one line, for a source that does not give every partition on request."""
     for node in (dataflow.by_name[name] for name in dataflow.sources):
         if node.rate is not None:
-            raise UsageError(f"source {node.name!r} has a rate, and stripes take what asks next; {HINT}")
+            raise UsageError(
+                f"source {node.name!r} has a rate, and a stripe gets its partitions when it asks for them; {HINT}"
+            )
         assert node.code is not None
         with contextlib.suppress(OperatorError):  # the data is on another host
             if not getattr(load_code(node.code, allow), "replayable", True):
                 raise UsageError(
-                    f"source {node.name!r} ({node.code.use}) gives each partition once, in order, and stripes ask for"
-                    f" any; {HINT}"
+                    f"source {node.name!r} ({node.code.use}) gives each partition once, in order, and a stripe asks"
+                    f" for any partition; {HINT}"
                 )
 
 
@@ -96,7 +98,9 @@ def with_state(dataflow: Dataflow, allow: Allow) -> list[str]:
             if keeps_state(load_code(node.code, allow)):
                 stateful.append(node.name)
         except OperatorError as error:
-            raise UsageError(f"whether operator {node.name!r} has state cannot be told here: {error}; {HINT}") from None
+            raise UsageError(
+                f"this client cannot find out whether operator {node.name!r} has state: {error}; {HINT}"
+            ) from None
     return stateful
 
 
@@ -121,7 +125,9 @@ def strategy_of(placement: str, stripes: Stripes) -> Strategy:
         if hasattr(strategy.initial, "stripes"):
             return get_strategy(placement, stripes=stripes)
         if stripes == "auto":
-            raise UsageError(f"{placement!r} plans one tree, and cannot tell how many repay; give a number of stripes")
+            raise UsageError(
+                f"planner {placement!r} plans one tree, and does not choose a number of trees; give a number of stripes"
+            )
     return strategy
 
 
@@ -148,7 +154,7 @@ def check_below(tree: Dataflow, first: Dataflow, upper: Collection[str], allow: 
     operators = [tree.by_name[name] for name in tree.operators if name not in upper]
     if stateful := with_state(Dataflow(tuple([node for node in operators if node.code not in known])), allow):
         raise DataflowError(
-            f"operator {stateful[0]!r} has state, and is none of those above the trees that the first stripe has"
+            f"operator {stateful[0]!r} has state, and is not in the upper graph (above the trees) of the first stripe"
         )
 
 
@@ -189,8 +195,8 @@ def divided(trees: Sequence[Stripe], upper: Collection[str]) -> StripedGraph:
     for like, other in rest:
         if same_of(like, other) != same_of(below, above):
             raise DataflowError(
-                "stripes of a stream are the same above their trees: all operators with state, what is made of theirs,"
-                " and where they are"
+                "the stripes of a stream have the same upper graph, above their trees: the same operators with state,"
+                " the same nodes above these operators, and the same hosts"
             )
     return StripedGraph(
         tuple([Stripe(*part, tree.share) for (part, _), tree in zip(placed, trees, strict=True)]), above

@@ -279,7 +279,8 @@ class Proposer(Part):
             directory.stop_vacating(note.host)
             why = "; ".join(f"host {host!r}: {why}" for host, why in self._unwilling.pop(note.host).items())
             self._out.send(
-                note.host, m.Stay(self._out.run, f"nobody takes what is on host {note.host!r}: {why}"[:4000])
+                note.host,
+                m.Stay(self._out.run, f"no other host takes the operators of host {note.host!r}: {why}"[:4000]),
             )
             return
         placement: dict[str, str] = {}
@@ -312,7 +313,7 @@ class Proposer(Part):
         proposal = self.proposal
         begins = proposal is not None and proposal.query is not None and proposal.query.number == query
         if proposal is not None and begins and proposal.state is ProposalState.PROPOSED:
-            self._conclude(proposal, ProposalEvent.REFUSED, "the query has left before")
+            self._conclude(proposal, ProposalEvent.REFUSED, "the query has left before it began")
         if waiting == len(self._joining) or query < 0:
             self._queries.leave(query)
         else:

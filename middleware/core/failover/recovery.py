@@ -369,7 +369,7 @@ class Recovery(Part):
         directory.doom()
         if sender != self._client and self.rejoin_policy.lacks(sender, self._had_by_now):
             self.rejoin_policy.bar(sender)
-            directory.lose(sender, "has said too often that it lacks what it has said that it has")
+            directory.lose(sender, "has reported too often that it lacks data that it had reported before")
 
     def judge(self, sender: str, host: str) -> str:
         """Return the host without which the run begins anew, as ``sender`` reports that ``host`` is lost (R8).

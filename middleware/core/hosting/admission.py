@@ -18,11 +18,15 @@ def why_not(
     if full and all(peer.name != host for peer in install.peers):
         return f"host {host!r} is not among the run's peers"
     if draining:
-        return "it is being drained, and takes part in nothing more"
+        return "it is being drained, and takes part in no further run"
     if runs >= limits.max_runs:
-        return f"it has {runs} runs, and takes {limits.max_runs}; end one, or start it with --limit max_runs=NUMBER"
+        return (
+            f"it has {runs} runs, and takes {limits.max_runs}; end one, or start the host with --limit max_runs=NUMBER"
+        )
     if nodes > limits.max_nodes:
-        return f"the run has {nodes} nodes, and it takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
+        return (
+            f"the run has {nodes} nodes, and the host takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
+        )
     return _check_install(install, full=full)[:4000]
 
 
@@ -51,9 +55,9 @@ def _check_install(install: m.Install, *, full: bool) -> str:
         return str(problem)
     missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()
     if missing:
-        return f"no location for node {min(missing)!r}"
+        return f"node {min(missing)!r} has no location"
     if unknown:
-        return f"a location for {min(unknown)!r}, which is no node"
+        return f"there is a location for {min(unknown)!r}, which is no node"
     if len(where) < len(install.locations):
         return "a node has two locations"
     return ""

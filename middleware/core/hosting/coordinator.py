@@ -273,7 +273,9 @@ class Coordinator:
         if version and not oldest <= version <= newest:
             if led.strange.get(sender) != message.instance:
                 led.strange[sender] = message.instance
-                fault = f"speaks {spoken(message.speaks)} of the protocol, and the run version {version}; upgrade it"
+                fault = (
+                    f"speaks {spoken(message.speaks)} of the protocol, and the run uses version {version}; upgrade it"
+                )
                 led.out.record("fault", peer=sender, detail={"about": "version", "what": fault})
             return False
         return not led.rests(sender, message.instance)
@@ -289,10 +291,13 @@ class Coordinator:
         led = self.led.get(run)
         if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
             return
-        how, lease_s = "no longer knows the run; was it restarted?", self._limits.patience * self._limits.lease_s
+        how, lease_s = (
+            "no longer knows the run; was its process restarted?",
+            self._limits.patience * self._limits.lease_s,
+        )
         if led.slept_s:
             slept = f"this client did not run for {in_seconds(led.slept_s)}"
-            how = f"no longer knows the run; was it restarted, or did its lease_s end, as {slept}?"
+            how = f"no longer knows the run; was its process restarted, or did its lease_s end, as {slept}?"
             if led.slept_s > lease_s:
                 how = f"has dropped the run, as {slept}, and a host waits for {in_seconds(lease_s)} (lease_s)"
         yield from self._lost(led, sender, how)
@@ -460,7 +465,9 @@ class Coordinator:
         if led is None or led.removing or led.out.failed or host not in led.remote - led.installing:
             return
         if self._out.waited_s(max(since_s, led.heard_s.get(host, since_s))) > within_s:
-            yield from self._lost(led, host, f"has not answered for {in_seconds(within_s)} what all are told")
+            yield from self._lost(
+                led, host, f"has not answered for {in_seconds(within_s)} to a message that all hosts get"
+            )
 
     def hurry(self, host: str) -> None:
         """Repeat messages that wait for an answer of a host at once, as messages get through again."""
@@ -630,7 +637,7 @@ class Coordinator:
             return
         if host in directory.subscribers:  # R6: the loss of a guest ends only its subscriptions
             led.heard_s.pop(host, None)
-            fault = f"{how}; what it subscribed to ends"
+            fault = f"{how}; its subscriptions end"
             out.record("fault", peer=host, detail={"about": "subscriber", "what": fault})
             yield HostLost(host, how)
             return
@@ -639,7 +646,7 @@ class Coordinator:
         if recovery is not None:  # R8: a host that is lost again and again joins no more
             in_vain = recovery.fell(host, late=late, blamed=not late or led.needed <= {host})
             if in_vain >= MOST_IN_VAIN:
-                how, gone = f"{how}, for the {in_vain}th time in a row before anything more came", False
+                how, gone = f"{how}, for the {in_vain}th time in a row without a new partition in between", False
         if (held or (recovery is not None and recovery.leans_on(host))) and led.recovers(host, again=gone, wait=wait):
             # R8: the run needs the host, and begins anew without it
             led.remote.discard(host)

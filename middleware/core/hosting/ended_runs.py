@@ -94,7 +94,7 @@ class EndedRuns:
         """Return why no run of a client can be opened. Empty: runs can be opened."""
         if (client, NO_RUN) in self.until_s or (ALL, NO_RUN) in self.until_s:
             return (
-                f"more runs have ended here lately than the {self._limits.max_past_runs} that are known one by one;"
-                f" begin another after {self._kept_s:g} s, or raise the limit max_past_runs"
+                f"more runs have ended here lately than the {self._limits.max_past_runs} that the host remembers;"
+                f" begin another run after {self._kept_s:g} s, or raise the limit max_past_runs"
             )
         return ""

@@ -125,7 +125,7 @@ class Membership(Part):
         fixed = [self._tree.node_of(name) for name in here if name in directory.senders]
         still = next((node for node in fixed if not (lasting and remaining.intersection(node.stand_ins))), None)
         if still is not None:
-            why = f"host {sender!r} is the only one that may hold {still.kind} {still.name!r}; end the run first"
+            why = f"host {sender!r} is the only host that may hold {still.kind} {still.name!r}; end the run first"
             out.send(sender, m.Stay(out.run, why))
             return
         directory.vacate(sender)

@@ -235,7 +235,7 @@ class Arrivals(Part):
             out.send(sender, m.Refuse(out.run, name, message.version, why))
         elif arrival.state is ArrivalState.PREPARED and not self._fits(message):
             self.discard(arrival)
-            why = "its state is not that of its consumers, or of this run"
+            why = "its state does not fit its consumers, or this run"
             out.send(sender, m.Refuse(out.run, name, message.version, why))
         elif arrival.state is ArrivalState.PREPARED:
             arrival.to(ArrivalEvent.STATE_CAME)

@@ -56,7 +56,7 @@ def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
     for graft in grafts:
         node = graft.like
         if not isinstance(node, Node) or (node.name, node.inputs) != (graft.node, graft.inputs):
-            raise DataflowError(f"nothing is said of node {graft.node!r} but its name; a query brings nodes")
+            raise DataflowError(f"the query does not define node {graft.node!r}; a query brings its nodes")
         if node.pinned not in (None, graft.host):
             raise DataflowError(f"{node.kind} {node.name!r} is pinned to {node.pinned!r}, not {graft.host!r}")
         new.append(node)
@@ -90,7 +90,7 @@ class QueryAttachment(Part):
         grafts, directory = message.shape.grafts, self._directory
         nodes = len(self._tree.dataflow.nodes) + len(grafts)
         if nodes > self._max_nodes:
-            return f"the run would have {nodes} nodes, and it takes {self._max_nodes} (its limit max_nodes)"
+            return f"the run would have {nodes} nodes, and this host takes {self._max_nodes} (its limit max_nodes)"
         try:
             flow = extended(self._tree.dataflow, grafts)
         except DataflowError as error:

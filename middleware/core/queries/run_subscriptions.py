@@ -168,11 +168,11 @@ def check_visit(message: m.InstallSubscriber, host: str) -> str:
     """
     install = message.install
     if install.run != message.run:
-        return f"run {install.run} is not the one that was subscribed to"
+        return f"run {install.run} is not the run of the subscription"
     kinds = {node.name: node.kind for node in install.dataflow.nodes}
     here = {entry.node for entry in install.locations if entry.host == host}
     if any(kinds.get(name) != "sink" for name in here) or any(peer.name == host for peer in install.peers):
         return f"{host!r} has a part in the run already"
     if install.moves is not None or install.news or install.afresh:
-        return "a guest has no part in what hosts find out and decide"
+        return "a guest takes no part in the measurements and decisions of hosts"
     return ""

@@ -62,8 +62,8 @@ def shared(
             _check_name(present.by_name[name], node)
     if not names and not any(map(is_inlet, query.nodes)):  # a query with inlets shares what the trees make
         raise DataflowError(
-            "the query has nothing in common with the run: no source of it has the code, the parameters and the host of"
-            " one there; run it by itself"
+            "the query has nothing in common with the run: no source of the query has the code, the parameters and the"
+            " host of a source of the run; run the query by itself"
         )
     return names
 
@@ -77,13 +77,15 @@ def _check_name(there: Node, node: Node) -> None:
     """Raise DataflowError if the run has a node of this name with another kind, code or parameters (R3)."""
     difference, code = "", own_code(there)
     if there.kind != node.kind:
-        difference = f"what it names there is the {there.kind}"
+        difference = f"the run's node is the {there.kind}"
     elif code is not None and node.code is not None and code.use != node.code.use:
-        difference = f"there it runs {code.use!r}, and here {node.code.use!r}"
+        difference = f"the run's node runs {code.use!r}, and the query's node {node.code.use!r}"
     elif code != node.code:
         difference = "its parameters differ"
     if difference:
-        raise DataflowError(f"{node.kind} {node.name!r} is not the one of the run: {difference}; give it another name")
+        raise DataflowError(
+            f"{node.kind} {node.name!r} differs from the run's node of this name: {difference}; give it another name"
+        )
 
 
 class SharedQuery(msgspec.Struct, frozen=True):

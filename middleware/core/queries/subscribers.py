@@ -94,7 +94,7 @@ class Subscribers(Part):
         self.allowed[event.query] = event.names
         for query, guest in list(self._queries.subscribers.items()):
             if not self._may(guest.peer.name, guest.node):
-                yield from self._end(query, f"client {self._out.host!r} does not let it subscribe any more")
+                yield from self._end(query, f"client {self._out.host!r} no longer allows the subscription")
 
     def _may(self, name: str, node: str) -> bool:
         named = [query for query, names in self.allowed.items() if name in names]
@@ -113,7 +113,7 @@ class Subscribers(Part):
         if not self._may(peer.name, message.node):
             return f"client {me!r} does not let {peer.name!r} subscribe to {message.node!r}"
         if peer.name in self._directory.peers:
-            return f"a host of the run is called {peer.name!r}, so no other client can be"
+            return f"a host of the run is called {peer.name!r}, so no client can have this name"
         if peer.max_partition_bytes < self._flow.calls.most_bytes:
             most = (
                 f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.calls.most_bytes}"
@@ -179,8 +179,8 @@ class Subscribers(Part):
             return
         for name in sorted(self._directory.subscribers.intersection(waited)):
             self._directory.await_guest_no_more(name)
-            why = f"has not answered for {silent_s:g} s what all are told"
-            detail = {"about": "subscriber", "what": f"{why}; what it subscribed to ends"}
+            why = f"has not answered for {silent_s:g} s to a message that all hosts get"
+            detail = {"about": "subscriber", "what": f"{why}; its subscriptions end"}
             self._out.record("fault", peer=name, detail=detail)
             yield from self._end_all(name, f"it {why}")
             yield HostLost(name)
@@ -289,7 +289,7 @@ class Subscribers(Part):
         guest, flow = self._queries.subscribers[query], self._tree.dataflow
         node = flow.by_name.get(guest.node)
         if node is None:
-            raise DataflowError("that node has left the run")
+            raise DataflowError(f"node {guest.node!r} has left the run")
         inputs = node.inputs if node.kind == "sink" else (guest.node,)
         sink = Node(guest.sink, "sink", inputs, None, guest.peer.name)
         return SharedQuery({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))

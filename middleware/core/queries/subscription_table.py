@@ -45,7 +45,7 @@ class SubscriptionTable:
         out = self._out.of(run_id)
         if run_id not in self.known:
             if any(name.first_generation == run_id for name in self._runs):
-                why = f"run {run_id} is this host's own, or has a part here; nothing of it can be subscribed to"
+                why = f"run {run_id} is this host's own, or has a part here; this host cannot subscribe to its nodes"
                 out.fail(why, node=event.node, host=self._me.name, query=event.number)
                 return
             self.known[run_id] = RunSubscriptions(out, self._me, event.owner, self._config)

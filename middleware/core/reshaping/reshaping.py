@@ -74,7 +74,7 @@ class Reshaping(Part):
         assert shape is not None
         nodes = len(self._tree.dataflow.nodes) + len(shape.grafts)
         if nodes > self._max_nodes:
-            return f"the other tree may have {nodes} nodes, and it takes {self._max_nodes} (its limit max_nodes)"
+            return f"the other tree may have {nodes} nodes, and this host takes {self._max_nodes} (its limit max_nodes)"
         try:
             flow = regrow(self._tree.dataflow, shape.grafts)
         except DataflowError as error:
@@ -108,7 +108,7 @@ class Reshaping(Part):
                 return f"host {graft.host!r} has no part in the run"
             for name in graft.states:
                 if name not in present:
-                    return f"nobody says where {name!r} is, whose state {graft.node!r} is to take over"
+                    return f"the proposal has no location of {name!r}, whose state {graft.node!r} is to take over"
                 if name in nodes and graft.host != host:
                     self._out.emit(e.Approach(self._out.run, graft.host))
         for entry in shape.present:

@@ -61,7 +61,9 @@ def _grafted(old: Dataflow, grafts: Iterable[Graft]) -> dict[str, Node]:
     for graft in grafts:
         known = nodes.get(graft.node)
         if isinstance(graft.like, Node):
-            raise DataflowError(f"node {graft.node!r} has code of its own; in another tree none has")
+            raise DataflowError(
+                f"node {graft.node!r} has code of its own; a node of another tree has the code of a present operator"
+            )
         if graft.like:
             if known is not None:
                 raise DataflowError(f"node {graft.node!r} cannot appear: the tree has it already")
@@ -133,19 +135,21 @@ def reshape(
     before, after = (_combinations(flow, free, ids) for flow in (old, new))
     for name in old.operators:
         if not is_free(old.by_name[name], free) and name not in new.by_name:
-            raise DataflowError(f"operator {name!r} is left out, and its operator is not reorderable")
+            raise DataflowError(f"operator {name!r} is left out, and its code is not reorderable")
     for name in new.operators:
         node, was = new.by_name[name], old.by_name.get(name)
         if is_free(node, free):
             continue
         if was is None:
-            raise DataflowError(f"operator {name!r} cannot appear: its operator is not reorderable")
+            raise DataflowError(f"operator {name!r} cannot appear: its code is not reorderable")
         if (was.kind, was.code, was.pinned) != (node.kind, node.code, node.pinned):
-            raise DataflowError(f"operator {name!r} is not the same in both trees; only reorderable ones may change")
+            raise DataflowError(
+                f"operator {name!r} is not the same in both trees; only reorderable operators may change"
+            )
         if [before[producer] for producer in was.inputs] != [after[producer] for producer in node.inputs]:
             raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
     if before[old.by_name[old.sinks[0]].inputs[0]] != after[new.by_name[new.sinks[0]].inputs[0]]:
-        raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
+        raise DataflowError("the other tree would combine the inputs in another way, so its bytes would differ")
     heirs = _heirs(old, new, before, after, free, merging)  # R3: operators that take over the states of a combination
     return _graft(old, new, placement, hosts, free, number, {*used, *old.by_name}, heirs)
 

@@ -206,7 +206,7 @@ class RouteChoice:
                 for_s = min(LONGEST * self._again_s, for_s)
                 self._false[host, via] = self._out.now + for_s, for_s
                 self._report_impassable(host, via)
-                detail = {"what": "does not come, though relays say so", **route_fields(via)}
+                detail = {"what": "partitions do not arrive, though relays report their arrival", **route_fields(via)}
                 self._out.record("fault", peer=to, node=part.producer, index=part.index, detail=detail)
 
     def _report_impassable(self, to: str, via: m.Via) -> None:

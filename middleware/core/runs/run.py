@@ -325,10 +325,11 @@ class RunCore:
         failing_s = ways.failing_s(peer, via)
         if failing_s >= limits.patience * limits.stall_s:
             hosts = " and ".join(hop.host for hop in via[:-1])
-            path = f"to host {peer!r} by way of {hosts} for {in_seconds(failing_s)}; does each of these reach the next?"
-            self._report_blocked_route(
-                peer, part.producer, f"nothing has got through {path}", route_fields(via), failing_s
+            why = (
+                f"nothing has got through to host {peer!r} by way of {hosts} for {in_seconds(failing_s)};"
+                " does each of these hosts reach the next?"
             )
+            self._report_blocked_route(peer, part.producer, why, route_fields(via), failing_s)
 
     def state_over(self, peer: str, state: m.AnyState, *, arrived: bool, via: m.Via) -> None:
         """Note the end of a state's transfer to ``peer``. Without ``arrived`` the arrival is unknown."""

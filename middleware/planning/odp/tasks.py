@@ -149,7 +149,7 @@ def from_networkx(application: Any, resources: Any) -> OdpInstance:
     while inputs.keys() - set(names):
         ready = [node for node in inputs if node not in names and inputs[node] <= set(names)]
         if not ready:
-            raise UsageError("the application has streams in a circle; only graphs without are placed")
+            raise UsageError("the application has streams in a circle; only graphs without a circle are placed")
         names.append(ready[0])
     place = {node: at for at, node in enumerate(names)}
     candidates = np.zeros((len(names), len(hosts)), dtype=bool)

@@ -75,7 +75,9 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         _ = self.adaptation  # the property checks ``period_s`` and ``saving``
         if self.measured < 1:
-            raise UsageError(f"measured is {self.measured}; give how many hosts of each operator are, at least 1")
+            raise UsageError(
+                f"measured is {self.measured}; give how many hosts are measured for each operator, at least 1"
+            )
         if not 0 <= self.load_s < math.inf:
             raise UsageError(f"load_s is {self.load_s}; it must be finite and at least 0 (0 turns it off)")
 
@@ -231,7 +233,7 @@ class _Rooms:
             if crowded is None:
                 return chosen
             self._burden[crowded][chosen[crowded]] = math.inf
-        raise PlacementError("no placement: operators fit on hosts one by one, and not together")
+        raise PlacementError("there is no placement: operators fit on hosts one by one, and not together")
 
     def _crowded(self, chosen: Sequence[int]) -> int | None:
         """Return the operator with the least traffic among operators that come to one host and do not fit there
@@ -255,7 +257,10 @@ class _Rooms:
             (host, lacks(figures, self._takings[node]))
             for host, figures in zip(self._hosts, self._figures, strict=True)
         )
-        why = next((f"{host!r} lacks {shortage}" for host, shortage in shortages if shortage), "others take all of it")
+        why = next(
+            (f"{host!r} lacks {shortage}" for host, shortage in shortages if shortage),
+            "other operators take all of the room",
+        )
         return f"operator {self._names[node]!r} fits on none of {self.count} hosts: {why}"
 
 
@@ -294,5 +299,8 @@ class _Known:
             ends = hosts[stream.producer], hosts[stream.consumer]
             if math.isinf(self._at(*ends) or 0.0):
                 a, b = (self._hosts[end] for end in ends)
-                return f"no placement: {a!r} and {b!r} do not hear each other, nor do others instead; is a link down?"
-        return "no placement: no host has room for all of the operators"
+                return (
+                    f"there is no placement: hosts {a!r} and {b!r} do not reach each other, nor do other hosts;"
+                    " is a link down?"
+                )
+        return "there is no placement: no host has room for all of the operators"

@@ -29,7 +29,7 @@ class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the given placement as a plan. Raise PlacementError if a node is missing, or a name is unknown."""
         placement = self.placement or task.current
         if placement is None:
-            raise PlacementError("fixed is told no placement; give one (option placement), or name a plan file")
+            raise PlacementError("planner fixed has no placement; give one (option placement), or name a plan file")
         at = check_placement(task.dataflow, placement, task.hosts)
         problem = Problem(task)
         where = problem.where(at)

@@ -80,7 +80,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             objective_of(self.objective, self.availability or "operators")
         if not 0 < self.candidates <= 1:
             raise UsageError(
-                f"candidates is {self.candidates}; give the share of them that is drawn, above 0, at most 1"
+                f"candidates is {self.candidates}; give the share of the candidates that is drawn, above 0, at most 1"
             )
 
     @property

@@ -108,7 +108,7 @@ def _with_routes(name: str, plan: Plan, task: Task) -> Plan:
             )
         if len(route) != 1 and not is_route(link, route):
             raise PlannerError(
-                f"{fault}; a route over relays leads from the one host to the other, and meets none twice"
+                f"{fault}; a route over relays leads from the first host to the second, and meets no host twice"
             )
         hosts = {*task.hosts, *plan.placement.values()}
         for hop in route if len(route) > 1 else ():
@@ -126,7 +126,7 @@ def needs_of(planner: object) -> tuple[Need, ...]:
     for need in needs:
         if need not in NEEDS:
             raise UsageError(
-                f"planner {kind.__qualname__} needs {need!r}, which nobody measures; {nearest(need, NEEDS)}"
+                f"planner {kind.__qualname__} needs {need!r}, which no host measures; {nearest(need, NEEDS)}"
             )
     return tuple(need for need in NEEDS if need in needs)
 

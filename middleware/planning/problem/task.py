@@ -77,7 +77,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
         """Return the host of a sink: its pin or its present host. Raise PlacementError if neither is given."""
         host = self.dataflow.by_name[sink].pinned or (self.current or {}).get(sink)
         if host is None:
-            raise PlacementError(f"nobody says where sink {sink!r} is; pin it or place it")
+            raise PlacementError(f"sink {sink!r} has no host; pin it or place it")
         return host
 
     def compute_factor(self, host: str) -> float:

@@ -29,7 +29,7 @@ def too_far(task: Task, there: Placement, places: Mapping[str, Place], radius_s:
     the query alone, and above ``radius_s``. Raises UsageError for a radius that is negative or not finite.
     """
     if not 0 <= radius_s < math.inf:
-        raise UsageError(f"radius_s is {radius_s}; it must be finite and at least 0 (None shares whatever is the same)")
+        raise UsageError(f"radius_s is {radius_s}; it must be finite and at least 0 (None shares all equal nodes)")
     problem = Problem(task)
     query = query_of(problem)
     ends = {node: np.array(places[problem.hosts[host]].at) for node, host in query.pinned.items()}

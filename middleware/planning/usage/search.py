@@ -61,7 +61,9 @@ def _connected(query: Query, hosts: list[int], between: Between) -> list[int]:
     for stream in query.streams:
         ends = hosts[stream.producer], hosts[stream.consumer]
         if math.isinf(between([ends[0]], [ends[1]])[0, 0]):
-            raise PlacementError(f"no placement: there is no way between hosts {ends[0]} and {ends[1]}, nor by others")
+            raise PlacementError(
+                f"there is no placement: no route leads from host {ends[0]} to {ends[1]}, directly or over other hosts"
+            )
     return hosts
 
 
@@ -218,5 +220,5 @@ def _from_leaves(query: Query) -> list[tuple[int, int | None]]:
             order.append((node, above))
             follow += [(other, node) for other, _ in query.beside[node] if other != above]
     if len(order) != query.nodes:
-        raise UsageError("the streams of the query are no tree; only those of a tree are placed by dynamic programming")
+        raise UsageError("the streams of the query are no tree; only a tree is placed by dynamic programming")
     return order[::-1]

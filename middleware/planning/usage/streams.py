@@ -51,7 +51,7 @@ class Query(msgspec.Struct, frozen=True, dict=True):
             reached |= more
             follow += more
         if lost := [node for node in range(self.nodes) if node not in reached]:
-            raise UsageError(f"node {lost[0]} is not pinned, nor is anything that it is joined to; it may be anywhere")
+            raise UsageError(f"node {lost[0]} has no pin, and the nodes joined to it have none; pin one of these nodes")
         return self
 
     @cached_property

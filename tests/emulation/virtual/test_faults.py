@@ -335,7 +335,7 @@ def test_a_crashed_host_loses_the_run_and_reports_the_loss_after_a_restart(calm:
     at_s = calm.times_s[3] + 0.01
     gone, back = Seen(Crash("h2", at_s)).go(), Seen(Crash("h2", at_s, 2.0)).go()
     assert gone.failed == "host 'h2', which holds o, has been silent for 10 s"
-    assert back.failed == "host 'h2', which holds o, no longer knows the run; was it restarted?"
+    assert back.failed == "host 'h2', which holds o, no longer knows the run; was its process restarted?"
     assert gone.fallen == back.fallen == {"h2": {"o"}}
     assert gone.at_failure["o"] == back.at_failure["o"] == ("h2", "h2")
     assert (gone.back_s, back.back_s) == ({}, {"h2": at_s + 2.0})

@@ -67,7 +67,7 @@ def test_the_error_for_a_missing_members_folder_names_the_keys_command(
     assert capsys.readouterr().err == f"thalweg: there is no members folder members; {advice}\n"
     Path("members").touch()
     assert invoke(["keys", *words]) == 2
-    assert "cannot read the members folder members: Not a directory; name another" in capsys.readouterr().err
+    assert "the members folder members cannot be read: Not a directory; name another" in capsys.readouterr().err
 
 
 def made_row(made: dict[str, object]) -> dict[str, object]:

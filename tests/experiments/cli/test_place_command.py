@@ -96,7 +96,7 @@ def test_the_fixed_planner_evaluates_the_placement_of_the_file_or_option(write: 
     assert (answer["placement"]["op0"], answer["cost_s"]) == ("a", None)  # nobody says what b to a carries
     answer = run_json(placed, "--planner", "fixed", "--option", 'placement={"op0": "client"}')
     assert (answer["placement"]["op0"], answer["cost_s"]) == ("client", pytest.approx(2))
-    with pytest.raises(UsageError, match="fixed is told no placement; give one"):
+    with pytest.raises(UsageError, match="planner fixed has no placement; give one"):
         run(write(TREE + LINKS), "--planner", "fixed")
     with pytest.raises(UsageError, match="names node 'op7'"):
         run(placed, "--planner", "fixed", "--option", 'placement={"op7": "a"}')

@@ -57,7 +57,7 @@ def listening(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pipe": (os.mkfifo, "it is a pipe, which may never end; save what it delivers in a file, and name that"),
+    "pipe": (os.mkfifo, "it is a pipe, which may never end; save its content in a file, and name the file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device; name a regular file"),
     "terminal": (lambda path: path.symlink_to("/dev/ptmx"), "it is a device; name a regular file"),
     "socket": (listening, "it is a socket; name a regular file"),
@@ -247,4 +247,4 @@ def test_a_pipe_for_the_records_of_a_host_is_refused(tmp_path: Path, capsys: pyt
     os.mkfifo(tmp_path / "records")
     words = ("host", "--name", "h1", "--listen", "tcp://127.0.0.1:*", "--insecure", "--records")
     err = refused(capsys, *words, str(tmp_path / "records"))
-    assert f"cannot write the records {tmp_path / 'records'}: it is a pipe or a socket; name a regular file" in err
+    assert f"the records {tmp_path / 'records'} cannot be written: it is a pipe or a socket; name a regular file" in err

@@ -78,7 +78,7 @@ def test_a_run_on_loopback_delivers_the_reference_results(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--limit=max_nodes=2", "the run has 4 nodes, and it takes 2; start it with --limit max_nodes"),
+        ("--limit=max_nodes=2", "the run has 4 nodes, and the host takes 2; start it with --limit max_nodes"),
         ("--call-timeout=0.000001", "has not returned within 1e-06 s (call_timeout_s)"),
     ],
 )

@@ -344,7 +344,7 @@ def test_every_placement_but_random_reshapes_runs_a_graph_with_two_sinks() -> No
             digests.add(tuple(sorted(came)))
     assert len(digests) == 1
     known = NetworkView({link: LinkEstimate(1e6) for link in network})
-    with pytest.raises(PlannerError, match="the bound is of trees, and node 'source@h3' has several consumers"):
+    with pytest.raises(PlannerError, match="the bound holds for trees, and node 'source@h3' has several consumers"):
         bound_period_s(job.task(known))
 
 

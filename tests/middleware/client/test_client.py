@@ -69,7 +69,7 @@ def test_a_host_reads_only_folders_below_the_data_roots(tmp_path: Path) -> None:
             if folder is given:
                 assert [each.value.tolist() for each in run] == [[[7, 7, 7], [7, 7, 7]]]
             else:
-                with pytest.raises(RunError, match=f"gives only what is in {given} to read; start it with --data-root"):
+                with pytest.raises(RunError, match=f"gives only files in {given} to read; start it with --data-root"):
                     next(run)
 
 
@@ -77,7 +77,9 @@ def test_a_host_without_room_for_a_run_fails_the_run_at_once() -> None:
     with (
         LocalCluster(1, allow=ALLOW, limits={"max_nodes": 2}) as cluster,
         Client(cluster, allow=ALLOW, limits=CoreConfig(liveness_s=1e6)) as client,
-        pytest.raises(RunError, match=r"'h1'.* cannot take part: the run has 3 nodes, and it takes 2; start it with"),
+        pytest.raises(
+            RunError, match=r"'h1'.* cannot take part: the run has 3 nodes, and the host takes 2; start it with"
+        ),
     ):
         next(client.run(chain(BLOCKS, MIX), {"o": "h1"}))
 
@@ -389,13 +391,13 @@ def test_wrong_arguments_of_clients_and_runs_are_refused_with_the_reason(client:
 def test_an_argument_that_no_message_can_carry_is_refused_before_the_run(
     client: Client, code: Code, options: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"the run cannot be told to the hosts: .*{says}"):
+    with pytest.raises(UsageError, match=f"the run cannot be sent to the hosts: .*{says}"):
         client.run(chain(BLOCKS, code), {"o": "h1"}, **options)
     assert len(list(client.run(chain(BLOCKS, MIX), {"o": "h2"}, partitions=2))) == 2
 
 
 def test_a_sink_placed_away_from_the_client_is_refused(client: Client) -> None:
-    with pytest.raises(PlacementError, match="the sink 't' is placed on 'h1'; it is at the client"):
+    with pytest.raises(PlacementError, match="the sink 't' is placed on 'h1'; a sink is always at the client"):
         client.run(chain(BLOCKS, MIX), {"o": "h1", "t": "h1"})
 
 

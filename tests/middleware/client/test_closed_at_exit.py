@@ -50,7 +50,7 @@ def test_a_fork_harms_no_run_and_open_clusters_are_closed_at_exit() -> None:
         env=own_environment(), capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    refused = "the client 'client' is that of the process that was forked; make one here"
+    refused = "the client 'client' belongs to the process that this process was forked from; make a client here"
     *said, left = done.stdout.splitlines()
     assert said == [refused, refused, "3", "7 {} 1", "3"]
     *pids, folder = left.split()

@@ -110,9 +110,9 @@ def test_an_invalid_request_on_a_graph_is_refused_with_a_single_line_error(clien
         tree = left_deep_tree({"h1": blocks(0), "h2": blocks(1)}, MIX)
         with pytest.raises(DataflowError, match=r"only trees change their shape, and this is a graph: node 's0' has"):
             run.reshape(tree, {"op0": "h1"})
-        with pytest.raises(PlacementError, match="'raw' is the sink"):
+        with pytest.raises(PlacementError, match="node 'raw' is a sink"):
             run.move({"raw": "client"})
-    with pytest.raises(PlacementError, match=r"the sink 'raw' is placed on 'h1'; it is at the client"):
+    with pytest.raises(PlacementError, match=r"the sink 'raw' is placed on 'h1'; a sink is always at the client"):
         client.run(flow, {**placed(flow, "h1"), "raw": "h1"})
     flow.sink("there", "s0", at="h1")
     with pytest.raises(UsageError, match=r"sink 'there' is pinned to another host than this client 'client'"):

@@ -103,7 +103,7 @@ def test_values_of_every_kind_cross_sockets_and_structs_keep_the_class(client: C
 
 def test_a_schema_that_changes_in_mid_stream_ends_the_run_and_names_the_column(client: Client) -> None:
     flow = chain(gives("batch", changes=4), Code("runtime_codes:Forwards"))
-    with pytest.raises(RunError, match=r"'s' .* partition 4, what it returned: column 'n' is string, and was int64"):
+    with pytest.raises(RunError, match=r"'s' .* partition 4, the output: column 'n' is string, and was int64"):
         list(client.run(flow, {"o": "h2"}, partitions=6))
 
 
@@ -120,5 +120,5 @@ def test_a_watermark_is_the_earliest_of_the_inputs(monkeypatch: pytest.MonkeyPat
     assert Moved(flow, 6, ALLOW, moves=2).values == [f"{index - 5.0}" for index in range(6)]
     none = pair(gives("batch", lag_s=3.0), gives("text"), Code("runtime_codes:Marks"))
     assert list(reference_run(none, 2, ALLOW)) == ["None", "None"]
-    with pytest.raises(OperatorError, match="a watermark of nan; give seconds"):
+    with pytest.raises(OperatorError, match="the watermark is nan; give seconds"):
         list(reference_run(pair(gives("batch", lag_s=float("nan")), gives("text"), sees()), 1, ALLOW))

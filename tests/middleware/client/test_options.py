@@ -151,7 +151,7 @@ class Trial:
             self.take(lambda: len(came) >= 5 or rest.done())
             self.run.allow()
             self.take(rest.done)
-            with pytest.raises(RunError, match="does not let it subscribe any more"):
+            with pytest.raises(RunError, match="no longer allows the subscription"):
                 rest.result()
             self._check(came, theirs.first_index, self._flow, "tops")
 

@@ -85,16 +85,19 @@ def test_a_client_refuses_an_invalid_time_scale(cluster: LocalCluster, scale: fl
         ({"ahead": 0}, "ahead is 0; give how many partitions may be under way over an edge, 1 to 1024"),
         ({"ahead": "4"}, "ahead is a number of partitions, or 'auto', not '4'"),
         ({"label": 3}, "the label of a run is a text, not 3"),
-        ({"placement": ["h1"]}, "a placement is a mapping of nodes to hosts, or the name of what computes one, not ["),
+        (
+            {"placement": ["h1"]},
+            "a placement is a mapping of nodes to hosts, or the name of a planner or strategy, not [",
+        ),
         ({"placement": {"o": 1}}, "a placement maps names of nodes to names of hosts, not 1"),
-        ({"placement": None}, "or the name of what computes one, not None"),
+        ({"placement": None}, "or the name of a planner or strategy, not None"),
         ({"adaptation": "global"}, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves, not 'global'"),
         ({"planning": "one-shot"}, "the options of plans are a Planning, not 'one-shot'"),
-        ({"networks": 3}, "networks are a mapping of names to what they are, or Networks, not 3"),
-        ({"networks": {"fast": 3}}, "what a network is, a Network says, not 3"),
+        ({"networks": 3}, "networks are a mapping of names to Network objects, or Networks, not 3"),
+        ({"networks": {"fast": 3}}, "each value of networks is a Network, not 3"),
         ({"networks": Networks(wanted_hz=-1.0)}, "wanted_hz is -1.0; give partitions a second"),
         ({"networks": Networks(hops=9)}, "hops is 9; give 1, for links from host to host, to 8"),
-        ({"dataflow": "abc"}, "what runs is a Dataflow, not 'abc'"),
+        ({"dataflow": "abc"}, "the argument dataflow is a Dataflow, not 'abc'"),
         ({"dataflow": chain(SOURCE, Code(Largest))}, "name code by a module that hosts can import"),  # type: ignore[arg-type]
         ({"dataflow": chain(SOURCE, Code("__main__:Mean"))}, "node 'o' runs '__main__:Mean'; name code by a module"),
         ({"dataflow": chain(SOURCE, Code("mean", [1]))}, "the parameters of node 'o' are a dict, not [1]"),  # type: ignore[arg-type]
@@ -108,8 +111,8 @@ def test_a_client_refuses_an_invalid_time_scale(cluster: LocalCluster, scale: fl
         ),
         ({"dataflow": chain(SOURCE, Code("mean", {"of": {1: 2}}))}, "a name of the parameters of node 'o' is a text"),
         ({"dataflow": chain(SOURCE, Code("mean", {"of": AROUND}))}, "the parameters of node 'o' contain themselves"),
-        ({"failover": 3}, "how a run outlives its hosts is a Failover, not 3"),
-        ({"failover": Failover(replicas=9)}, "9 replicas of each state are more than the other hosts of"),
+        ({"failover": 3}, "the argument failover is a Failover, not 3"),
+        ({"failover": Failover(replicas=9)}, "9 replicas of each state need as many other hosts"),
         ({"failover": Failover(every=0)}, "every of failover is 0: Expected `int` >= 1"),
         ({"failover": Failover(every_s="soon")}, "every_s of failover is 'soon': Expected `float`, got `str`"),  # type: ignore[arg-type]
         ({"failover": Failover(domains={"h9": "a"})}, "domains: there is no host 'h9'"),
@@ -121,7 +124,7 @@ def test_a_run_refuses_invalid_options(client: Client, options: dict[str, Any], 
 
 
 def test_plans_probes_and_moves_refuse_invalid_arguments(client: Client) -> None:
-    refused(lambda: client.plan("abc"), "what runs is a Dataflow, not 'abc'")  # type: ignore[arg-type]
+    refused(lambda: client.plan("abc"), "the argument dataflow is a Dataflow, not 'abc'")  # type: ignore[arg-type]
     refused(lambda: client.probe([("h1", "h9")]), "there is no host 'h9'; did you mean")
     refused(lambda: client.probe(["h1"]), "a link is a pair of hosts, not 'h1'")  # type: ignore[list-item]
     refused(lambda: client.probe([("h1", "h2", "h3")]), "host 'h1' is not joined to a network 'h3'; known are net")  # type: ignore[list-item]
@@ -129,7 +132,7 @@ def test_plans_probes_and_moves_refuse_invalid_arguments(client: Client) -> None
     with client.run(FLOW, {"o": "h1"}) as run:
         refused(lambda: run.move("h2"), "a placement is a mapping of nodes to hosts, not 'h2'")  # type: ignore[arg-type]
         refused(lambda: run.move({"o": "h9"}), "unknown host 'h9'")
-        refused(lambda: run.reshape("abc", {}), "what runs is a Dataflow, not 'abc'")  # type: ignore[arg-type]
+        refused(lambda: run.reshape("abc", {}), "the argument dataflow is a Dataflow, not 'abc'")  # type: ignore[arg-type]
         assert next(run).index == 0
 
 

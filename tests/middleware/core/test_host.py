@@ -114,11 +114,11 @@ def test_an_invalid_installation_is_refused_with_the_reason(make_book: Book, mak
     assert answer.host == "h1"
     assert "'a'" in answer.error
     lost = msgspec.structs.replace(make_install(), locations=(m.Location("s", "h1", 1), m.Location("t", "client", 1)))
-    refusal = m.Installed(R, "h1", "no location for node 'o'")
+    refusal = m.Installed(R, "h1", "node 'o' has no location")
     book << got("client", lost) >> [e.Send(R, "client", refusal)]
     install = make_install()
     ghost = msgspec.structs.replace(install, locations=(*install.locations, m.Location("ghost", "h1", 1)))
-    refusal = m.Installed(R, "h1", "a location for 'ghost', which is no node")
+    refusal = m.Installed(R, "h1", "there is a location for 'ghost', which is no node")
     book << got("client", ghost) >> [e.Send(R, "client", refusal)]
     assert book.core.runs == {}
 

@@ -392,7 +392,7 @@ NOT_OPENED = {
     ),
     "node twice": (with_locations(m.Location("o", "h1", 1)), "a node has two locations"),
     "unknown host": (with_locations(m.Location("o", "h7", 1)), "host 'h7' has a part in the run, and is not among"),
-    "unknown node": (with_locations(m.Location("x", "h1", 1)), "a location for 'x', which is no node"),
+    "unknown node": (with_locations(m.Location("x", "h1", 1)), "there is a location for 'x', which is no node"),
     "name": (
         changed(run=RunId("r\x1b[2J")),
         "the run's name 'r\\x1b[2J' has characters that are not printed, or one of space",
@@ -430,12 +430,12 @@ def test_a_host_accepts_a_limited_number_of_runs_and_nodes(make_book: Book, make
     large = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
     book << got("client", make_install({"p": "h1"}, dataflow=large)) >> ANY
     (answer,) = book.sent("client")
-    assert answer.error == "the run has 4 nodes, and it takes 3; start it with --limit max_nodes=NUMBER"
+    assert answer.error == "the run has 4 nodes, and the host takes 3; start it with --limit max_nodes=NUMBER"
     for run in map(run_of, "ab"):
         book << got("client", make_install(run=run)) >> ANY
     book << got("client", make_install(run=run_of("c"))) >> ANY
     (answer,) = book.sent("client")
-    assert answer.error == "it has 2 runs, and takes 2; end one, or start it with --limit max_runs=NUMBER"
+    assert answer.error == "it has 2 runs, and takes 2; end one, or start the host with --limit max_runs=NUMBER"
     assert book.core.runs.keys() == set(map(run_of, "ab"))
 
 

@@ -108,9 +108,9 @@ def test_a_plan_gets_chosen_routes_and_invalid_routes_of_a_planner_are_refused()
     for route, why in (
         ((Link("a", "b"), Link("b", "c")), "over rented links between the run's hosts, not a → b"),
         ((Link(*AC, "other"),), "over one of"),
-        ((), "leads from the one host to the other"),
-        ((Link("a", "b", "fast"), Link("c", "b", "fast")), "leads from the one host to the other"),
-        ((Link("a", "b", "fast"), Link("b", "a", "fast"), Link(*AC, "fast")), "meets none twice"),
+        ((), "leads from the first host to the second"),
+        ((Link("a", "b", "fast"), Link("c", "b", "fast")), "leads from the first host to the second"),
+        ((Link("a", "b", "fast"), Link("b", "a", "fast"), Link(*AC, "fast")), "meets no host twice"),
     ):
         with pytest.raises(PlannerError, match=why):
             ask_planner(Routed(*route), task(links, fast), model)

@@ -275,7 +275,7 @@ def test_an_impossible_task_is_refused_with_the_reason() -> None:
     task = drawn(1, tree=True)
     ends = {link: each for link, each in task.view.latencies.items() if "client" not in link}
     away = {Link(host, "client"): Latency(math.inf, 0) for host in HOSTS[:3]}
-    with pytest.raises(PlacementError, match=r"no placement: 'h\d' and 'client' do not hear each other"):
+    with pytest.raises(PlacementError, match=r"no placement: hosts 'h\d' and 'client' do not reach each other"):
         planned(task.but(view=NetworkView({}, {**ends, **away})))
     for bad in (math.nan, -1.0):
         odd = {**task.view.latencies, Link("h1", "h2"): Latency(bad)}

@@ -135,7 +135,7 @@ def test_usage_and_delay_follow_the_definitions_of_the_paper() -> None:
         (Query((QueryStream(1, 0, 1.0),), {0: 0, 1: 0}), "a stream goes from node 1 to 0; nodes are numbered so that"),
         (
             Query((QueryStream(0, 1, 1.0), QueryStream(2, 3, 1.0)), {0: 0, 1: 0}),
-            "node 2 is not pinned, nor is anything",
+            "node 2 has no pin, and the nodes joined to it have none",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_an_invalid_matrix_of_latencies_is_refused_with_the_reason() -> None:
         lambda matrix: by_coordinates(query, coordinates, between_all(matrix)),
     ):
         with pytest.raises(
-            PlacementError, match=r"no placement: there is no way between hosts \d and \d, nor by others"
+            PlacementError, match=r"no placement: no route leads from host \d to \d, directly or over other hosts"
         ):
             place(apart)
     with pytest.raises(UsageError, match=r"node 0 is pinned to host 6; there are 6 hosts, from 0"):

@@ -118,7 +118,7 @@ CONTROL = get_args(m.Control)
 
 
 def test_a_peer_without_an_endpoint_in_the_shared_network_is_refused() -> None:
-    with pytest.raises(ValueError, match="'net', which all share"):
+    with pytest.raises(ValueError, match="'net', which all hosts share"):
         m.NetworkEndpoints({"fast": "tcp://a:2"})
     assert (
         m.Peer("a", "tcp://a:1", m.NetworkEndpoints({"fast": "tcp://a:2"} | NETS)).ends == {"fast": "tcp://a:2"} | NETS
@@ -183,8 +183,8 @@ def test_a_relayed_chunk_names_a_source_and_valid_hops() -> None:
     chunk = m.RelayedChunk(7, 100, 0, PART, "|u1", (100,), source="a", hops=HOPS, at=1)
     assert frames.decode_chunk(frames.encode(chunk)) == chunk
     for wrong, why in (
-        (msgspec.structs.replace(chunk, at=2), "hop 2 of 2 of a Partition; relays pass partitions on"),
-        (msgspec.structs.replace(chunk, message=PROBE), "hop 1 of 2 of a Probe; relays pass partitions on"),
+        (msgspec.structs.replace(chunk, at=2), "a Partition came at hop 2 of 2; relays pass partitions on"),
+        (msgspec.structs.replace(chunk, message=PROBE), "a Probe came at hop 1 of 2; relays pass partitions on"),
         (msgspec.structs.replace(chunk, hops=HOPS[:1], at=0), "of length >= 2"),
         (msgspec.structs.replace(chunk, hops=HOPS * 5), "of length <= 8"),
     ):
@@ -197,7 +197,7 @@ def test_a_relayed_chunk_names_a_source_and_valid_hops() -> None:
 )
 def test_a_route_leads_to_the_target_and_meets_no_host_twice(hops: tuple[m.LinkEnd, ...]) -> None:
     assert m.RoutePreference("a", "b", (HOPS, "net")).links[0] == (Link("a", "r", "fast"), Link("r", "b", "fast"))
-    with pytest.raises(ValueError, match="a route from 'a' to 'b' over"):
+    with pytest.raises(ValueError, match="a route from 'a' to 'b' cannot go over"):
         m.RoutePreference("a", "b", (hops,))
 
 
@@ -277,7 +277,7 @@ def test_chunks_over_the_limits_of_bulk_are_refused() -> None:
     part = m.Partition(R, "p", "c", 7)
     with pytest.raises(ProtocolError, match="1073741824"):
         frames.decode_chunk(frames.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
-    with pytest.raises(ProtocolError, match="a probe of 16385 bytes"):
+    with pytest.raises(ProtocolError, match="a probe has 16385 bytes"):
         frames.decode_chunk(frames.encode(m.Chunk(1, 16_385, 0, m.Probe(R, 1, PEER, True))))
     with pytest.raises(ProtocolError, match="the end of 'p' came as bulk"):
         frames.decode_chunk(frames.encode(m.Chunk(1, 0, 0, m.Partition(R, "p", "c", 7, end=True))))
@@ -299,7 +299,7 @@ DOUBLE = b"\xcb"  # msgpack's mark of a double
 )
 def test_a_state_in_bulk_with_a_wrong_form_or_size_is_refused(wrong: m.Chunk) -> None:
     assert frames.decode_chunk(frames.encode(m.Chunk(1, 8, 0, STATE))).message == STATE
-    with pytest.raises(ProtocolError, match=r"^the state of 'o' came as bulk, but says it has other bytes$"):
+    with pytest.raises(ProtocolError, match=r"^the state of 'o' came as bulk, but names another size$"):
         frames.decode_chunk(frames.encode(wrong))
 
 

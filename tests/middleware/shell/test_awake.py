@@ -87,7 +87,7 @@ def test_a_client_dials_again_and_goes_on_after_a_suspension_of_the_machine(
             indices.append(next(run).index)
         indices += [next(run).index for _ in range(20)]
         assert indices == list(range(len(indices)))
-        assert "this process did not run for 3600 s (its machine was suspended); others may have" in caplog.text
+        assert "this process did not run for 3600 s (its machine was suspended); other hosts may have" in caplog.text
         after = set(client.shell._sockets.dealers.values())
         assert after and not after & before
         assert client.shell.core.coordinator.led[RunId(run.id)].slept_s == pytest.approx(3600, rel=0.01)

@@ -195,7 +195,7 @@ def test_a_full_disk_costs_records_and_no_run(tmp_path: Path) -> None:
         process.terminate()
         _, log = process.communicate(timeout=patience(20))
     assert process.returncode == 0
-    assert "cannot write the records" in log
+    assert "the records " in log and " cannot be written: " in log
     assert log.count("\n") == 1
     rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
     (missing,) = [row for row in rows if row["kind"] == "missing"]

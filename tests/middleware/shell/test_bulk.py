@@ -127,7 +127,7 @@ def test_a_partition_over_the_limit_is_refused_before_a_byte_is_kept(hosts: Host
 def test_a_relayed_chunk_of_a_different_source_is_not_added_to_a_transfer(hosts: Hosts) -> None:
     hops = (m.LinkEnd("h1", "net"),)
     hosts.comes(m.RelayedChunk(1, 30, 0, part(0), "|u1", (30,), source="h2", hops=hops), 10)
-    with pytest.raises(ProtocolError, match="a chunk of 'h3' in a transfer of 'h2'"):
+    with pytest.raises(ProtocolError, match="a chunk of 'h3' came in a transfer of 'h2'"):
         hosts.comes(m.RelayedChunk(1, 30, 10, part(0), "|u1", (30,), source="h3", hops=hops), 10)
     assert [each.received for each in hosts.bulk._incoming.values()] == [10]
 
@@ -136,7 +136,7 @@ def test_a_probe_in_the_name_of_a_third_host_is_refused(hosts: Hosts) -> None:
     """A probe in the name of a third host would make this host dial any address that the probe gives."""
     for name in ("h2", "h3"):
         probe = m.Probe(R, 1, m.Peer(name, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), echo=False)
-        with nullcontext() if name == "h2" else pytest.raises(ProtocolError, match="a probe of 'h3' that came from"):
+        with nullcontext() if name == "h2" else pytest.raises(ProtocolError, match="a probe of 'h3' came from"):
             hosts.comes(m.Chunk(1, 0, 0, probe), 0)
     assert [host for host, _ in hosts.answers] == ["h2"]
 

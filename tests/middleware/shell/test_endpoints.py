@@ -71,7 +71,7 @@ def test_a_folder_that_other_users_may_enter_is_refused(tmp_path: Path) -> None:
         tmp_path.chmod(mode)
         with pytest.raises(UsageError, match=f"others may enter {tmp_path}, and so dial .*; listen in a folder made"):
             Shell(ShellConfig("h1", listen=f"ipc://{tmp_path}/h1"))
-    with pytest.raises(UsageError, match="cannot listen in /nowhere: No such file"):
+    with pytest.raises(UsageError, match="no socket can be made in /nowhere: No such file"):
         Shell(ShellConfig("h1", listen="ipc:///nowhere/h1"))
 
 
@@ -104,7 +104,11 @@ def test_partitions_arrive_on_the_next_port_or_on_the_bulk_port(
         ("tcp://127.0.0.1:7800", 65536, "the port for partitions is 65536; give one between 1 and 65535"),
         ("tcp://127.0.0.1:65535", None, "leaves no port above it for partitions; give one with --bulk-port"),
         ("tcp://127.0.0.1:65536", 7900, "has no port between 1 and 65535"),
-        ("ipc:///tmp/x/h1", 7900, "is a Unix socket, beside which partitions have their own; leave --bulk-port out"),
+        (
+            "ipc:///tmp/x/h1",
+            7900,
+            "is a Unix socket, and partitions have a second socket beside it; leave --bulk-port out",
+        ),
     ],
 )
 def test_an_invalid_port_for_partitions_is_refused(endpoint: str, bulk_port: int | None, says: str) -> None:

@@ -27,7 +27,7 @@ from thalweg.middleware.shell import recorder as module
 from thalweg.middleware.shell.recorder import GAP_BYTES, Recorder
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 
-TOLD = re.compile(r"^cannot write the records .*; the runs go on, and what is missing is counted$")
+TOLD = re.compile(r"^the records .* cannot be written: .*; the runs go on, and missing rows are counted$")
 
 
 class Disk:
@@ -184,7 +184,7 @@ def test_a_process_that_cannot_start_threads_writes_the_log(tmp_path: Path, monk
 
 def test_two_recorders_do_not_write_to_the_same_log(tmp_path: Path) -> None:
     log = Recorder("h1", tmp_path / "log")
-    with pytest.raises(UsageError, match=r"log: another process does; choose another file$"):
+    with pytest.raises(UsageError, match=r"log cannot be written: another process writes them; choose another file$"):
         Recorder("h2", tmp_path / "log")
     log.close()
     Recorder("h2", tmp_path / "log").close()

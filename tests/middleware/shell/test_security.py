@@ -137,8 +137,8 @@ def test_an_unusable_secret_certificate_is_refused_with_a_single_line_error(tmp_
         (mixed, "does not hold a key pair"),
         (old, "expired on 20.* UTC; make one with"),
         (nothing, "is not a certificate with name, role and expiry: it has no public key"),
-        (tmp_path / "absent", "cannot read the certificate .*: No such file"),
-        (tmp_path, "cannot read the certificate .*: Is a directory"),
+        (tmp_path / "absent", "the certificate .* cannot be read: No such file"),
+        (tmp_path, "the certificate .* cannot be read: Is a directory"),
     ):
         with pytest.raises(UsageError, match=says) as caught:
             Keys.load(path, role="host")
@@ -253,7 +253,7 @@ def test_the_members_follow_the_changes_of_the_folder(tmp_path: Path) -> None:
     members.refresh()
     assert members.public_of("h2") == ""
     (folder / "h2.key").write_text(read_certificate(make(tmp_path, "h3"))[0].text())
-    with pytest.raises(UsageError, match=r"h2\.key is the certificate of 'h3'; call it h3\.key"):
+    with pytest.raises(UsageError, match=r"h2\.key is the certificate of 'h3'; name the file h3\.key"):
         Members(folder)
     make(tmp_path, "brief", days=0.3 / 86400)
     members.refresh()

@@ -499,8 +499,8 @@ def test_a_signal_or_the_end_of_the_parent_ends_a_host_promptly_and_cleanly(tmp_
                 assert process.wait(patience(5)) == 0
                 assert process.stderr is not None
                 said[name] = process.stderr.read().decode()
-            only = "host 'sigterm' is the only one that may hold source 's'; end the run first"
-            line = f"WARNING sigterm: the host ends with what it holds: {only}\n"
+            only = "host 'sigterm' is the only host that may hold source 's'; end the run first"
+            line = f"WARNING sigterm: the host ends before its nodes have moved away: {only}\n"
             assert said["sigterm"].partition(" ")[2] in (line, "")  # had the run ended
             assert said["sigint"] == said["orphan"] == ""
     for name in hosts:
@@ -593,7 +593,7 @@ def test_answers_of_a_restarted_host_without_the_run_reach_the_client() -> None:
             again.core.hosted.broken[RunId(second.id)] = (
                 "a defect of another kind"  # as where it dropped the run unheard
             )
-            with pytest.raises(HostLostError, match=r"h1.*, no longer knows the run; was it restarted"):
+            with pytest.raises(HostLostError, match=r"h1.*, no longer knows the run; was its process restarted"):
                 list(first)
             with pytest.raises(RunError, match=r"^host 'h1': a defect of another kind$"):
                 list(second)
@@ -671,8 +671,12 @@ def test_a_host_process_that_cannot_start_prints_a_single_line_with_the_reason(t
                 "--listen",
                 "tcp://0.0.0.0:7999",
             ): "without keys tcp://0.0.0.0:7999 is open to all who reach it; give --keys",
-            ("--records", str(other), "--insecure"): f"cannot write the records {other}: No such file or directory",
-            ("--keys", str(other)): f"cannot read the certificate {other}: No such file or directory",
+            (
+                "--records",
+                str(other),
+                "--insecure",
+            ): f"the records {other} cannot be written: No such file or directory",
+            ("--keys", str(other)): f"the certificate {other} cannot be read: No such file or directory",
         }
         for options, says in mistakes.items():
             listen = () if "--listen" in options else ("--listen", "tcp://127.0.0.1:*")

@@ -174,7 +174,7 @@ def test_a_message_of_too_many_frames_is_dropped_in_turns_of_bounded_length(
                 said.append(str(error))
             else:
                 said += [] if taken is None else [taken[2][0].bytes]
-        assert said == ["a message of more frames than the 1 that are expected", frame]
+        assert said == ["a message has more frames than the 1 that are expected", frame]
         assert turns == 6
 
 
@@ -183,7 +183,7 @@ def test_a_message_with_a_wrong_number_of_frames_is_refused(dial: Callable[..., 
     with opened() as sockets:
         dial(sockets.me.bulk).send_multipart([b"x"] * parts)
         assert sockets.bulk.poll(round(patience(5) * 1000))
-        wrong = pytest.raises(ProtocolError, match=f"a message of {'1' if parts == 1 else 'more'} frames")
+        wrong = pytest.raises(ProtocolError, match=f"a message has {'1' if parts == 1 else 'more'} frames")
         with nullcontext() if parts == 2 else wrong:
             taken = sockets.take(sockets.bulk, 2)
             assert taken is not None and len(taken[2]) == 2

@@ -298,11 +298,11 @@ def test_records_are_copied_once_and_then_viewed() -> None:
 @pytest.mark.parametrize(
     ("parcel", "says"),
     [
-        (Parcel("batch", b"junk", b"junk"), "records of 4 bytes do not read"),
-        (Parcel("plain", b"", b"\xc1"), "does not read as it says"),
+        (Parcel("batch", b"junk", b"junk"), "records of 4 bytes cannot be read"),
+        (Parcel("plain", b"", b"\xc1"), "cannot be decoded"),
         (Parcel("plain", b"os:system", b"\x01"), "does not allow code from 'os'"),
         (Parcel("plain", b"value_codes:Camera", b"\x01"), "no msgspec.Struct"),
-        (Parcel("plain", b"value_codes:Reading", b"\x01"), "does not read as it says: Expected `object`"),
+        (Parcel("plain", b"value_codes:Reading", b"\x01"), "cannot be decoded: Expected `object`"),
     ],
 )
 def test_a_false_parcel_is_an_operator_error(parcel: Parcel, says: str) -> None:
@@ -315,7 +315,7 @@ def test_records_with_offsets_beyond_the_end_are_refused() -> None:
     body = bytearray(parcel.body)
     at = body.index(b"\x03\0\0\0\x06\0\0\0")  # the offsets
     body[at + 4 : at + 8] = (2**30).to_bytes(4, "little")
-    with pytest.raises(OperatorError, match="do not read"):
+    with pytest.raises(OperatorError, match="cannot be read"):
         opened(Parcel("batch", parcel.head, bytes(body), parcel.digest))
 
 

@@ -439,7 +439,7 @@ def test_a_call_without_a_free_thread_fails_after_a_time_limit(crowd: Callable[[
     (failed,) = one.workers.overdue(waits_s + NO_THREAD_S)
     assert failed.reason == (
         "loading its code was not begun: all 1 threads (max_threads) of this host are in calls, 1 of them of runs that "
-        "are over; wait for them, or start it with --limit max_threads=N"
+        "are over; wait for them, or start the host with --limit max_threads=N"
     )
     LET_GO.set()
     one.open(run_of("c"))

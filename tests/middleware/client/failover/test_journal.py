@@ -84,7 +84,7 @@ def test_successors_of_killed_clients_deliver_every_partition_once(cluster: Loca
     with Client(hosts, listen=at(cluster, 9), allow=ALLOW, journal=folder) as client:
         assert client._journal is not None
         (run,) = client._journal.runs()
-        with pytest.raises(UsageError, match="is over: nothing of it is left to be had"):
+        with pytest.raises(UsageError, match="is over: no partition of it is left"):
             client.resume(run)
 
 
@@ -107,9 +107,12 @@ def test_taking_the_next_partition_commits_the_partition_before(cluster: LocalCl
             assert [(each.index, digest(each.value)) for each in run] == has(28, 12)
     cluster.start("h2")
     with Client(cluster, allow=ALLOW) as other:
-        with pytest.raises(UsageError, match="give the client that of the one before"):
+        with pytest.raises(UsageError, match="give this client the journal of the earlier client"):
             other.resume(run_id)
-        with other.run(FLOW, {"o": "h2"}) as run, pytest.raises(UsageError, match="give the client a journal"):
+        with (
+            other.run(FLOW, {"o": "h2"}) as run,
+            pytest.raises(UsageError, match="and this client has none; give it one"),
+        ):
             run.commit(0)
 
 
@@ -140,7 +143,9 @@ def test_taking_a_partition_commits_nothing_once_the_application_calls_commit(
         for partition in run:  # all of them; a crash now would bring back the uncommitted ones
             if partition.index == 6:
                 run.commit(4)
-        with pytest.raises(UsageError, match="partition 10 of sink 't' is none that was taken: they are 0 to 9"):
+        with pytest.raises(
+            UsageError, match="partition 10 of sink 't' has not been taken: the application has taken 0 to 9"
+        ):
             run.commit(10)
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         with pytest.raises(UsageError, match="start is -1"):
@@ -164,7 +169,7 @@ def test_a_run_is_over_at_the_commit_of_the_last_partition_even_after_the_stream
         assert client._journal.runs()[run.id] is None
         run.close()
         run.commit(2)
-        with pytest.raises(UsageError, match="is over: nothing of it is left to be had"):
+        with pytest.raises(UsageError, match="is over: no partition of it is left"):
             client.resume(run.id)
 
 
@@ -353,7 +358,7 @@ def test_the_last_intact_entry_about_replicas_counts_if_a_later_entry_is_damaged
     (tmp_path / FILE).write_bytes(data)
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client, client.resume() as run:
         assert [(each.index, digest(each.value)) for each in run] == has(10, 30)
-    assert "is damaged: what it says last, and whole, counts" in caplog.text
+    assert "is damaged: its last whole entries count" in caplog.text
 
 
 def test_a_commit_fails_if_the_folder_of_the_journal_was_removed(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_damaged_tail_of_the_journal_raises_an_error_with_the_missing_range(
         find(again, None)
     ((first, until),) = caught.value.missing.values()
     assert 0 < first < until == 100
-    assert f"start={first} gives those again" in str(caught.value)
+    assert f"and start={first} gives the missing partitions again" in str(caught.value)
     assert find(again, None, start=first)[1].had == {"sink": 99}
     assert find(again, None, accept_loss=True)[1].had == {"sink": 99}
     assert find(again, None)[1].missing == {}, "it was accepted"
@@ -122,7 +122,7 @@ def test_an_entry_with_changed_content_does_not_count(book: Journal) -> None:
     with pytest.raises(JournalGapError) as caught:
         find(again, None)
     assert caught.value.missing == {"sink": (99, 100)}, "the entry before it counts"
-    assert "is damaged: what it says last, and whole, counts" in again.said
+    assert "is damaged: its last whole entries count" in again.said
     again.close()
 
 
@@ -211,8 +211,8 @@ def test_a_write_to_a_full_disk_is_retried_and_the_gap_is_recorded(
     gaps = [msgspec.msgpack.decode(body) for _, _, kind, body, _ in again._read()[0] if kind == "gap"]
     assert gaps == [{"sink": [first, 400]}]
     again.close()
-    assert "cannot be written: database or disk is full; it is tried again every 0.02 s" in caplog.text
-    assert "is written again, and has all that was committed meanwhile" in caplog.text
+    assert "cannot be written: database or disk is full; the write is tried again every 0.02 s" in caplog.text
+    assert "can be written again, and has all partitions that were committed meanwhile" in caplog.text
 
 
 def test_a_locked_journal_does_not_slow_down_the_application(book: Journal) -> None:
@@ -245,8 +245,11 @@ def test_a_journal_that_is_removed_and_restored_while_in_use_loses_no_commit(
     (book.folder if gone == "folder" else book.folder / FILE).rename(aside)
     book.had("r", "sink", 100)
     if gone == "folder":
-        assert "journal.sqlite was removed; what the application commits is not written down" in caplog.text
-        with pytest.raises(JournalError, match=r"cannot be written: journal.sqlite was removed; what was committed"):
+        assert "journal.sqlite was removed; the commits of the application are not recorded" in caplog.text
+        with pytest.raises(
+            JournalError,
+            match=r"cannot be written: journal.sqlite was removed; the committed partitions are not recorded",
+        ):
             book.check()
     else:
         book.check()  # the mark knows
@@ -379,7 +382,7 @@ def test_a_journal_that_is_locked_or_cannot_be_opened_is_left_unchanged(tmp_path
 
 def test_resuming_from_an_empty_journal_is_refused(tmp_path: Path) -> None:
     empty = Journal(tmp_path)
-    with pytest.raises(UsageError, match="has no run that is not over: begin one"):
+    with pytest.raises(UsageError, match="has no run to resume: begin one"):
         find(empty, None)
     empty.close()
 

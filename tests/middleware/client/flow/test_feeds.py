@@ -134,7 +134,7 @@ def test_a_lost_producer_fails_the_run_with_a_single_line_error(client: Client, 
         "dropped": "the producer of 'readings' is gone: it was dropped before it was closed",
         "raised": "the producer of 'readings' failed: ValueError: two lines of text",
         "elsewhere": "is gone, or in another process: pin its source to the client that pushes",
-        "twice": "value 0 of 'readings' has been taken; what is pushed is there once, for one run",
+        "twice": "value 0 of 'readings' has been taken; a pushed value is delivered once, to one run",
     }[how]
     if how in ("dropped", "twice"):
         feed.put("a")

@@ -88,7 +88,9 @@ def test_a_host_with_a_different_name_and_a_bulk_port_are_reported() -> None:
     shell = Shell(ShellConfig("h1", insecure=True))
     try:
         assert refused("h2", shell.me.control) == "the host at ADDRESS is called 'h1', not 'h2'"
-        with pytest.raises(HostLostError, match=r"within 0\.3 s; it is connected: .* or its port for bulk") as caught:
+        with pytest.raises(
+            HostLostError, match=r"within 0\.3 s; it is connected: .* or is this its port for bulk"
+        ) as caught:
             identify_hosts({"h1": shell.me.bulk}, timeout_s=0.3)
         assert caught.value.host == "h1"
     finally:
@@ -112,7 +114,8 @@ def test_a_missing_certificate_is_reported_although_a_further_host_is_down(tmp_p
         identify_hosts({"h1": free(), "h2": free()}, alice)
 
 
-OTHERS = "does not hold the certificate that is here for 'h2'"
+NO_KEYS = "has no keys, and this client has keys; start the host with --keys, or give this client no keys"
+OTHERS = "does not hold the certificate that this client has for 'h2'"
 
 
 def test_keys_that_do_not_match_are_reported_with_the_cause(tmp_path: Path) -> None:
@@ -133,9 +136,10 @@ def test_keys_that_do_not_match_are_reported_with_the_cause(tmp_path: Path) -> N
         open_to_all.close()
     assert said == [
         "host 'h1' at ADDRESS asks for a certificate, and none was given; give keys",
-        "host 'h1' at ADDRESS does not admit the certificate of 'bob'; is it among its members, and not out of date?",
-        f"host 'h2' at ADDRESS {OTHERS}; is it that host, with its own key, and its control port?",
-        "host 'h1' at ADDRESS has no keys, and this client has; start it with --keys, or give none here",
+        "host 'h1' at ADDRESS does not admit the certificate of 'bob'; is the certificate among the members of the"
+        " host, and not expired?",
+        f"host 'h2' at ADDRESS {OTHERS}; is that host running there, with its own key, and is this its control port?",
+        f"host 'h1' at ADDRESS {NO_KEYS}",
     ]
 
 
@@ -181,7 +185,7 @@ def test_a_handshake_that_fails_without_detail_is_explained(tmp_path: Path, monk
         said = refused("h1", open_to_all.me.control, keys)
     finally:
         open_to_all.close()
-    assert said == "host 'h1' at ADDRESS has no keys, and this client has; start it with --keys, or give none here"
+    assert said == f"host 'h1' at ADDRESS {NO_KEYS}"
 
 
 def test_a_client_listens_at_an_address_that_the_hosts_reach(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_drained_host_ends_when_the_last_operator_has_moved_away(own: LocalClu
     own.start("h3")
     with Client(own, allow=ALLOW) as client, client.run(FLOW, {"o": "h2"}) as run, ThreadPoolExecutor(1) as pool:
         came = [next(run).value]
-        only = "host 'h1' is not drained: host 'h1' is the only one that may hold source 's'; end the run first"
+        only = "host 'h1' is not drained: host 'h1' is the only host that may hold source 's'; end the run first"
         with pytest.raises(RunError, match=f"^{only}$"):
             drain("h1", own.addresses["h1"])
         for leaves in (lambda: own.drain("h2"), lambda: drain("h3", own.addresses["h3"], timeout_s=20)):
@@ -107,7 +107,7 @@ def test_a_host_that_cannot_be_drained_stays_unless_the_supervisor_ends_the_proc
         ending = pool.submit(drain, "h2", own.addresses["h2"], timeout_s=20)
         while not ending.done():
             came.append(next(run).value)
-        why = "nobody takes what is on host 'h2': host 'h1': "
+        why = "no other host takes the operators of host 'h2': host 'h1': "
         with pytest.raises(RunError, match=f"host 'h2' is not drained: {why}.*; host 'client': .*$"):
             ending.result()
         ending = pool.submit(own.drain, "h2")  # as its supervisor does, which does not ask
@@ -116,7 +116,7 @@ def test_a_host_that_cannot_be_drained_stays_unless_the_supervisor_ends_the_proc
         assert ending.result() == 0
         came += [partition.value for partition in islice(run, 3)]
         assert_reference(came, flow, len(came))
-    assert f"WARNING h2: the host ends with what it holds: {why}" in capfd.readouterr().err
+    assert f"WARNING h2: the host ends before its nodes have moved away: {why}" in capfd.readouterr().err
 
 
 def test_hosts_are_replaced_one_by_one_under_load(own: LocalCluster) -> None:
@@ -170,7 +170,7 @@ def test_a_host_that_was_down_when_the_client_started_can_be_added_later(own: Lo
             client.run(FLOW, {"o": "h2"})
         with pytest.raises(HostAbsentError, match=r"host 'h2' at .* does not answer: nothing listens there"):
             client.add_host("h2")
-        with pytest.raises(UsageError, match="where does host 'h9' listen"):
+        with pytest.raises(UsageError, match="the endpoint of host 'h9' is unknown; give it"):
             client.add_host("h9")
         client.add_host("h2", own.start("h2"))
         assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3

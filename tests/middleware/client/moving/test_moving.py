@@ -247,9 +247,9 @@ def test_an_operator_with_a_state_that_cannot_move_stays(
         ({"op9": "h1"}, "names node 'op9', which the dataflow does not have"),
         ({"op0": "h9"}, "unknown host 'h9'; the hosts are client, h1, h2, h3"),
         ({"op0": "h2", "op1": "h1"}, "operator 'op1' is pinned to 'h3', not 'h1'"),
-        ({"source@h1": "h1"}, "'source@h1' is the source; only operators move"),
+        ({"source@h1": "h1"}, "node 'source@h1' is a source; only operators move"),
         ({"source@h1": "h2"}, "source 'source@h1' is pinned to 'h1'"),
-        ({"sink": "client"}, "'sink' is the sink; only operators move"),
+        ({"sink": "client"}, "node 'sink' is a sink; only operators move"),
     ],
     ids=["node", "host", "pinned", "source", "source elsewhere", "sink"],
 )

@@ -228,7 +228,7 @@ def test_an_invalid_query_is_refused_with_a_single_line_error(client: Client) ->
         with run.attach(graph()) as other:
             with pytest.raises(UsageError, match="there is no sink 'in'"):
                 other.sink("in")
-            with pytest.raises(DataflowError, match="a query that was attached keeps its shape"):
+            with pytest.raises(DataflowError, match="an attached query keeps its shape"):
                 other.reshape(graph(), {})
             assert next(run).index == 0
             assert next(other).index == other.first_index
@@ -262,8 +262,10 @@ def test_the_log_names_the_unconsumed_stream_that_holds_up_a_consumer(
             time.sleep(0.01)
         assert not waiting.done()
         (line,) = lines
-        assert line.startswith(f"{who} has waited for a partition for 0.3 s: nobody takes partition ")
-        assert line.endswith(f"{why}; take from it as well, in another thread or task, or close it")
+        assert line.startswith(f"{who} has waited for a partition for 0.3 s: partition ")
+        assert line.endswith(
+            f"{why} is not taken; take partitions there as well, in another thread or task, or close that stream"
+        )
         caplog.clear()
 
     async def take(stream: Any, count: int) -> None:

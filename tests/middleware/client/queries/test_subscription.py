@@ -137,7 +137,7 @@ def test_the_slowest_subscriber_sets_the_pace_until_the_permission_is_withdrawn(
         assert not taken.done()
         run.allow("carol")
         assert len(taken.result(patience(20))) == 40
-        with pytest.raises(RunError, match="client 'client' does not let it subscribe any more"):
+        with pytest.raises(RunError, match="client 'client' no longer allows the subscription"):
             list(first)
         while run.placement["op1"] != "h1":
             next(run)
@@ -236,9 +236,11 @@ def test_an_invalid_subscription_is_refused_with_a_single_line_error(
 
     with ThreadPoolExecutor() as pool, client.run(graph(), WHERE, subscribers=["bob", "h1"]) as run:
         assert "the run has no node 'jont'; did you mean 'joint'?" in refused(run, "jont")
-        with pytest.raises(UsageError, match="client 'client' began that run itself, or has the name of who did"):
+        with pytest.raises(
+            UsageError, match="client 'client' began that run itself, or has the same name as the client that did"
+        ):
             client.subscribe(run, "joint")
-        with pytest.raises(UsageError, match="'none' is not the ticket of a run; give what its client has as"):
+        with pytest.raises(UsageError, match="'none' is not the ticket of a run; give the text that its client has as"):
             bob.subscribe("none", "joint")
         for name in ("", "x" * 129):
             with pytest.raises(UsageError, match="a node's name has 1 to 128 characters, and '"):
@@ -374,7 +376,10 @@ def test_the_log_of_a_waiting_subscriber_asks_whether_the_client_of_the_run_cons
                 break
             joint.close()  # its first partition was on its way already, so it had nothing to ask
         what = f"the subscription to 'joint' of run {run.id} has waited for a partition for 0.3 s"
-        assert f"{what}: does client 'client', which began the run, take from it meanwhile? Nothing" in caplog.text
+        assert (
+            f"{what}: no partition comes before client 'client', which began the run, takes partitions from it"
+            in caplog.text
+        )
         with kept_going(run):
             theirs.result(patience(20))
             joint.close()

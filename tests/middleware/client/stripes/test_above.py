@@ -156,7 +156,7 @@ def test_a_single_tree_is_reshaped_below_an_unchanged_upper_graph(client: Client
         assert run.trees[0][0].by_name.keys() == flow.by_name.keys()
         (root,) = run.trees[1][0].by_name["r"].inputs
         assert {*run.trees[1][0].by_name[root].inputs} > {"h1"}
-        with pytest.raises(DataflowError, match="what is above the trees of a stream stays as it is"):
+        with pytest.raises(DataflowError, match="the upper graph, above the trees of a stream, stays as it is"):
             run.reshape(tree(("a", "h1", "h2"), ("b", "a", "h3"), top=MIX), {"a": "h1", "b": "h1"})
     assert_reference(got, flow, len(got))
 
@@ -277,13 +277,13 @@ def test_an_invalid_upper_graph_is_refused_with_a_single_line_error(client: Clie
     elsewhere = msgspec.structs.replace(over[1], placement={**over[1].placement, "r": "h2"})
     other = msgspec.structs.replace(over[1], dataflow=graph(top=Code("runtime_codes:Sees")))
     for wrong in (elsewhere, other):
-        with pytest.raises(DataflowError, match="the same above their trees"):
+        with pytest.raises(DataflowError, match="have the same upper graph, above their trees"):
             client.run(flow, over[0].placement, stripes=(over[0], wrong))
     below = msgspec.structs.replace(over[1], dataflow=graph(root=Code("runtime_codes:Sees")))
-    with pytest.raises(DataflowError, match="operator 'a' has state, and is none of those above the trees"):
+    with pytest.raises(DataflowError, match="operator 'a' has state, and is not in the upper graph"):
         client.run(flow, over[0].placement, stripes=(over[0], below))
     unknown = graph(top=Code("nowhere"))
-    with pytest.raises(UsageError, match="whether operator 'r' has state cannot be told here"):
+    with pytest.raises(UsageError, match="this client cannot find out whether operator 'r' has state"):
         client.run(unknown, over[0].placement, stripes=2)
     with pytest.raises(PlacementError, match="leaves out operator 'b'"):
         client.run(flow, {"a": "h1"}, stripes=2)

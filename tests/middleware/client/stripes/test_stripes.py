@@ -121,7 +121,7 @@ def test_an_invalid_striped_stream_is_refused_with_a_single_line_error(client: C
         client.run(FLOW, where, stripes=0)
     with pytest.raises(UsageError, match="window is 0; give how many"):
         client.run(FLOW, where, stripes=2, window=0)
-    with pytest.raises(UsageError, match="plans one tree, and cannot tell how many repay"):
+    with pytest.raises(UsageError, match="plans one tree, and does not choose a number of trees"):
         client.run(FLOW, "one-shot", stripes="auto")
     other = complete_binary_tree(blocks(("h1", "h2")), MIX)
     with pytest.raises(DataflowError, match="the same sources and the same sink"):
@@ -134,7 +134,7 @@ def test_an_invalid_striped_stream_is_refused_with_a_single_line_error(client: C
     with pytest.raises(UsageError, match="gives each partition once"):
         client.run(fed, dict.fromkeys(fed.operators, "h1"), stripes=2)
     with everywhere(client, FLOW, partitions=3) as run:
-        with pytest.raises(UsageError, match="share whatever is the same; leave radius_s out"):
+        with pytest.raises(UsageError, match="share all equal nodes; leave radius_s out"):
             run.attach(FLOW, radius_s=1.0)
         with pytest.raises(UsageError, match="there is no stripe 3"):
             run.move({}, stripe=3)
@@ -171,11 +171,11 @@ def test_a_later_client_resumes_a_striped_stream_from_the_journal(cluster: Local
         assert [tree for tree, _ in again.trees] == [FLOW] * 3
         later = [next(again) for _ in range(30)]
         again.commit(later[-1].index)
-        with pytest.raises(UsageError, match="over: nothing of it is left"):
+        with pytest.raises(UsageError, match="over: no partition of it is left"):
             second.resume(run.id)
     with another(2) as third:
         last = [*third.resume()]
-        with pytest.raises(UsageError, match="has no run that is not over: begin one"):
+        with pytest.raises(UsageError, match="has no run to resume: begin one"):
             third.resume()
     got = [*got[:20], *later, *last]
     assert [each.index for each in got] == list(range(90))
@@ -194,7 +194,7 @@ def test_a_resumed_stream_goes_over_the_trees_with_present_hosts() -> None:
     assert go_on_over("r", found, 7, gone) == ResumedStream(placed[:1], 7, {})
     none = ResumingClient("client", ("h2", "client"), allow)
     assert go_on_over("r", found, 7, none) == ResumedStream(placed, 7, {}), "its loss will be said by the run"
-    with pytest.raises(UsageError, match="run r is of client 'client', and this is 'other'"):
+    with pytest.raises(UsageError, match="run r belongs to client 'client', and this client is 'other'"):
         go_on_over("r", found, None, ResumingClient("other", here, allow))
     with pytest.raises(UsageError, match="run r is over"):
         go_on_over("r", JournaledRun(stream, {sink: 89}), None, there)

@@ -346,7 +346,7 @@ def test_a_process_that_keeps_crashing_restarts_the_run_a_few_times_at_most(hold
         assert (world.failed, len(indices)) == (None, trial.partitions)
     else:
         assert f"host {host!r}, which holds s" in (world.failed or "")
-        assert "th time in a row before anything more came" in (world.failed or "")
+        assert "th time in a row without a new partition in between" in (world.failed or "")
     assert max(world.left.values()) < 3 * MOST_IN_VAIN
 
 

@@ -173,7 +173,7 @@ def test_a_killed_process_costs_the_application_nothing(use: str) -> None:
         digest, indices = hashlib.sha256(), []
         with LocalCluster(4) as cluster, Client(cluster) as client:
             if fails:
-                with pytest.raises(UsageError, match="5 replicas of each state are more than"):
+                with pytest.raises(UsageError, match="5 replicas of each state need as many other hosts"):
                     client.run(flow, {"op0": "h3"}, failover=Failover(replicas=5))
             for partition in client.run(flow, {"op0": "h3"}, partitions=60, failover=Failover(every=4)):
                 indices.append(partition.index)

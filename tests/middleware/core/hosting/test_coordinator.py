@@ -85,8 +85,8 @@ def test_the_install_message_is_repeated_to_hosts_that_have_not_answered(asked: 
 
 
 def test_a_host_that_cannot_take_part_ends_the_run(asked: Playbook) -> None:
-    refusal = m.Installed(R, "h2", "no location for node 'o'")
-    why = "host 'h2', which holds o, cannot take part: no location for node 'o'"
+    refusal = m.Installed(R, "h2", "node 'o' has no location")
+    why = "host 'h2', which holds o, cannot take part: node 'o' has no location"
     asked << got("h2", refusal) >> [e.Fail(R, why, host="h2")]
     asked << got("h1", m.Installed(R, "h1")) >> []
     asked << got("h2", refusal) >> []  # one failure is enough
@@ -141,7 +141,7 @@ def test_a_late_first_ping_counts_against_no_host(ready: Playbook) -> None:
 
 def test_an_error_after_a_short_sleep_of_the_client_names_both_possible_reasons(ready: Playbook) -> None:
     ready.at(20.0) << e.Woke(19.0) >> []
-    why = "was it restarted, or did its lease_s end, as this client did not run for 19 s?"
+    why = "was its process restarted, or did its lease_s end, as this client did not run for 19 s?"
     reason = f"host 'h2', which holds o, no longer knows the run; {why}"
     ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
@@ -155,7 +155,7 @@ def test_an_error_after_a_sleep_longer_than_the_lease_names_the_sleep(ready: Pla
 
 def test_a_host_that_no_longer_knows_the_run_ends_the_run(ready: Playbook) -> None:
     ready << got("h9", m.Pong(R, False)) >> []
-    reason = "host 'h2', which holds o, no longer knows the run; was it restarted?"
+    reason = "host 'h2', which holds o, no longer knows the run; was its process restarted?"
     ready << got("h2", m.Pong(R, False)) >> [lost("h2", reason)]
 
 

@@ -113,7 +113,7 @@ def test_only_a_client_with_too_many_past_runs_is_refused(make_book: Book, make_
     assert answer(book, install(make_install, run_of("next"))) == ""
     error = answer(book, install(make_install, run_of("any"), "stranger"))
     assert error is not None
-    assert "than the 100 that are known one by one; begin another after 30 s, or raise the limit max_past_" in error
+    assert "than the 100 that the host remembers; begin another run after 30 s, or raise the limit max_past_" in error
     assert answer(book.at(30.5), install(make_install, run_of("any"), "stranger")) == ""
 
 

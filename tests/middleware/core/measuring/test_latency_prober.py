@@ -126,7 +126,7 @@ def test_measurements_that_no_host_takes_are_refused_as_needs_of_a_planner() -> 
         needs: ClassVar[Any] = {"latencies"}
 
     globals()["Odd"] = Odd
-    with pytest.raises(UsageError, match=r"Odd needs 'latencies', which nobody measures; did you mean 'latency'\?"):
+    with pytest.raises(UsageError, match=r"Odd needs 'latencies', which no host measures; did you mean 'latency'\?"):
         get_strategy(f"{__name__}:Odd")
 
 

@@ -133,7 +133,7 @@ def test_a_returned_host_refuses_an_invalid_install_message(make_book: Any, make
     book << got("client", install) >> ANY
     book << got("client", replace(install, locations=(), number=1)) >> ANY
     (answer,) = book.sent("client")
-    assert "no location for node" in answer.error
+    assert "has no location" in answer.error
     assert book.core.runs[R].install is install
 
 
@@ -270,7 +270,9 @@ def test_a_host_that_answers_pings_but_no_announcements_is_lost(
             asked += [message for message in book.sent("h1") if isinstance(message, m.Propose)]
             faults += [record.fields["detail"]["what"] for record in book.only(e.Record) if record.kind == "fault"]
             assert not asked or book.now > silent_s
-    assert faults == [f"has not answered for {silent_s:g} s what all are told; the run goes on without it"]
+    assert faults == [
+        f"has not answered for {silent_s:g} s to a message that all hosts get; the run goes on without it"
+    ]
     assert asked
 
 

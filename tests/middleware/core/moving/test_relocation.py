@@ -289,7 +289,7 @@ def test_a_state_with_wrong_consumers_or_a_partition_past_the_end_is_refused(
     book << got("h2", m.Offer(R, "o", 1)) >> ANY
     book << e.NodeOpened(R, "o") >> ANY
     book << got("h2", msgspec.structs.replace(STATE, **wrong)) >> ANY
-    assert m.Refuse(R, "o", 1, "its state is not that of its consumers, or of this run") in book.sent("h2")
+    assert m.Refuse(R, "o", 1, "its state does not fit its consumers, or this run") in book.sent("h2")
 
 
 def test_the_old_host_announces_the_new_location_and_records_the_move(sent: Playbook) -> None:

@@ -38,7 +38,7 @@ def test_a_source_that_is_missing_or_on_a_stand_in_is_shared_as_the_original() -
         run = flow_of(now, *RUN.nodes[1:])
         assert shared(run, RUN) == {"s1": "s1", "s2": "s2", "o": "o", "p": "p"}
         changed = msgspec.structs.replace(S1, code=OPERATOR)
-        with pytest.raises(DataflowError, match="there it runs 'source', and here 'operator'"):
+        with pytest.raises(DataflowError, match="the run's node runs 'source', and the query's node 'operator'"):
             shared(run, flow_of(changed, *RUN.nodes[1:]))
 
 
@@ -66,11 +66,12 @@ def test_equal_nodes_are_shared_regardless_of_the_names() -> None:
     [
         (flow_of(Node("s1", "source", (), SOURCE, "h3"), Node("t", "sink", ("s1",))), "nothing in common with the run"),
         (flow_of(S1, Node("o", "operator", ("s1",), FAILS), Node("t", "sink", ("o",))),
-         "operator 'o' is not the one of the run: there it runs 'operator', and here 'fails'; give it another name"),
+         "operator 'o' differs from the run's node of this name: the run's node runs 'operator', and the query's node"
+         " 'fails'; give it another name"),
         (flow_of(S1, Node("o", "operator", ("s1",), Code("operator", {"k": 1})), Node("t", "sink", ("o",))),
-         "operator 'o' is not the one of the run: its parameters differ"),
+         "operator 'o' differs from the run's node of this name: its parameters differ"),
         (flow_of(S1, Node("s2", "operator", ("s1",), SOURCE), Node("t", "sink", ("s2",))),
-         "operator 's2' is not the one of the run: what it names there is the source"),
+         "operator 's2' differs from the run's node of this name: the run's node is the source"),
     ],
 )  # fmt: skip
 def test_a_query_that_conflicts_with_the_run_or_shares_nothing_is_refused(query: Dataflow, why: str) -> None:

@@ -87,7 +87,7 @@ def test_a_guest_refuses_an_invitation_that_asks_for_decisions(
     install = msgspec.structs.replace(make_install(), news=False)
     book << got("client", m.InstallSubscriber(R, 7, "s@g~1", msgspec.structs.replace(install, **odd))) >> ANY
     (answer,) = book.sent("client")
-    assert "what hosts find out and decide" in answer.error
+    assert "measurements and decisions of hosts" in answer.error
     assert not book.core.runs
     book << got("client", m.InstallSubscriber(R, 7, "s@g~1", install)) >> ANY
     assert m.Installed(R, "g") in book.sent("client")

@@ -417,7 +417,7 @@ def test_a_tree_that_would_give_different_bytes_is_not_proposed() -> None:
     world.at(BEGINS_S, CLIENT, e.PlacementProposed(R, {"n": "h4"}, "a test", another_tree(), (Code("other"),)))
     world.run()
     (row,) = world.proposals
-    assert (row["outcome"], row["why"]) == ("aborted", "operator 'o' is left out, and its operator is not reorderable")
+    assert (row["outcome"], row["why"]) == ("aborted", "operator 'o' is left out, and its code is not reorderable")
     assert world.on("o") == {"h3"}
 
 
@@ -571,7 +571,7 @@ def test_an_application_can_change_the_tree_of_a_run(cluster: LocalCluster, tmp_
         wrong = Dataflow(
             (*new.nodes[: len(names)], Node("x", "operator", names, Code("runtime_codes:Mix")), mixed, new.nodes[-1])
         )
-        with pytest.raises(DataflowError, match="operator 'x' cannot appear: its operator is not reorderable"):
+        with pytest.raises(DataflowError, match="operator 'x' cannot appear: its code is not reorderable"):
             run.reshape(wrong, {"x": "h1", "p": "h4"})
         with pytest.raises(PlacementError, match="the placement leaves out operator 'x'"):
             run.reshape(new, {})

@@ -105,9 +105,9 @@ def test_an_unchanged_combination_keeps_the_states_when_a_second_combination_cha
         (OLD, tree(("o", ("a", "b", "c"))), None),
         (JOINED, tree(("o", ("a", "c")), ("p", ("o", "b")), stateful="p"), "operator 'p' keeps its inputs ['o', 'c']:"),
         (JOINED, tree(("o", ("b", "a")), ("p", ("c", "o")), stateful="p"), "operator 'p' keeps its inputs ['o', 'c']:"),
-        (JOINED, tree(("o", ("a", "b", "c"))), "operator 'p' is left out, and its operator is not reorderable"),
+        (JOINED, tree(("o", ("a", "b", "c"))), "operator 'p' is left out, and its code is not reorderable"),
         (OLD, JOINED, "operator 'p' is not the same in both trees"),
-        (OLD, tree(("o", ("a", "b", "c")), ("q", ("o",)), stateful="q"), "operator 'q' cannot appear: its operator"),
+        (OLD, tree(("o", ("a", "b", "c")), ("q", ("o",)), stateful="q"), "operator 'q' cannot appear: its code"),
         (OLD, Dataflow(OLD.nodes[1:]), "node 'o' takes its input from unknown node 'a'"),
         (
             OLD,
