@@ -3,7 +3,7 @@
 The process is started as ``python -P -m benchmarks.attackers``.
 
 It reads an ``Orders`` (msgpack) from its standard input and prints how many frames it sent. An attack is a function
-from orders and chance to messages: from whom, to which host and port, and of which frames.
+from orders and chance to messages. A message has a sender, a host, a port and frames.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from thalweg.middleware.protocol.run_id import RunId
 from thalweg.middleware.shell.security import Keys, secure_dealer
 
 CONTROL, BULK = 0, 1
-BETRAYED = "betrayed"  # by a host of the run: what it may do to the run is not bounded
-CONNECTIONS = 200  # at once; the one used longest ago is closed
-IDLE_S = 2.0  # connections that say nothing are held
-DIALLED_S = 2.0  # a host takes milliseconds to
-PATIENCE_S = 20.0  # how long a host may take to read what it was sent
+BETRAYED = "betrayed"  # the attacker is a host of the run, so the harm to the run has no bound
+CONNECTIONS = 200  # open at once; the least recently used is closed
+IDLE_S = 2.0  # time for which silent connections are held
+DIALLED_S = 2.0  # limit of the wait until a host dials, which takes milliseconds
+PATIENCE_S = 20.0  # limit of the time in which a host reads its messages
 PART_BYTES, ENDLESS_BYTES = 1024 * 1024, 1024**3
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.0
 READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x06rude/1"
 
-Attack = tuple[str, int, int, list[bytes]]  # from whom, to which host, control or bulk, frames
+Attack = tuple[str, int, int, list[bytes]]  # sender, number of the host, control or bulk, frames
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """``hosts``: where they listen; ``member``: one of the run's; ``recorded``: what an honest client has sent.
+    """Orders to the attacking process.
 
-    ``keys``: the file of the member's secret certificate, where they ask for one.
+    ``hosts``: endpoints of the hosts. ``member``: a host of the run. ``recorded``: messages of an honest client.
+    ``keys``: file of the member's secret certificate, if the hosts ask for keys.
     """
 
     attack: str
@@ -67,20 +68,20 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 def noise(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """Frames of random bytes, some behind a true prefix, in messages of one to four."""
+    """Yield messages of one to four frames with random bytes. Some frames begin with a valid prefix."""
     prefix = frames.encode(m.Hello())[:3]
     while True:
-        made = [
+        message = [
             chance.choice((b"", prefix)) + chance.randbytes(chance.choice((0, 1, 9, 100, 3000)))
             for _ in range(chance.choice((1, 1, 1, 2, 2, 2, 3, 4)))
         ]
-        yield chance.choice(orders.names), chance.randrange(len(orders.hosts)), chance.choice((CONTROL, BULK)), made
+        yield chance.choice(orders.names), chance.randrange(len(orders.hosts)), chance.choice((CONTROL, BULK)), message
 
 
 def mutated(message: Iterable[bytes], chance: Random) -> list[bytes]:
-    """The frames of a message with something done to one of them."""
-    made = [bytearray(frame) for frame in message]
-    frame = chance.choice(made)
+    """Return the frames of a message with random changes in a single frame."""
+    pieces = [bytearray(frame) for frame in message]
+    frame = chance.choice(pieces)
     for _ in range(chance.choice((1, 1, 2, 8))):
         at = chance.randrange(len(frame) + 1)
         match chance.randrange(4):
@@ -92,17 +93,17 @@ def mutated(message: Iterable[bytes], chance: Random) -> list[bytes]:
                 frame[at:at] = chance.randbytes(chance.choice((1, 2, 9)))
             case _:
                 frame[at:at] = frame[: chance.choice((1, 9, 99))]
-    return [bytes(each) for each in made]
+    return [bytes(piece) for piece in pieces]
 
 
 def mutations(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """What an honest client has sent, with some bytes changed."""
-    for who, host, port, message in replays(orders, chance):
-        yield who, host, port, mutated(message, chance)
+    """Yield recorded messages of an honest client with some bytes changed."""
+    for sender, host, port, message in replays(orders, chance):
+        yield sender, host, port, mutated(message, chance)
 
 
 def replays(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """What an honest client has sent, by others, again and again."""
+    """Yield recorded messages of an honest client again and again, under the names of strangers."""
     while True:
         message = chance.choice(orders.recorded)
         yield chance.choice(orders.names), chance.randrange(len(orders.hosts)), len(message) - 1, list(message)
@@ -122,7 +123,7 @@ def _nowhere(name: str, chance: Random) -> m.Peer:
 
 
 def new_names(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """A client that nobody has seen before, for every message: it probes, and wants to be probed."""
+    """Yield messages of 1500 clients with new names. Every client probes a host, and asks to be probed."""
     for number in range(1500):
         me = _nowhere(f"stranger-{number}", chance)
         host = chance.randrange(len(orders.hosts))
@@ -132,13 +133,13 @@ def new_names(orders: Orders, chance: Random) -> Iterator[Attack]:
 
 
 def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """One client that is somewhere else each time, and asks for probes of whole networks."""
+    """Yield probes of a client whose endpoints always change, and requests for probes of whole networks."""
     for number in range(10_000):
         me = _nowhere("stranger", chance)
         run = chance.choice((BEFORE_RUNS, orders.run, RunId(f"run-{number}")))
         yield _bulk(me.name, number % len(orders.hosts), m.Probe(run, number, me, True, 7), number, 0, b"")
         if number % 1000 == 0:
-            targets = tuple(_nowhere(f"far-{each}", chance) for each in range(m.MAX_TARGETS))
+            targets = tuple(_nowhere(f"far-{index}", chance) for index in range(m.MAX_TARGETS))
             for quantity in get_args(m.Quantity):
                 yield _from(me.name, orders, m.ProbeRequest(run, targets, me, quantity), chance)
         if number % 8 == 0:
@@ -146,20 +147,20 @@ def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
 
 
 def lies(orders: Orders) -> list[m.Control]:
-    """What only others may say of a run, or of its nodes."""
+    """Return messages about a run and its nodes that only the client or different hosts may send."""
     run, install = orders.run, frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     node, producer = install.dataflow.operators[0], install.dataflow.sources[0]
-    there = tuple(m.Location(name, orders.member, 2**40) for name in install.dataflow.by_name)
+    locations = tuple(m.Location(name, orders.member, 2**40) for name in install.dataflow.by_name)
     move = m.Move(node, install.locations[-1].host, orders.member, 1)
     ghost = m.Move("no such node", "h1", orders.member, 7)
     return [
         m.Remove(run), m.Removed(run, "h1"), m.Failed(run, node, "\x1b[2J it burns"), m.Pong(run, False), m.Ping(run),
-        m.Located(run, there), m.Lost(run, "h1", there), m.Installed(run, "h1", "no"), m.Abort(run, 1),
+        m.Located(run, locations), m.Lost(run, "h1", locations), m.Installed(run, "h1", "no"), m.Abort(run, 1),
         m.Retire(run, 1), m.Commit(run, 1, 3, (ghost,)), m.Commit(run, 2, 3, (move,)), m.Propose(run, 3, (move,)),
-        m.Vote(run, 1, "h1", 2**50), m.Done(run, 1, "h1", there), m.Offer(run, node, 1), m.Accept(run, node, 1),
+        m.Vote(run, 1, "h1", 2**50), m.Done(run, 1, "h1", locations), m.Offer(run, node, 1), m.Accept(run, node, 1),
         m.Withdraw(run, node, 1), m.Restored(run, node, 1), m.Resumed(run, node, 1), m.StateRequest(run, node, "heir"),
-        m.Refuse(run, node, 1, "no"), m.Relocated(run, node, True, there[0]), m.State(
+        m.Refuse(run, node, 1, "no"), m.Relocated(run, node, True, locations[0]), m.State(
             run, node, 1, 3, 1, 0, "", b""),
         m.Partition(run, producer, node, 10**6, True), m.Demand(run, producer, "no such node", 10**6),
         m.Demand(run, producer, node, 10**6, commit=m.Commit(run, 4, 3, (ghost,))), m.Welcome("h1", *there_is("h9")),
@@ -174,22 +175,22 @@ def there_is(name: str) -> tuple[str, str]:
 
 
 def forgeries(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """Lies about the run by a stranger."""
+    """Yield ``lies`` about the run from a stranger."""
     return _told_by("stranger", orders, chance)
 
 
 def betrayals(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """The same lies by a host of the run, which may end the run by them, but no host."""
+    """Yield ``lies`` from a host of the run, which may end the run but no host."""
     return _told_by(orders.member, orders, chance)
 
 
 def _told_by(who: str, orders: Orders, chance: Random) -> Iterator[Attack]:
-    told = lies(orders)
+    messages = lies(orders)
     state = m.State(orders.run, "no such node", 1, 3, 1, 10, "")
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     for _ in range(300):
-        for message in told:
+        for message in messages:
             yield _from(who, orders, message, chance)
         for node in install.dataflow.nodes:
             for producer in node.inputs:
@@ -199,7 +200,7 @@ def _told_by(who: str, orders: Orders, chance: Random) -> Iterator[Attack]:
 
 
 def transfers(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """Partitions that begin and do not go on, of half a megabyte each and 200 MB as they say."""
+    """Yield the first half megabyte of partitions that claim 200 MB and do not go on."""
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     edges = [(producer, node.name) for node in install.dataflow.nodes for producer in node.inputs]
@@ -216,22 +217,22 @@ def transfers(orders: Orders, chance: Random) -> Iterator[Attack]:
 
 
 def large_installs(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """Runs of as many nodes as a frame can hold."""
+    """Yield installations of runs with up to as many nodes as a frame can hold."""
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     code = Code("composite")
     names = [f"s{number}" for number in range(120_000)]
     nodes = (*(Node(name, "source", (), code, "h1") for name in names), Node("t", "sink", tuple(names), None, "client"))
-    found = tuple(m.Location(node.name, "h1", 1) for node in nodes)
+    locations = tuple(m.Location(node.name, "h1", 1) for node in nodes)
     for number, (size, at) in enumerate(itertools.product((30_000, 60_000, 120_000), range(len(orders.hosts)))):
         some = Dataflow((*nodes[:size], nodes[-1]))
-        run_id, there = RunId(f"large-{number}"), found[: size // 4]
-        large = msgspec.structs.replace(install, run=run_id, dataflow=some, locations=there)
+        run_id, placed = RunId(f"large-{number}"), locations[: size // 4]
+        large = msgspec.structs.replace(install, run=run_id, dataflow=some, locations=placed)
         yield "stranger", at, CONTROL, [frames.encode(msgspec.structs.replace(large, client="stranger"))]
 
 
 def runs(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """Ten thousand runs."""
+    """Yield installations of ten thousand runs."""
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
     peers = (*install.peers, m.Peer("stranger", *there_is("stranger")))  # a client is among the peers of its run
@@ -252,11 +253,11 @@ ATTACKS: dict[str, Callable[[Orders, Random], Iterator[Attack]]] = {
     "installs": large_installs,
     "runs": runs,
 }
-ENDLESS = ("random", "mutated", "replayed")  # as many frames as were asked for
+ENDLESS = ("random", "mutated", "replayed")  # attacks that end after ``Orders.frames`` frames
 
 
 def attack_with(orders: Orders) -> int:
-    """The messages of an attack; returns how many frames were sent, when the hosts have read what came as control."""
+    """Send the messages of an attack. Return the number of frames after the hosts have read the control messages."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 10_000)
     keys = Keys.load(Path(orders.keys)) if orders.keys else None
@@ -264,25 +265,25 @@ def attack_with(orders: Orders) -> int:
 
     def dialled(who: str, host: int, port: int) -> zmq.Socket[bytes]:
         key = who, host, port
-        made = open_now.get(key)
-        if made is None:
-            made = open_now[key] = context.socket(zmq.DEALER)
-            made.setsockopt(zmq.ROUTING_ID, f"{who}/evil".encode())
-            made.setsockopt(zmq.LINGER, 2000)
-            made.setsockopt(zmq.SNDTIMEO, int(PATIENCE_S * 1000))
-            made.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
+        dealer = open_now.get(key)
+        if dealer is None:
+            dealer = open_now[key] = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.ROUTING_ID, f"{who}/evil".encode())
+            dealer.setsockopt(zmq.LINGER, 2000)
+            dealer.setsockopt(zmq.SNDTIMEO, int(PATIENCE_S * 1000))
+            dealer.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
             peer = orders.hosts[host]
-            secure_dealer(made, keys, peer.name)
-            made.connect(peer.ends[NET] if port == BULK else peer.control)
+            secure_dealer(dealer, keys, peer.name)
+            dealer.connect(peer.ends[NET] if port == BULK else peer.control)
             if len(open_now) > CONNECTIONS:
                 open_now.popitem(last=False)[1].close()
         open_now.move_to_end(key)
-        return made
+        return dealer
 
     sent = 0
     with contextlib.suppress(zmq.Again):
-        for who, host, port, message in ATTACKS[orders.attack](orders, Random(orders.seed)):
-            dialled(who, host, port).send_multipart(message)
+        for sender, host, port, message in ATTACKS[orders.attack](orders, Random(orders.seed)):
+            dialled(sender, host, port).send_multipart(message)
             sent += len(message)
             if sent >= orders.frames and orders.attack in ENDLESS:
                 break
@@ -295,22 +296,22 @@ def attack_with(orders: Orders) -> int:
 
 
 def parts(endpoint: str, count: int, size: int) -> int:
-    """One message of so many parts of that size, the last of which never comes; returns how many got through."""
+    """Send a message of ``count`` parts of ``size`` bytes without the last part. Return the number of parts sent."""
     address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     with socket.create_connection((address, int(port))) as raw:
         return endless(raw, count, size)
 
 
 def endless(raw: socket.socket, count: int, size: int) -> int:
-    """The same on a connection, whoever made it."""
+    """Send the message of ``parts`` on an open connection. Return the number of parts sent."""
     piece = b"\x01" + bytes([size]) + bytes(size) if size < 256 else b"\x03" + size.to_bytes(8, "big") + bytes(size)
     batch = max(1, 60_000 // len(piece))
     raw.sendall(GREETING)
     raw.recv(64, socket.MSG_WAITALL)
     raw.sendall(b"\x04" + bytes([len(READY)]) + READY)
-    ready = raw.recv(2, socket.MSG_WAITALL)  # of the host's own: from now on it takes messages
+    ready = raw.recv(2, socket.MSG_WAITALL)  # the host's own READY: from now on it takes messages
     if len(ready) < 2:
-        return 0  # it asks for keys
+        return 0  # the host asks for keys
     raw.recv(ready[1], socket.MSG_WAITALL)
     for sent in range(0, count, batch):
         try:
@@ -319,21 +320,21 @@ def endless(raw: socket.socket, count: int, size: int) -> int:
             return sent
     raw.settimeout(1.0)
     with contextlib.suppress(OSError):
-        while raw.recv(4096):  # until it is hung up, or silent
+        while raw.recv(4096):  # until the host hangs up, or is silent
             continue
     return count
 
 
 def connections(endpoint: str) -> int:
-    """Two thousand that say nothing, each until it is hung up, all for a while; returns how many were made."""
+    """Open two thousand silent connections, for ``IDLE_S`` or until the host hangs up. Return the number opened."""
     address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    made = 0
+    count = 0
     with selectors.DefaultSelector() as idle, contextlib.ExitStack() as stack:
         for _ in range(2000):
             with contextlib.suppress(OSError):
-                one = stack.enter_context(socket.create_connection((address, int(port)), 1.0))
-                idle.register(one, selectors.EVENT_READ)
-                made += 1
+                connection = stack.enter_context(socket.create_connection((address, int(port)), 1.0))
+                idle.register(connection, selectors.EVENT_READ)
+                count += 1
         until_s = time.monotonic() + IDLE_S
         while idle.get_map() and (left_s := until_s - time.monotonic()) > 0:
             for key, _ in idle.select(left_s):
@@ -341,7 +342,7 @@ def connections(endpoint: str) -> int:
                     if os.read(key.fd, 4096):  # a greeting
                         continue
                 idle.unregister(key.fileobj)
-    return made
+    return count
 
 
 PARTS = {
@@ -350,11 +351,11 @@ PARTS = {
 }
 
 
-NAMES = (*ATTACKS, *PARTS, "answers", "connections")  # of all
+NAMES = (*ATTACKS, *PARTS, "answers", "connections")  # of all attacks
 
 
 def answers(orders: Orders) -> int:
-    """Each host is made to dial this process, which answers without end, and once more when it has been cut."""
+    """Make each host dial this process twice, answer without end, and return the number of parts sent."""
     count, sent = PARTS["one-byte parts"][0], 0
     with zmq.Context() as context:
         for host in orders.hosts:
@@ -366,7 +367,7 @@ def answers(orders: Orders) -> int:
                 end = f"tcp://127.0.0.1:{here.getsockname()[1]}"
                 probe = m.Probe(BEFORE_RUNS, 0, m.Peer("stranger", end, end), False)
                 asks.send_multipart([frames.encode(m.Chunk(1, 1, 0, probe, "|u1", (1,))), b"x"])
-                with contextlib.suppress(TimeoutError):  # of who asks for keys, and so dials no stranger
+                with contextlib.suppress(TimeoutError):  # a host that asks for keys dials no stranger
                     for _ in range(2):
                         raw, _ = here.accept()
                         with raw:

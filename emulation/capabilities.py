@@ -24,7 +24,7 @@ ENGINE_TIMEOUT_S = 1.0
 SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # programs for root, missing on the PATH of an ordinary user
 
 
-UML_RIGHTS = "a program there cannot reach this machine's kernel, but all files that you can"
+UML_RIGHTS = "a program there cannot reach this machine's kernel, but can reach all files that you can"
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def _kernel() -> tuple[Capability, Capability, Capability, Capability]:
         supervisor = start_isolated("probe")
     except CapabilityError as error:
         without = (_no_netem(), NO_QUEUES, NO_HOST_RATES)
-        rest = [f"no namespace to try it in; {remedy}" for remedy in without]
+        rest = [f"there is no namespace for the test; {remedy}" for remedy in without]
         names = ("netem", QUEUES, HOST_RATES)
         netem, queues, rates = (Capability(name, False, why) for name, why in zip(names, rest, strict=True))
         return Capability("netns", False, str(error)), netem, queues, rates

@@ -20,7 +20,7 @@ def condition(bed: Testbed, outputs: Outputs) -> str:
     try:
         return "\n".join([*_network(bed), *_processes(outputs)])
     except ThalwegError as error:
-        return f"it does not answer: {one_line(error)}"
+        return f"the testbed does not answer: {one_line(error)}"
 
 
 def _network(bed: Testbed) -> Iterator[str]:

@@ -47,7 +47,7 @@ def _following(bed: Testbed, file: Path, links: Sequence[Link]) -> Timeline:
     """Return a time line of these links with the rates, delays and losses of a trace. The remaining figures stay."""
     trace, shapes = read_link_trace(file), bed.shapes_of(links)
     if trace.rate is None and (plain := [link for link in links if link not in shapes]):
-        raise UsageError(f"link {plain[0].text} has no rate, and {file} has none; give it one first")
+        raise UsageError(f"link {plain[0].text} has no rate, and {file} has none; give the link a rate first")
     course = trace.course((DELAY, LOSS), GAP_S)
     courses = dict.fromkeys(links, (course,)) if trace.figures.keys() - {RATE} else {}
     own = {link: shapes.get(link, LinkShape(UNRATED_BPS)) for link in links}

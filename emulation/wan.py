@@ -313,7 +313,7 @@ class Testbed:
 
         whole = os.fspath(file).endswith(".toml")
         if whole and source is not None:
-            raise UsageError(f"{os.fspath(file)} says itself which links it is for; leave out {source!r}")
+            raise UsageError(f"{os.fspath(file)} names its links itself; leave out {source!r}")
         play(self._bed, Path(file), None if whole else self.named(source, target, both=both))
 
     def stop(self) -> None:
@@ -367,8 +367,8 @@ class Testbed:
         __tracebackhide__ = True
         if not figures:
             raise UsageError(
-                "nothing is asked of the link; give a rate, a delay, a jitter, a loss, a queue, an mtu, a preset, or a"
-                " host's up_rate, down_rate or carrier"
+                "no setting of the link is given; give a rate, a delay, a jitter, a loss, a queue, an mtu, a preset, or"
+                " a host's up_rate, down_rate or carrier"
             )
         if links:
             self._bed.alter(links, ShapeFigures(**figures))

@@ -169,8 +169,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     plan: Annotated[
         str | None,
         Option(
-            "Plan file, as `thalweg provision` writes one. It gives workload, hosts and placement, or only where"
-            " operators are under --placement fixed.",
+            "Plan file, such as `thalweg provision` writes. It sets workload, hosts and placement, or only the hosts of"
+            " operators under --placement fixed.",
             typed=Path,
             parse=str,
             metavar="FILE",
@@ -184,9 +184,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     interface: Annotated[
         Literal["single", "independent", "shared"] | None,
         Option(
-            "How the links of a host share its interface. independent: not at all, as tc shapes them. shared: all that"
-            " a host sends and receives shares its interface_rate. single: a host sends or receives one message at a"
-            " time.",
+            "Sharing of a host's interface by its links. independent: no sharing, as tc shapes links. shared: all"
+            " traffic of a host shares its interface_rate. single: a host sends or receives one message at a time.",
             shown="independent",
             panel=SIMULATION,
             common=False,
@@ -288,15 +287,20 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     view: Annotated[
         Literal["probe", "truth"],
         Option(
-            "What planners know of links before a run, and on testbed sim during it: results of probes, or the true"
-            " rates of the emulator.",
+            "Rates of links that planners know before a run, and on testbed sim during it: results of probes, or the"
+            " true rates of the emulator.",
             panel=PLACEMENT,
             common=False,
         ),
     ] = "probe"
     cost: Annotated[
         str,
-        Option("What planners minimise.", names=run_cost_names, own="package.module:CostModel", panel=PLACEMENT),
+        Option(
+            "Cost model, which planners minimise.",
+            names=run_cost_names,
+            own="package.module:CostModel",
+            panel=PLACEMENT,
+        ),
     ] = "expected-period"
     period_s: Annotated[
         float | None,
@@ -459,7 +463,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stand_in: Annotated[
         tuple[str, ...],
         Option(
-            "Server that has the images of another as well, and delivers them when that one is lost: h3=h4.",
+            "Server that has the images of a second server too, and delivers them if the second is lost: h3=h4.",
             metavar="HOST=HOST",
             panel=FAULTS,
             common=False,
@@ -468,7 +472,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     missing: Annotated[
         Missing,
         Option(
-            "What operators do when a server without stand-in is lost: wait until it returns, or go on without its"
+            "Reaction of operators if a server without stand-in is lost: wait until it returns, or go on without its"
             " images until then.",
             shown="wait, or as the scenario file says",
             panel=FAULTS,
@@ -502,7 +506,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     networks: Annotated[
         tuple[str, ...],
         Option(
-            "Network of the scenario file that partitions may take, besides net, which all hosts share. net: no other.",
+            "Network of the scenario file that partitions may take, besides net, which all hosts share. net: no further"
+            " network.",
             flag="--network",
             shown="all",
             panel=NETWORK,
@@ -512,7 +517,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wanted_hz: Annotated[
         float | None,
         Option(
-            "Scenario files with several networks: images, or partitions, per emulated second that are wanted. Each"
+            "Scenario files with several networks: wanted images, or partitions, per emulated second. Each"
             " link takes the cheapest network that keeps this rate.",
             flag="--wanted",
             shown="as many as sources give and links carry",
@@ -700,9 +705,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
         if self.latency is not None and described:
-            raise UsageError("--latency gives links delays, and a scenario file says them itself (latency); take one")
+            raise UsageError("--latency gives links delays, and a scenario file has its own (latency); leave one out")
         if self.spares and described:
-            raise UsageError("--spares adds servers, and a scenario file says which there are (hosts); leave one out")
+            raise UsageError("--spares adds servers, and a scenario file lists its servers (hosts); leave one out")
 
 
 Refusal = tuple[Callable[[RunConfig], bool], Callable[[RunConfig], str]]  # condition, and error message
@@ -740,7 +745,7 @@ VALUES: tuple[Refusal, ...] = (
     ),
     (
         lambda run: not 0 <= run.spares <= MAX_SERVERS - run.servers,
-        lambda run: f"--spares is {run.spares}; there are {MAX_SERVERS} servers at most, and no fewer than 0",
+        lambda run: f"--spares is {run.spares}; give 0 or more, and with --servers {MAX_SERVERS} at most",
     ),
     (
         lambda run: run.checkpoint is not None and run.checkpoint < 1,
@@ -770,15 +775,15 @@ VALUES: tuple[Refusal, ...] = (
 TOGETHER: tuple[Refusal, ...] = (
     (
         lambda run: run.workload == PLANNED and run.plan is None,
-        lambda run: f"--workload {PLANNED} is told what to do by a plan file; add --plan FILE, which thalweg run takes",
+        lambda run: f"--workload {PLANNED} needs a plan file; add --plan FILE, an option of thalweg run",
     ),
     (
         lambda run: "fixed" in run.placements and run.plan is None,
-        lambda run: "--placement fixed is told what to do by a plan file; add --plan FILE, which thalweg run takes",
+        lambda run: "--placement fixed needs a plan file; add --plan FILE, an option of thalweg run",
     ),
     (
         lambda run: run.plan is not None and run.workload != PLANNED and "fixed" not in run.placements,
-        lambda run: "--plan says where operators are under --placement fixed; add that",
+        lambda run: "--plan sets the hosts of operators under --placement fixed; add --placement fixed",
     ),
     (
         lambda run: run.testbed == "loopback" and run.link_mean_bps is not None,
@@ -802,7 +807,7 @@ TOGETHER: tuple[Refusal, ...] = (
     ),
     (
         lambda run: run.collapse_at_s is not None and run.scenario != "collapse",
-        lambda run: "--collapse-at says when --scenario collapse begins, and that is not given",
+        lambda run: "--collapse-at is the begin of --scenario collapse, which is not given",
     ),
     (
         lambda run: run.missing == "nothing" and run.stripes not in (None, "1"),

@@ -161,7 +161,9 @@ def remove(run_id: str) -> bool:
             refused = _each((entry["Id"] for entry in containers), client.api.remove_container, v=True, force=True)
             refused = _each((entry["Id"] for entry in networks), client.api.remove_network) or refused
             if time.monotonic() > stop:
-                raise explained(refused or RuntimeError("it goes on listing them"), f"removing testbed {run_id}")
+                raise explained(
+                    refused or RuntimeError("the removed objects are still listed"), f"removing testbed {run_id}"
+                )
             if refused is not None:
                 time.sleep(ROUND_S)  # the engine sends no event at the end of a removal that another client began
 

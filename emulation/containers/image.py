@@ -127,10 +127,13 @@ def check_code(client: Any, image: str) -> None:
     label = client.images.get(image).labels.get(CODE_LABEL)
     if label is None:
         raise UsageError(
-            f"image {image} was not made by `thalweg testbed build`; build it, or base yours on that image"
+            f"image {image} was not made by `thalweg testbed build`; build it with that command, or base yours on such"
+            " an image"
         )
     if label != code_digest():
-        raise UsageError(f"image {image} holds another state of Thalweg than is installed here: thalweg testbed build")
+        raise UsageError(
+            f"image {image} holds another state of Thalweg than is installed here; run thalweg testbed build"
+        )
 
 
 # --- the base ---------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def objection(hosts: Sequence[str], networks: Sequence[str] = ()) -> str:
     for name in hosts:
         known = name.rstrip(".").lower()
         if known == "localhost" or known.endswith((".localhost", ".localdomain")) or known in RESERVED:
-            return f"host name {name!r} is what every host calls itself; choose another"
+            return f"host name {name!r} is the name of every host for itself; choose another"
         if _is_address(name):
             return f"host name {name!r} is an address to every program that looks it up; begin it with a letter"
         for full in (name, *(f"{name}.{via}" for via in networks)):
@@ -46,7 +46,7 @@ def objection(hosts: Sequence[str], networks: Sequence[str] = ()) -> str:
             if other is not None:
                 return (
                     f"host names {other!r} and {full!r} are both {plain(full)!r} as hostnames (without case, and with -"
-                    " for all else than letters and digits); choose others"
+                    " in place of every character but letters and digits); choose others"
                 )
     return ""
 

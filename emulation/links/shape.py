@@ -181,7 +181,7 @@ class LinkShape(NamedTuple):
         if self.loss_burst and (wrong := burst_objection(self.loss, self.loss_burst)):
             return wrong
         if self.reorder and not self.delay_s:
-            return "packets are reordered by being sent before their delay; give it a delay_s"
+            return "packets are reordered by being sent before their delay; give the link a delay_s"
         if self.burst_bytes is not None and not FRAME_BYTES <= self.burst_bytes <= MAX_BURST_BYTES:
             least = f"{FRAME_BYTES} (a frame)"
             return f"burst_bytes is {self.burst_bytes}; it must lie between {least} and {MAX_BURST_BYTES}"

@@ -76,7 +76,7 @@ def share(value: Any) -> float:
     """Return a share below 1, from ``"1%"`` or a number such as 0.01. Raises UsageError."""
     number, whole = _quantity(value, _SHARES, "share; write it as 1% or 0.01")
     if number >= whole:
-        raise UsageError(f"{value!r} is all or more than all; a share is below 100%, an outage is an event")
+        raise UsageError(f"{value!r} is 100% or more; a share is below 100%, and an outage is an event")
     return number / whole
 
 
@@ -107,7 +107,9 @@ def loss(value: Any) -> Loss:
     if unknown := next((key for key in fields if key not in ("p", "burst", "correlation")), None):
         raise UsageError(f"a loss has no {unknown!r}; {_LOSS}")
     if "p" not in fields or len(fields) == 3:
-        raise UsageError(f"{'a loss needs p' if len(fields) < 3 else 'burst and correlation both say it'}; {_LOSS}")
+        raise UsageError(
+            f"{'a loss needs p' if len(fields) < 3 else 'burst and correlation exclude each other'}; {_LOSS}"
+        )
     lost = share(fields["p"])
     if "burst" in fields:
         burst, _ = _quantity(fields["burst"], {"": 1}, "number of packets; write the mean length of a burst, as 5")

@@ -182,20 +182,23 @@ def failures(proofs: Iterable[LinkProof]) -> list[str]:
         if not proof.delay_ok and proof.delivered_delay_s is not None:
             wrong.append(f"delays by {proof.delivered_delay_s * 1e3:.3g} instead of {proof.asked_delay_s * 1e3:.3g} ms")
         if not proof.loss_ok:
-            most = f"{proof.lost_low} to {proof.lost_high} of which the {proof.asked_loss:.3g} asked would explain"
-            wrong.append(f"loses {proof.lost} of {proof.sent} packets, {most}")
+            usual = f"a loss of {proof.asked_loss:.3g}, as asked, explains {proof.lost_low} to {proof.lost_high}"
+            wrong.append(f"loses {proof.lost} of {proof.sent} packets, and {usual}")
         if not proof.bursts_ok:
-            bursts = (
-                f"{proof.bursts_low} to {proof.bursts_high} of which the mean length of {proof.asked_burst:.3g} asked"
+            usual = f"a mean length of {proof.asked_burst:.3g}, as asked, explains"
+            wrong.append(
+                f"loses {proof.lost} packets in {proof.bursts} bursts, and {usual} {proof.bursts_low} to"
+                f" {proof.bursts_high}"
             )
-            wrong.append(f"loses {proof.lost} packets in {proof.bursts} bursts, {bursts} would explain")
         if not proof.queue_ok and proof.delivered_queue_s is not None:
             wrong.append(
                 f"queues for {proof.delivered_queue_s * 1e3:.3g} instead of {proof.asked_queue_s * 1e3:.3g} ms"
             )
         wrong += _wrong_kinds(proof)
         if proof.stalled > MOST_STALLED and not proof.by_flow:
-            wrong.append(f"is kept waiting by this machine for {proof.stalled:.0%} of the time; make it less busy")
+            wrong.append(
+                f"is kept waiting by this machine for {proof.stalled:.0%} of the time; make the machine less busy"
+            )
         if wrong:
             lines.append(f"link {proof.link.text} {'; '.join(wrong)}")
     return lines

@@ -173,7 +173,7 @@ def _notes(record: Recording) -> Iterator[str]:
     for kind, count in record.left_out.items():
         yield f"{count} older {kind} are left out, to keep the record small"
     if record.joined_s:
-        yield f"older samples of links are joined to such of up to {format_time(record.joined_s)}"
+        yield f"older samples of links are joined into samples of up to {format_time(record.joined_s)}"
 
 
 def _outputs(record: Recording, about: About) -> Iterator[tuple[str, str, str]]:

@@ -163,7 +163,7 @@ def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], 
     sites = header[1:]
     if len(rows) != len(sites) + 1:
         raise TraceError(
-            f"{path}: a header of {len(sites)} sites and {len(rows) - 1} rows; a grid is square, or has the header"
+            f"{path} has a header of {len(sites)} sites and {len(rows) - 1} rows; a grid is square, or has the header"
             " src,dst,rtt_ms or src,dst,bandwidth_bps"
         )
     values = _room(path, len(sites))
@@ -186,13 +186,13 @@ def _number(cell: str) -> float:
     except ValueError:
         value = np.nan
     if cell and np.isnan(value):
-        raise ValueError(f"{cell!r} is no number; leave empty what was never measured")
+        raise ValueError(f"{cell!r} is no number; leave a cell empty if it was never measured")
     return value
 
 
 def _room(path: Path, sites: int) -> npt.NDArray[np.float64]:
     if sites > MAX_SITES:
-        raise TraceError(f"{path}: {sites} sites, more than {MAX_SITES}; leave out those that nobody stands at")
+        raise TraceError(f"{path} has {sites} sites, more than {MAX_SITES}; leave out sites without a host")
     return np.full((sites, sites), np.nan)
 
 
@@ -240,7 +240,9 @@ def find_set(name: str, kind: Kind, folder: Path) -> Path:
         raise UsageError(
             f"there is no {beside}, and no collection of data sets; set {ENVIRONMENT_VARIABLE} to its folder"
         )
-    raise UsageError(f"no {kind} data set {name!r}, neither {beside} nor in {collection}; {_near_set(name, kind)}")
+    raise UsageError(
+        f"there is no {kind} data set {name!r}, neither {beside} nor in {collection}; {_near_set(name, kind)}"
+    )
 
 
 def _near_set(name: str, kind: Kind) -> str:

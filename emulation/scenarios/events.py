@@ -228,7 +228,7 @@ def _event(spot: Spot, wan: Wan) -> Event:
         """Return the existing links among the links that ``name`` finds in each network."""
         existing = tuple(link for via in vias for link in name(via) if link in wan.links)
         if not existing:
-            raise spot.error(f"there is no such link over {' or '.join(vias)}; it befalls nothing", "network")
+            raise spot.error(f"there is no such link over {' or '.join(vias)}; the event changes nothing", "network")
         return existing
 
     if kind == "partition":
@@ -287,12 +287,12 @@ def _hosts_of_deed(spot: Spot, kind: str, hosts: Mapping[str, HostSpec]) -> tupl
 
 def _until_s(spot: Spot, when: When) -> float:
     if when.for_ is not None and when.until is not None:
-        raise spot.error("for and until both say when it ends; leave one of them out", "until")
+        raise spot.error("for and until both set the end of the event; leave one of them out", "until")
     if when.for_ is not None:
         return when.at + when.for_
     if when.until is not None and when.until <= when.at:
-        raise spot.error(f"it ends at {when.until:g} s, and begins at {when.at:g} s; until is a time after at, for is"
-                         " how long it lasts", "until")  # fmt: skip
+        raise spot.error(f"the event ends at {when.until:g} s, and begins at {when.at:g} s; until is a time after at,"
+                         " and for is the length of the event", "until")  # fmt: skip
     return math.inf if when.until is None else when.until
 
 

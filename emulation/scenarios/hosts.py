@@ -271,7 +271,7 @@ def links_named(spot: Spot, hosts: Mapping[str, Any], via: str = NET) -> tuple[L
             raise spot.error(f"host is all links of a host, both ways; leave out {other}", other)
         return links_of(hosts_named(spot, "host", ends.host, hosts), hosts, via)
     if ends.from_ is None and ends.to is None:
-        raise spot.error(f'{spot.what} says nothing about which links; give from and to ("*" is all hosts), or host')
+        raise spot.error(f'{spot.what} names no links; give from and to ("*" is all hosts), or host')
     sources = hosts_named(spot, "from", ends.from_ or ("*",), hosts)
     targets = hosts_named(spot, "to", ends.to or ("*",), hosts)
     links = dict.fromkeys(Link(a, b, via) for a in sources for b in targets if a != b)

@@ -36,7 +36,7 @@ class LineName(str, metaclass=Written):
     @staticmethod
     def read(value: Any) -> str:
         if not find_preset(value).of_host:
-            raise UsageError(f"{value!r} is a path, which links are; write it in [links] or in a [[link]]")
+            raise UsageError(f"{value!r} is a path, which only links can be; write it in [links] or in a [[link]]")
         return str(value)
 
 

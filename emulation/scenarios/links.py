@@ -197,9 +197,9 @@ class LinkReader:
         for group in groups:
             chosen = [key for key in table.keys if group in table.groups(key)]
             if len(chosen) > 1:
-                raise spot.error(f"{chosen[0]} and {chosen[1]} both say it; leave one of them out", chosen[1])
+                raise spot.error(f"{chosen[0]} and {chosen[1]} set the same figure; leave one of them out", chosen[1])
         if sets.link_mean is not None and sets.traces is None and sets.throughput is None:
-            raise spot.error("link_mean scales the traces or the throughput of its own table; it has none",
+            raise spot.error("link_mean scales the traces or the throughput of its own table, which has neither",
                              "link_mean")  # fmt: skip
         if sets.traces is not None:
             with spot.reading("traces"):
@@ -354,7 +354,7 @@ class LinkReader:
         unknown = next((site for site, name in zip(sites, names, strict=True) if name is None), None)
         why = f"; it has no site {unknown!r}" if unknown else "; both are at one site" if names[0] == names[1] else ""
         if measured is not None:
-            why = "; it measured 0"
+            why = "; the measured value is 0"
         a, b = (host if host == site else f"{host} ({site})" for host, site in zip(link[:2], sites, strict=True))
         instead = "a delay" if key == "latency" else "a rate"
         filled = "a drawn trace" if key == "traces" else "the median"

@@ -257,7 +257,7 @@ def _read(kind: type[Written], value: Any) -> Any:
     except UsageError as error:
         raise ValueError(str(error)) from None  # msgspec adds the path
     except OverflowError:
-        raise ValueError("a number there has hundreds of digits; write one that can be meant") from None
+        raise ValueError("a number there has hundreds of digits; write a shorter number") from None
 
 
 def _bare(info: inspect.Type) -> tuple[inspect.Type, Mapping[str, str]]:

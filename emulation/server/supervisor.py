@@ -299,7 +299,7 @@ class Supervisor:
             if known is None and not figures.keys() & {"rate_bps", "cut"}:
                 raise UsageError(f"{where} has no rate yet; give it one too")
             if "rate_bps" in figures and link in followed:
-                raise UsageError(f"{where} follows what is being played: stop that (testbed play --stop), then set it")
+                raise UsageError(f"{where} follows a scenario or trace; first stop the play (testbed play --stop)")
             own = LinkShape(UNRATED_BPS) if known is None else known.base if link in followed else known.shape
             shape = own._replace(**figures)
             if wrong := shape.objection():

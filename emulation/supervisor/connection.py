@@ -63,7 +63,7 @@ class Connection:
     def claim(self, count: int) -> tuple[int, ...]:
         """Return the next descriptors, which the caller must close. Raises IndexError if fewer have come."""
         if count > len(self.descriptors):
-            raise IndexError(f"{count} descriptors are said to be there, but {len(self.descriptors)} came")
+            raise IndexError(f"{count} descriptors were announced, but {len(self.descriptors)} came")
         return tuple(self.descriptors.popleft() for _ in range(count))
 
     def hung_up(self) -> bool:

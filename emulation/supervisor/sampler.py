@@ -35,7 +35,7 @@ class Sampler:
         covers its time. Raises ValueError if too many rows wait for ``take``.
         """
         if len(self._rows) > 8 * MAX_ROWS:
-            raise ValueError(f"nobody has taken the last {MAX_ROWS} rows")
+            raise ValueError(f"no client has fetched the last {MAX_ROWS} rows")
         for target in self._targets:
             if target in self._world.gone:
                 continue

@@ -70,7 +70,7 @@ class DockerTestbed(Testbed):
         """
         super().__init__(hosts, run_id, **network)
         if len(hosts) > MAX_HOSTS:
-            raise UsageError(f"{len(hosts)} hosts asked, but a testbed of containers has at most {MAX_HOSTS}")
+            raise UsageError(f"{len(hosts)} hosts are asked for, but a testbed of containers has at most {MAX_HOSTS}")
         self._asked = containers or Containers()
         self._asked.check(hosts)
         self.subnet = subnet or SUBNET
@@ -251,7 +251,7 @@ class DockerTestbed(Testbed):
         """Start a process. Raises TestbedError if the host's container has ended."""
         container = self._containers.get(self._known(host))
         if container is None:
-            raise TestbedError(f"host {host!r} has no container any more; take the testbed down: thalweg testbed down")
+            raise TestbedError(f"the container of host {host!r} is gone; take the testbed down: thalweg testbed down")
         if why := engine.ended(container):
             raise TestbedError(f"host {host!r} has ended ({why}); take the testbed down: thalweg testbed down")
         return ContainerProcess(container, host, command)

@@ -31,7 +31,7 @@ def host_addresses(names: Sequence[str], subnet: str) -> dict[str, str]:
         holder, remedy = f"subnet {subnet}", "ask for fewer, or a wider subnet"
         if room == MAX_HOSTS:
             holder, remedy = "testbed", "ask for fewer"
-        raise UsageError(f"{len(names)} hosts asked, but the {holder} has {room} addresses; {remedy}")
+        raise UsageError(f"{len(names)} hosts are asked for, but the {holder} has {room} addresses; {remedy}")
     return dict(zip(names, map(str, itertools.islice(network.hosts(), len(names))), strict=True))
 
 

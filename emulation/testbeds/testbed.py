@@ -100,8 +100,8 @@ class Testbed(ABC):
                 raise UsageError(f"network name {via!r} is empty, unprintable, given twice, or the common network's")
             self._networks[via] = {}
         if len(self._networks) > MAX_NETWORKS:
-            raise UsageError(f"{len(self._networks)} networks asked besides the common one; a testbed has at most"
-                             f" {MAX_NETWORKS}")  # fmt: skip
+            raise UsageError(f"{len(self._networks)} networks are asked for besides the common one; a testbed has at"
+                             f" most {MAX_NETWORKS}")  # fmt: skip
         if layer not in (2, 3):
             raise UsageError(f"layer is {layer}; rates count layer 2 or 3")
         if wrong := objection([*hosts], [*self._networks]):

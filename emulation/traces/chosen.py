@@ -65,7 +65,7 @@ def chosen(words: Mapping[str, str], tell: Callable[[str], None]) -> Choose:
     asked = {"--time": words.get("--time", TIME), **words}
     if not asked.keys() - {"--time", "--per"}:
         raise UsageError(
-            "--time says where times are; say what else there is by --rate, --bytes, --delay, --rtt or --loss"
+            "--time names the column of times; name further columns with --rate, --bytes, --delay, --rtt or --loss"
         )
     for first, other in (("--delay", "--rtt"), ("--rate", "--bytes")):
         if {first, other} <= asked.keys():

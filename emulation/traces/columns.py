@@ -32,7 +32,7 @@ TIME, RATE, DELAY, LOSS = "time_s", "bandwidth_bps", "delay_s", "loss"
 FIGURES = (RATE, DELAY, LOSS)
 BYTES, INTERVAL = "bytes", "interval_s"  # in other tools' files: they become a rate
 _MOST = {DELAY: MAX_DELAY_S, LOSS: 1.0}
-_BEYOND = {DELAY: f"more than {MAX_DELAY_S:g} s", LOSS: "more than all"}
+_BEYOND = {DELAY: f"more than {MAX_DELAY_S:g} s", LOSS: "more than 1"}
 MAX_BYTES, MAX_LINES = 1 << 30, 20_000_000
 BLOCK_BYTES = 1 << 20  # in one read
 Tell = Callable[[int, int], None]
@@ -157,7 +157,8 @@ class _Table:
             if last is not None and values[0] <= last:
                 problem = "repeats" if values[0] == last else "is earlier than"
                 raise TraceError(
-                    f"{at}: {self.columns[0].name} {texts[0]} {problem} the row before's; sort rows, one a time"
+                    f"{at}: {self.columns[0].name} {texts[0]} {problem} the row before's; sort the rows, and keep one"
+                    " for each time"
                 )
             last = values[0]
             for column_values, value in zip(table, values, strict=True):

@@ -248,7 +248,7 @@ def pool_files(path: str | Path) -> dict[str, Path]:
     if os.path.exists(root) and not os.path.isdir(root):
         return {_name(root): root}  # the reader refuses a file that is not regular
     if not os.path.isdir(root):
-        raise TraceError(f"no trace file or folder {str(path)!r}; `thalweg traces generate` makes traces")
+        raise TraceError(f"there is no trace file or folder {str(path)!r}; `thalweg traces generate` makes traces")
     if os.path.isdir(root / "bandwidth"):
         root = root / "bandwidth"
     files: dict[str, Path] = {}
@@ -260,7 +260,7 @@ def pool_files(path: str | Path) -> dict[str, Path]:
                 files[where.relative_to(root).with_name(_name(where)).as_posix()] = where
     if not files:
         raise TraceError(
-            f"no traces under {str(path)!r}; expected *.csv ({HEADER}) or Mahimahi's"
+            f"there are no traces under {str(path)!r}; expected *.csv ({HEADER}) or Mahimahi's"
             " *.mahi, *.up, *.down, *.trace; `thalweg traces generate` makes some"
         )
     return dict(sorted(files.items()))

@@ -45,11 +45,13 @@ def read_series(path: Path) -> LatencySeries:
     pairs = [tuple(column.split("-")) for column in columns]
     hosts = tuple(sorted({host for pair in pairs for host in pair}))
     if {*map(frozenset, pairs)} != {*map(frozenset, combinations(hosts, 2))}:
-        raise TraceError(f"{path} has not every pair of its hosts; name columns n1-n2, n1-n3 and so on")
+        raise TraceError(f"{path} lacks pairs of its hosts; name columns n1-n2, n1-n3 and so on")
     measured = np.full((len(cells), len(columns)), np.nan)
     for number, (_, *row) in enumerate(cells):
         if len(row) != len(columns):
-            raise TraceError(f"{path}, line {number + 2}: it has {len(row)} round trips, the first line {len(columns)}")
+            raise TraceError(
+                f"{path}, line {number + 2}: it has {len(row)} round trips, and the first line has {len(columns)}"
+            )
         for column, cell in enumerate(row):
             try:
                 measured[number, column] = float(cell or "nan") / 1000

@@ -166,7 +166,7 @@ class Kernel:
             self._said = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
         lines = [line.strip() for line in self._said.decode(errors="replace").splitlines() if line.strip()]
         panics = [line for line in lines if "Kernel panic" in line]
-        return (panics or lines or ["it said nothing"])[-1]
+        return (panics or lines or ["it printed nothing"])[-1]
 
     def start(
         self,

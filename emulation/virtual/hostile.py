@@ -1,8 +1,8 @@
-"""A host that means ill: what it says to the others of a run, drawn from the definitions of messages.
+"""Hostile host of a run, and the messages that it sends, drawn from the definitions of messages.
 
-It says so under its own name, which nobody can forge once keys are used. It knows everything that hosts of the run say
-to each other, and its nodes. What it says is a message of any kind that a socket would let through: one that was said,
-again; one that was said, with a field or two that are others; or one that is all its own.
+The host sends under its own name, because with keys it cannot forge a name. It knows the run's nodes and every message
+between hosts of the run. A message is of any kind that a socket lets through: an overheard message again, an overheard
+message with up to two fields changed, or a message with drawn fields.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DRAWN: tuple[type[msgspec.Struct], ...] = (
     m.Probe,
 )  # fmt: skip
 OTHER = RunId("another")
-OVERHEARD = 256  # of what is said the latest
+OVERHEARD = 256  # the latest messages of the hosts
 STRANGE = ("stranger", "", "nobody", "x" * 128, "a\nb", "\x1b[31m\n" * 3)
 EDGES = (0, 1, 2, 3, 5, 40, 2**31, 2**40, 2**53 - 1)
 NODES = ("node", "producer", "consumer", "heir", "inputs", "like", "states")
@@ -48,9 +48,9 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(m.Messag
 
 
 class Pool:
-    """Values for messages and events: names and numbers that a run has, near ones, and some that it cannot have.
+    """Values for messages and events: names and numbers of a run, near values, and values that the run cannot have.
 
-    ``dataflow``: what the run runs, where it is known. ``kinds``: of the messages that are drawn.
+    ``dataflow``: the run's dataflow, if it is known. ``kinds``: kinds of the drawn messages.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Pool:
         kinds: Sequence[type[msgspec.Struct]] = KINDS,
     ) -> None:
         self.dice, self.hosts, self.nodes, self.run, self.kinds = dice, hosts, nodes, run, kinds
-        self.index = 0  # about where the run is
+        self.index = 0  # near the partition that the run has reached
         stream, last = run.stream, LIMIT - 1
-        others = OTHER, run.next_generation, RunId(stream, 7), RunId(stream, None, last), RunId(stream, 10**9 - 1, last)
-        self._others = itertools.cycle(others)
+        ids = OTHER, run.next_generation, RunId(stream, 7), RunId(stream, None, last), RunId(stream, 10**9 - 1, last)
+        self._others = itertools.cycle(ids)
         self._dataflow = dataflow
 
     def message(self, kind: type[msgspec.Struct] | None = None) -> Any:
-        """Any message that a decoder would let through."""
+        """Return a drawn message that a decoder lets through. ``kind`` None: of a drawn kind."""
         while True:
             drawn = _through_the_door(self.struct(kind or self.dice.choice(self.kinds)))
             if drawn is not None:
                 return drawn
 
     def mutated(self, message: msgspec.Struct) -> Any:
-        """The same but for a field or two, or as it is."""
+        """Return the message with up to two fields drawn anew."""
         for _ in range(self.dice.choice((0, 1, 1, 2))):
             field = self.dice.choice(fields(type(message)))
             changed = msgspec.structs.replace(message, **{field.name: self.value(field.name, field.type)})
@@ -93,7 +93,7 @@ class Pool:
                 drawn[field.name] = self.value(field.name, field.type)
         try:
             return kind(**drawn)
-        except (ValueError, UsageError):  # a count, or a time, that cannot be
+        except (ValueError, UsageError):  # an impossible count or time
             return self.struct(kind)
 
     def _known(self, dataflow: Dataflow, kind: type[msgspec.Struct]) -> Dataflow | Code:
@@ -102,7 +102,7 @@ class Pool:
         return dataflow if self.dice.random() < 0.9 else Dataflow(dataflow.nodes[1:])
 
     def value(self, name: str, of: Any) -> Any:
-        """A value for the field ``name``."""
+        """Return a drawn value of type ``of`` for the field ``name``."""
         dice, inspect = self.dice, msgspec.inspect
         if name == "run":
             run = self.run_id()
@@ -139,10 +139,10 @@ class Pool:
                 return dice.choice(values)
             case inspect.NoneType() | inspect.CustomType() | inspect.AnyType():
                 return None
-        raise NotImplementedError(f"{name}: {of}")  # of a kind that no message has had: it is to be drawn as well
+        raise NotImplementedError(f"{name}: {of}")  # a type that is new in messages must be drawn as well
 
     def run_id(self) -> RunId:
-        """A run's id."""
+        """Return the id of a run: usually the own run, seldom a different or an impossible run."""
         if self.dice.random() < 0.06:
             return RunId(self.dice.choice(STRANGE))
         if self.dice.random() < 0.9:
@@ -163,12 +163,12 @@ class Pool:
 
 @cache
 def fields(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
-    told: Any = msgspec.inspect.type_info(kind)
-    return tuple(told.fields)
+    info: Any = msgspec.inspect.type_info(kind)
+    return tuple(info.fields)
 
 
 def _through_the_door(message: Any) -> Any:
-    """The message as it comes off the wire; None for what a peer is told that it is none."""
+    """Return the message as a receiver decodes it. None: a receiver refuses the message."""
     try:
         return _DECODER.decode(_ENCODER.encode(message))
     except (ValueError, OverflowError, UsageError):
@@ -176,9 +176,9 @@ def _through_the_door(message: Any) -> Any:
 
 
 class Hostile:
-    """The messages of host ``name``, by chance; ``names`` are the others, and ``dataflow`` is what they run.
+    """Hostile host ``name``, whose messages are drawn. ``names``: the peers. ``dataflow``: the dataflow of the run.
 
-    ``apart``: each message is drawn from a seed of its own, so that the fields of a message do not change the next one.
+    ``apart``: each message is drawn from a seed of its own, so the fields of a message do not change the next message.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class Hostile:
         self._heard: deque[Any] = deque(maxlen=OVERHEARD)
 
     def overhear(self, message: Any) -> None:
-        """Something is said between two hosts."""
-        if message.__struct_fields__:  # else nothing of it can be another
+        """Record a message between two hosts."""
+        if message.__struct_fields__:  # no field of an empty message can change
             self._heard.append(message)
         self._pool.index = max(self._pool.index, getattr(message, "index", None) or 0)
 
     def says(self) -> tuple[Any, Any, int]:
-        """A message, what it carries, and that's size."""
+        """Return a message, its content, and the size of the content."""
         pool = self._pool
         if self._apart:
             pool.dice = Random(self.dice.getrandbits(64))

@@ -1,4 +1,4 @@
-"""``thalweg analyze``."""
+"""``thalweg analyze``: tables and plots of run folders, and figures of sweeps."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def analyze(
     """Make tables and plots of run folders, or the figures of sweeps.
 
     Sweeps and several run folders are analysed on Spark, which needs Java 17 or newer. One run folder is analysed in
-    this process, with the same figures and several times as fast; name a --master to have it on Spark.
+    this process, with the same figures and several times as fast. Name a --master to have it on Spark.
 
-    Every folder gets plots/*.png and summary.json, a sweep's folder figures.json. For a single run, the last lines say
-    in words what happened, and where the pictures are. Exit status 1 if a run lost, repeated or reordered images, or
-    delivered others than its reference, or if a simulation of a sweep failed.
+    A run folder gets plots/*.png and summary.json. A sweep's folder gets plots/*.png and figures.json. For a single
+    run, the last lines say in words what happened, and where the pictures are. The exit status is 1 if a run lost,
+    repeated or reordered images, or if its images differ from its reference. It is also 1 if a simulation of a sweep
+    failed.
 
     Example: thalweg analyze runs/a runs/b
 
@@ -68,7 +69,9 @@ def analyze(
     sweeps = [folder for folder in folders if (folder / SWEEP_TOML).is_file()]
     if sweeps:
         if len(sweeps) < len(folders):
-            raise UsageError(f"{sweeps[0]} is a sweep and other folders are not; analyse them apart, or thalweg report")
+            raise UsageError(
+                f"{sweeps[0]} is a sweep and other folders are not; analyse them apart, or use thalweg report"
+            )
         require_spark()
         _sweeps(sweeps, master or LOCAL, plots=plots, as_json=as_json)
         return
@@ -78,12 +81,12 @@ def analyze(
     runs = load_runs(folders)
     if len(runs) > 1 or master is not None:
         require_spark()
-    found, pictures = _work(runs, master, plots)
+    result, pictures = _work(runs, master, plots)
     if as_json:
-        print((found.with_moves() if moves else found).to_json().decode())
+        print((result.with_moves() if moves else result).to_json().decode())
     else:
-        _print(found, runs, pictures, all_moves=moves)
-    end(line for summary in found.runs for line in failures(summary))
+        _print(result, runs, pictures, all_moves=moves)
+    end(line for summary in result.runs for line in failures(summary))
 
 
 def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> None:
@@ -93,22 +96,22 @@ def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> 
     from thalweg.experiments.records.spark import session
 
     with spinner(f"analysing {counted(len(folders), 'sweep')}"), session(master) as spark:
-        found = {folder: aggregate(spark, folder) for folder in folders}
-    pictures = {folder: plot_figures(data, folder) for folder, data in found.items()} if plots else {}
+        figures = {folder: aggregate(spark, folder) for folder in folders}
+    pictures = {folder: plot_figures(data, folder) for folder, data in figures.items()} if plots else {}
     if as_json:
-        told = [{"out": str(folder), "figures": data} for folder, data in found.items()]
-        print_json({"sweeps": told})
+        rows = [{"out": str(folder), "figures": data} for folder, data in figures.items()]
+        print_json({"sweeps": rows})
     else:
-        for folder, data in found.items():
+        for folder, data in figures.items():
             print_figures(data)
             drawn = pictures.get(folder)
             print(f"figures: {folder / FIGURES_JSON}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
-    failed = sum(data.failed for data in found.values())
+    failed = sum(data.failed for data in figures.values())
     end([f"{counted(failed, 'simulation')} failed"] if failed else [])
 
 
 def _work(runs: Mapping[Path, RunInfo], master: str | None, plots: bool) -> tuple[RunsSummary, dict[Path, list[Path]]]:
-    """Summarise the runs and draw their pictures meanwhile; then write every summary."""
+    """Summarise the runs while a thread draws their pictures, and write every summary."""
     from thalweg.experiments.records.analysis import write_summary
     from thalweg.experiments.views.plots import plot_run
 
@@ -116,10 +119,10 @@ def _work(runs: Mapping[Path, RunInfo], master: str | None, plots: bool) -> tupl
     with ThreadPoolExecutor(1) as pool, spinner(f"analysing {counted(len(runs), 'run')}"):
         drawing = {folder: pool.submit(plot_run, folder, info, stop) for folder, info in runs.items() if plots}
         try:
-            found = _summarized(runs, master)
-            for folder, summary in zip(runs, found.runs, strict=True):
+            result = _summarized(runs, master)
+            for folder, summary in zip(runs, result.runs, strict=True):
                 write_summary(folder, summary)
-            return found, {folder: future.result() for folder, future in drawing.items()}
+            return result, {folder: future.result() for folder, future in drawing.items()}
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -127,7 +130,7 @@ def _work(runs: Mapping[Path, RunInfo], master: str | None, plots: bool) -> tupl
 
 
 def _summarized(runs: Mapping[Path, RunInfo], master: str | None) -> RunsSummary:
-    """Summarise several runs on Spark, and one run in this process unless a master is named."""
+    """Return the summary of the runs, made on Spark. One run without a ``master`` is summarised in this process."""
     from thalweg.experiments.records.aggregates import analyze_run, analyze_runs
     from thalweg.experiments.records.spark import LOCAL, session
 

@@ -1,10 +1,11 @@
-"""Verbs and groups of the command line, with help pages. Verbs of a group's table are imported when they run.
+"""Verbs and groups of the command line, with help pages. A group imports a verb of its table when the verb runs.
 
 Rules:
 
-- R1: A group that is shown, or completed by a shell, imports none of its verbs. Its table has their first lines.
-- R2: ``-h``, ``--help`` and ``--help-all`` are one option, which every verb has. Only ``--help-all`` shows options
-  that are not common.
+- R1: A group that shows its page, or completes words for a shell, imports no verb. Its table has the first line of
+  each verb's docstring.
+- R2: Every verb has one help option with the names ``-h``, ``--help`` and ``--help-all``. Only ``--help-all`` shows
+  options that are not common.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from thalweg.experiments.command import PANELS, Option
 
 HELP_OPTIONS = [*pages.HELP, pages.EVERYTHING]
 SETTINGS = {"help_option_names": HELP_OPTIONS}
-WHOLE = "thalweg.help_all"  # of a context: whether the page is to have all options
+WHOLE = "thalweg.help_all"  # key of a context's meta: whether the page shows every option
 PARENT = "thalweg.experiments.cli"
-REFUSED: type[Exception] = next(  # typer has no name for it
+REFUSED: type[Exception] = next(  # Click's exception, which typer does not export
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
 OPTIONS, ARGUMENTS, COMMANDS = "Options", "Arguments", "Commands"
 
 
 class Verb(NamedTuple):
-    """A verb or a group in a group's table.
+    """Verb or group in a group's table.
 
     ``place`` is the module and name of the function, or of the group's Typer, below ``PARENT``. ``short`` is the first
     line of its docstring. ``settings`` go to Click's context.
@@ -44,25 +45,25 @@ class Verb(NamedTuple):
     settings: Mapping[str, Any] = {}
 
     def load(self) -> Any:
-        """Import the function or the group."""
+        """Import the function or the group, and return it."""
         module, _, attribute = self.place.partition(":")
         return getattr(import_module(f"{PARENT}.{module}"), attribute)
 
 
 class _Paged:
-    """Mixin of commands and groups: they print our help page."""
+    """Mixin of commands and groups that print help pages of ``pages``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         before = args[: args.index("--")] if "--" in args else args
         ctx.meta[WHOLE] = pages.EVERYTHING in before  # R2: only --help-all shows all options
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             if not parameter.expose_value and parameter.default is None:  # one of Typer's own flags
-                parameter.default = False  # None would be converted, by a library that is slow to import
+                parameter.default = False  # to convert None, a slow library would be imported
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except REFUSED as error:
             if getattr(error, "ctx", None) is None:
-                vars(error)["ctx"] = ctx  # says whose --help to see
+                vars(error)["ctx"] = ctx  # main._refused names the verb's --help
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -71,11 +72,11 @@ class _Paged:
 
 
 class Command(_Paged, TyperCommand):
-    """A verb."""
+    """Verb of the command line."""
 
 
 class Group(_Paged, TyperGroup):
-    """A group of verbs. Those of its table are imported when they run."""
+    """Group of verbs. A verb of the table is imported when it runs."""
 
     table: Mapping[str, Verb] = {}
 
@@ -92,23 +93,23 @@ class Group(_Paged, TyperGroup):
         return name, command, rest
 
     def loaded(self, name: str) -> Any:
-        """Return the command of that name, imported."""
+        """Return the command ``name``. A verb of the table is imported first."""
         if name in self.table and name not in self._loaded:
             self._loaded[name] = _command(name, self.table[name])
         return self._loaded.get(name, self.commands.get(name))
 
 
 class App(typer.Typer):
-    """A Typer whose verbs have our help pages."""
+    """Typer whose verbs print help pages of ``pages``."""
 
     def command(self, name: str | None = None, **given: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": Command, **given})
 
 
 def group(name: str, about: str, table: Mapping[str, Verb] | None = None, **given: Any) -> App:
-    """Return a group of the verbs of a table, or an empty one. ``about`` is the text of its page, with examples."""
+    """Return a group of the verbs of a table, or an empty group. ``about``: text of its page, with examples."""
     kind = type("Group", (Group,), {"table": table or {}})
-    made = App(
+    app = App(
         name=name,
         cls=kind,
         help=about,
@@ -117,8 +118,8 @@ def group(name: str, about: str, table: Mapping[str, Verb] | None = None, **give
         pretty_exceptions_enable=False,
         **{"add_completion": False, **given},
     )
-    made.callback()(_nothing)
-    return made
+    app.callback()(_nothing)
+    return app
 
 
 def _nothing() -> None:
@@ -126,7 +127,7 @@ def _nothing() -> None:
 
 
 def _command(name: str, verb: Verb) -> Any:
-    """Make the command of a verb, which is imported."""
+    """Import a verb and return its command."""
     app = verb.load()
     if not isinstance(app, typer.Typer):
         function, app = app, App(add_completion=False, pretty_exceptions_enable=False)
@@ -140,16 +141,16 @@ def _command(name: str, verb: Verb) -> Any:
 
 
 def page_of(command: Any, ctx: Any, *, whole: bool = False) -> Page:
-    """Return the help page of a command. Options that are not common are on it if it is ``whole``."""
+    """Return the help page of a command. If ``whole``, the page has the options that are not common too."""
     paragraphs, examples = pages.split_docstring(inspect.cleandoc(command.help or ""))
     parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
-    given: Mapping[str, Option] = getattr(command.callback, "options", {})
-    panels, left_out = _panels(parameters, given, whole=whole)
+    options: Mapping[str, Option] = getattr(command.callback, "options", {})
+    panels, left_out = _panels(parameters, options, whole=whole)
     commands = _commands(command) if isinstance(command, TyperGroup) else []
     closing = ""
     if left_out:
-        what = "option" if left_out == 1 else "options"
-        closing = f"{left_out} more {what} of this verb: `{ctx.command_path} {pages.EVERYTHING}`"
+        noun = "option" if left_out == 1 else "options"
+        closing = f"{left_out} more {noun} of this verb: `{ctx.command_path} {pages.EVERYTHING}`"
     return Page(_usage(command, ctx), paragraphs, examples, [*commands, *panels], closing)
 
 
@@ -197,7 +198,7 @@ def _panel(parameter: Any, option: Option | None) -> str:
 
 
 def _entry(parameter: Any, option: Option | None) -> Entry:
-    """Return the entry of an argument or option. ``option``: the Option of the field that it was made of, if any."""
+    """Return the entry of an argument or option. ``option``: the Option of the field behind the parameter, or None."""
     text = (option.help if option is not None else parameter.help) or ""
     remarks = []
     if parameter.envvar:
@@ -226,7 +227,7 @@ def _value_of(parameter: Any) -> str:
 
 
 def _default(parameter: Any) -> str:
-    """Return the default as a help page shows it. It is empty if there is none to show."""
+    """Return the default as a help page shows it. The text is empty if there is no default to show."""
     if isinstance(parameter.show_default, str):
         return parameter.show_default
     default = parameter.default

@@ -1,4 +1,4 @@
-"""``thalweg compare``."""
+"""``thalweg compare``: simulated runs beside emulated runs of the same seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compared_workloads() -> dict[str, str]:
     return {name: meaning for name, meaning in WORKLOADS.items() if name != PLANNED}
 
 
-OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
+OPTIONS: Mapping[str, Mapping[str, Any]] = {  # the options of a run that compare has, with changes
     "workload": {"names": compared_workloads},
     "servers": {"shown": "8; plates: 4"},
     "placements": {"names": free_placement_names, "shown": ", ".join(PLACEMENTS)},
@@ -41,8 +41,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
     "link_mean_bps": {},
     "time_scale": {"shown": "1; plates: 30"},
     "view": {
-        "help": "What the first plan is made from. probe: the measurements of each side. truth: the true rates, so that"
-        " both sides begin with the same plan.",
+        "help": "Rates that the first plan is made from. probe: the measurements of each side. truth: the true rates,"
+        " so that both sides begin with the same plan.",
         "common": True,
     },
     "cost": {},
@@ -70,7 +70,7 @@ def compare(
     """Compare simulated runs with emulated runs of the same seeds.
 
     The same traces are used in virtual time and on network namespaces. The records of every run are kept in the
-    folder, and `thalweg report` shows its comparison.json. Exit status 1 if a mean time between images (plates:
+    folder, and `thalweg report` shows its comparison.json. The exit status is 1 if a mean time between images (plates:
     partitions) differs by more than --limit. A busy machine slows emulated hosts: use a quiet one, or a lower
     --time-scale.
 
@@ -89,9 +89,9 @@ def compare(
     where = out or Path("runs") / f"compare-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     sides = execute_as_on_testbeds, execute
     with progress() as tell:
-        made = run_both(config, seed or SEEDS, where, tell, sides, limit=limit, repeats=repeats)
-    _print(made, where, as_json=as_json)
-    end(beyond(made))
+        comparison = run_both(config, seed or SEEDS, where, tell, sides, limit=limit, repeats=repeats)
+    _print(comparison, where, as_json=as_json)
+    end(beyond(comparison))
 
 
 def _print(made: Comparison, folder: Path, *, as_json: bool) -> None:

@@ -20,27 +20,27 @@ from thalweg.middleware.planning import Odp, Task, ask_planner, get_cost_model, 
 from thalweg.middleware.planning.odp.instance import Indices
 from thalweg.middleware.planning.odp.objective import Goal
 
-PLANNERS = ("download-all", "one-shot")  # of all, those that place a graph of any form by any cost model
+PLANNERS = ("download-all", "one-shot")  # planners that place every form of graph by every cost model
 
 
 def compare_task(planner: Odp, task: Task, seed: int, *, as_json: bool) -> None:
-    """Every heuristic and planner on a task, by what ``planner`` minimises, the best first."""
+    """Print every heuristic and planner on a task, by the goal of ``planner``, the best first."""
     goal = planner.goal(task)
     optimum = planner.solve(goal, task)
     weighed = {str(metric): weight for metric, weight in goal.objective.weights.items()}
     quality = replace(task.quality, objective=weighed, counted=goal.objective.availability_of)
     own = replace(task, quality=quality)
-    others = {f"planner {name}": partial(_planned, name, own, goal) for name in PLANNERS}
-    found = compared(goal, optimum, seed, others)
+    planners = {f"planner {name}": partial(_planned, name, own, goal) for name in PLANNERS}
+    rows = compared(goal, optimum, seed, planners)
     if as_json:
         of = {"weights": goal.objective.weights, "cost": optimum.cost, "bound": optimum.bound}
-        print_json(of | {"proven": optimum.proven, "way": optimum.way, "seed": seed, "compared": found})
+        print_json(of | {"proven": optimum.proven, "way": optimum.way, "seed": seed, "compared": rows})
         return
     table = Table("", "cost", "of the optimum's", "ms", "")
     proof = "proven optimal" if optimum.proven else f"at most {optimum.gap:.2%} above the bound"
     table.add_row("odp", f"{optimum.cost:g}", "1", "", f"{proof}, by {optimum.way}")
-    for one in found:
-        table.add_row(one.name, *_cells(one), f"{1e3 * one.planning_s:.1f}", one.said)
+    for score in rows:
+        table.add_row(score.name, *_cells(score), f"{1e3 * score.planning_s:.1f}", score.said)
     output().print(table)
 
 
@@ -60,57 +60,59 @@ def _ratio(value: float) -> str:
 
 
 def compare_random(count: int, seed: int, *, as_json: bool) -> None:
-    """Every heuristic on random problems: how its ratios to the optimum are distributed."""
+    """Print how the ratios of every heuristic to the optimum are distributed on random problems."""
     with progress() as tell:
-        found = at_random(count, seed, lambda done: tell("random problems", done, count))
-    proven = max(one.problems for one in found)
+        rows = at_random(count, seed, lambda done: tell("random problems", done, count))
+    proven = max(row.problems for row in rows)
     if as_json:
-        print_json({"problems": count, "proven": proven, "seed": seed, "heuristics": found})
+        print_json({"problems": count, "proven": proven, "seed": seed, "heuristics": rows})
         return
     table = Table("", "placed", "median", "95 %", "worst", "optimal", "ms")
-    for one in found:
-        ratios = map(_ratio, (one.median, one.percentile_95, one.worst))
-        table.add_row(one.name, f"{one.found}/{one.problems}", *ratios, f"{one.optimal:.0%}", f"{one.planning_ms:.1f}")
+    for row in rows:
+        ratios = map(_ratio, (row.median, row.percentile_95, row.worst))
+        table.add_row(row.name, f"{row.found}/{row.problems}", *ratios, f"{row.optimal:.0%}", f"{row.planning_ms:.1f}")
     output().print(table)
-    said = f"costs by the optimum's, on {counted(count, 'random problem')}"
-    said += "" if proven == count else f"; {count - proven} whose optimum was not proven are left out"
-    output().print(f"{said}; one without a placement is left out of the ratios", soft_wrap=True)
+    caption = f"ratios of costs to the optimum's, on {counted(count, 'random problem')}"
+    caption += "" if proven == count else f"; {count - proven} problems without a proven optimum are left out"
+    output().print(f"{caption}; ratios leave out problems without a placement", soft_wrap=True)
 
 
 def compare_provisioning(drawing: Drawing, count: int, seed: int, effort: ProvisioningLimits, *, as_json: bool) -> None:
-    """Every way to rent machines, on problems that are drawn: how much dearer than the optimum it is."""
+    """Print by how much every way to rent machines is dearer than the optimum, on drawn problems."""
     with progress() as tell:
-        found = compared_drawn(drawing, count, seed, effort, lambda done: tell("random problems", done, count))
-    told, feasible = scores(found), [each.best for each in found if each.best is not None]
-    proven, none = sum(each.proven for each in feasible), sum(each.none for each in found)
-    settled = sum(each.settled for each in found)
+        problems = compared_drawn(drawing, count, seed, effort, lambda done: tell("random problems", done, count))
+    ways, feasible = scores(problems), [problem.best for problem in problems if problem.best is not None]
+    proven, none = sum(problem.proven for problem in feasible), sum(problem.none for problem in problems)
+    settled = sum(problem.settled for problem in problems)
     if as_json:
         counts = {"problems": count, "feasible": len(feasible), "none": none, "settled": settled, "proven": proven}
-        print_json({"drawing": drawing, "seed": seed, **counts, "ways": told})
+        print_json({"drawing": drawing, "seed": seed, **counts, "ways": ways})
         return
     table = Table("", "found", "optimal", "cheapest", "dearer", "worst", "ms", "longest ms")
-    for one in told:
-        dearer = ("" if math.isnan(value) else f"{value - 1:.1%}" for value in (one.ratio, one.worst))
-        times = ("" if math.isnan(value) else f"{1e3 * value:.1f}" for value in (one.median_s, one.longest_s))
-        cheapest = f"{one.cheapest}/{one.unsettled}"
-        table.add_row(one.way, f"{one.found}/{proven}", str(one.optimal), cheapest, *dearer, *times)
+    for way in ways:
+        dearer = ("" if math.isnan(value) else f"{value - 1:.1%}" for value in (way.ratio, way.worst))
+        times = ("" if math.isnan(value) else f"{1e3 * value:.1f}" for value in (way.median_s, way.longest_s))
+        cheapest = f"{way.cheapest}/{way.unsettled}"
+        table.add_row(way.way, f"{way.found}/{proven}", str(way.optimal), cheapest, *dearer, *times)
     output().print(table)
-    said = f"{counted(count, 'problem')}: {none} proven without any machines that do, {len(feasible)} with, whose"
-    said += f" optimum is proven on {proven}; the cover bound settles {settled}, and what is dearer, cheapest and how"
-    output().print(f"{said} long are of the others", soft_wrap=True)
+    caption = (
+        f"{counted(count, 'problem')}: {none} proven to have no machines that suffice, {len(feasible)} with machines,"
+    )
+    caption += f" {proven} of them with a proven optimum; the cover bound settles {settled} problems, and the columns"
+    output().print(f"{caption} cheapest, dearer, worst and ms are of the others", soft_wrap=True)
 
 
 def compare_egress(draws: int, seed: int, *, as_json: bool) -> None:
-    """Trees between clouds: what their bytes cost, and how fast they are."""
+    """Print the trees between clouds, with the price of their bytes and their throughput."""
     with progress() as tell:
-        found = egress.compared(draws, seed, lambda done: tell("random draws", done, draws))
+        trees = egress.compared(draws, seed, lambda done: tell("random draws", done, draws))
     if as_json:
-        print_json({"draws": draws, "sources": egress.SOURCES, "seed": seed, "date": egress.DATE, "trees": found})
+        print_json({"draws": draws, "sources": egress.SOURCES, "seed": seed, "date": egress.DATE, "trees": trees})
         return
     table = Table("", "$ a GB", "of thalweg's", "of download-all's", "throughput of thalweg's", "least")
-    for one in found:
-        shares = (f"{value:.0%}" for value in (one.of_thalweg, one.of_download_all, one.throughput, one.least))
-        table.add_row(one.tree, f"{one.usd_per_gb:.3f}", *shares)
+    for tree in trees:
+        shares = (f"{value:.0%}" for value in (tree.of_thalweg, tree.of_download_all, tree.throughput, tree.least))
+        table.add_row(tree.tree, f"{tree.usd_per_gb:.3f}", *shares)
     output().print(table)
-    said = f"means over {counted(draws, 'draw')} of {egress.SOURCES} sources and a client; $ for a GB of results, by"
-    output().print(f"{said} {egress.DATE}", soft_wrap=True)
+    caption = f"means over {counted(draws, 'draw')} of {egress.SOURCES} sources and a client; $ for a GB of results, by"
+    output().print(f"{caption} {egress.DATE}", soft_wrap=True)

@@ -1,6 +1,6 @@
-"""What verbs print: tables and lines, JSON as the last line, progress on a terminal, and what went wrong.
+"""Output of the verbs: tables and lines, JSON as the last line, progress on a terminal, and reasons of a failure.
 
-Answers go to standard output. Progress, notes for people who read JSON, and reasons go to standard error.
+Answers go to standard output. Progress, notes for readers of JSON, and reasons go to standard error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.text import Text
 
 from thalweg.experiments.command import Tell
 
-FILE_WIDTH = 140  # columns of what goes to a file or a pipe
+FILE_WIDTH = 140  # columns of output to a file or a pipe
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 _Item = TypeVar("_Item")
 
 
 def output() -> Console:
-    """Standard output; wide enough for tables where it is no terminal."""
+    """Return the console of standard output. Without a terminal, the console is wide enough for tables."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH
@@ -33,28 +33,28 @@ def output() -> Console:
 
 
 def new_table(first: str, *others: str, left: Collection[str] = (), title: str = "") -> Table:
-    """An empty table: ``first`` and the columns in ``left`` begin on the left, figures end on the right."""
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
+    """Return an empty table. ``first`` and the columns in ``left`` begin on the left, figures end on the right."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
     if title:
-        made.title, made.title_justify = Text(title, "bold"), "left"
-    made.add_column(first, overflow="fold")
+        table.title, table.title_justify = Text(title, "bold"), "left"
+    table.add_column(first, overflow="fold")
     for name in others:
-        made.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left, overflow="fold")
-    return made
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left, overflow="fold")
+    return table
 
 
 def print_json(answer: Any) -> None:
-    """One JSON object on one line; nan and infinity become null."""
+    """Print an object as JSON on one line. NaN and infinity become null."""
     print(msgspec.json.encode(answer).decode())
 
 
 def say(as_json: bool, answer: Any, text: str) -> None:
-    """The answer for machines, or the same for people."""
+    """Print ``answer`` as JSON, or ``text`` for people."""
     print_json(answer) if as_json else print(text)
 
 
 def end(wrong: Iterable[str]) -> None:
-    """Say what went wrong, if anything, and leave the verb with exit status 1 then."""
+    """Print each line to standard error as the reason of a failure. If there is a line, exit with status 1."""
     lines = list(wrong)
     sys.stdout.flush()
     for line in lines:
@@ -65,7 +65,7 @@ def end(wrong: Iterable[str]) -> None:
 
 @contextmanager
 def progress() -> Iterator[Tell]:
-    """A progress bar on a terminal; nothing elsewhere."""
+    """Show a progress bar on a terminal, and yield the function that updates the bar. Show nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
@@ -77,7 +77,7 @@ def progress() -> Iterator[Tell]:
 
 @contextmanager
 def spinner(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on a terminal, and what changes its text; nothing elsewhere."""
+    """Show a spinner on a terminal, and yield the function that changes its text. Show nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None
@@ -87,7 +87,7 @@ def spinner(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def followed(items: Sequence[_Item], what: str, *, quiet: bool) -> Iterator[_Item]:
-    """The items, with a bar on a terminal while they last, unless it is to be ``quiet``."""
+    """Yield the items. On a terminal a bar shows the progress, unless ``quiet``."""
     from rich.progress import Progress
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""``thalweg doctor``: what this machine can do, and what to do about what it cannot."""
+"""``thalweg doctor``: the capabilities of this machine, and how to add missing capabilities."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def doctor(
         typer.Option(
             "--to",
             metavar="[NAME=]ENDPOINT",
-            help="Check what reaches the host there: control messages, partitions, large messages.",
+            help="Check that control messages, partitions and large messages reach the host at this endpoint.",
             show_default=False,
         ),
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Secret certificate to dial that host with.", show_default=False),
+        typer.Option(metavar="FILE", help="Secret certificate to dial the host of --to with.", show_default=False),
     ] = None,
     members: Annotated[
         Path | None,
@@ -57,7 +57,7 @@ def doctor(
 ) -> None:
     """Show what this machine can do, and how to add what is missing.
 
-    With --to it shows what reaches another host instead.
+    With --to, show instead which kinds of messages reach a host.
 
     Example: thalweg doctor
 
@@ -70,13 +70,13 @@ def doctor(
         raise UsageError("--keys and --members are for --to; give --to NAME=ENDPOINT")
     with ThreadPoolExecutor() as pool:
         java = pool.submit(_java)
-        found = probe()
-        rows = (*found.listed(), _extra("records"), _extra("analysis"), java.result())
+        machine = probe()
+        rows = (*machine.listed(), _extra("records"), _extra("analysis"), java.result())
     if as_json:
         body = {
             row.name.replace(" ", "_").replace("-", "_"): {"works": row.works, "detail": row.detail} for row in rows
         }
-        more = {"cpus": found.cpus, "memory_bytes": found.memory_bytes}
+        more = {"cpus": machine.cpus, "memory_bytes": machine.memory_bytes}
         print_json({"capabilities": body, **more})
         return
     table = Table("what", "for", "works", "found, or what to do", box=None, pad_edge=False, header_style="bold")
@@ -84,25 +84,27 @@ def doctor(
         mark = Text("yes", "green") if row.works else Text("no", "yellow")
         table.add_row(row.name, MEANING[row.name], mark, row.detail)
     output().print(table)
-    print(f"{found.cpus} processors, {found.memory_bytes / 2**30:.1f} GiB of memory")
+    print(f"{machine.cpus} processors, {machine.memory_bytes / 2**30:.1f} GiB of memory")
 
 
 def _show_reached(to: str, keys: Keys | None, *, as_json: bool) -> None:
-    """Print one line for each kind of message. Exit with status 1 if one does not pass."""
+    """Print whether messages of every kind reach the host ``to``. Exit with status 1 if a kind does not pass."""
     name, _, endpoint = to.rpartition("=")
-    found = []
-    for each in reach(endpoint, name or None, keys):
-        found.append(each)
+    results = []
+    for result in reach(endpoint, name or None, keys):
+        results.append(result)
         if not as_json:
-            print(f"{each.what}, {each.endpoint}: {'passes' if each.passes else 'does not pass'}, {each.detail}")
+            print(
+                f"{result.what}, {result.endpoint}: {'passes' if result.passes else 'does not pass'}, {result.detail}"
+            )
     if as_json:
-        print_json({"to": to, "reached": [each._asdict() for each in found]})
-    if not all(each.passes for each in found):
+        print_json({"to": to, "reached": [result._asdict() for result in results]})
+    if not all(result.passes for result in results):
         raise typer.Exit(1)
 
 
 def _extra(name: str) -> Capability:
-    """Return whether an extra's libraries are installed, and what installs those that are missing."""
+    """Return the capability of an extra. If libraries are missing, the detail names the command to install them."""
     if names := absent(EXTRAS[name]):
         return Capability(name, False, f"{', '.join(names)} not installed; {install(name)}")
     return Capability(name, True, "its libraries are installed")

@@ -1,7 +1,7 @@
-"""Commands on the hosts of a testbed that is up: what ``testbed exec`` and ``testbed logs`` do.
+"""Commands on the hosts of a testbed that is up, for ``testbed exec`` and ``testbed logs``.
 
-Who types a command waits for what this imports: neither numpy nor typer, and nothing of links. ``parse`` reads the
-command line of ``exec`` by itself.
+The user of a command waits for the imports of this module. It imports neither numpy nor typer, and nothing of links.
+``parse`` reads the command line of ``exec`` without typer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from thalweg.emulation.testbeds.known import TestbedState, choose, connect
 from thalweg.middleware.errors import UsageError, nearest
 
 PIECE = 1 << 16
-LAST_S = 0.2  # a process that the command has left behind may hold its terminal open
+LAST_S = 0.2  # a process that outlives the command may hold the terminal open
 
 
 class Asked(NamedTuple):
-    """``host`` None: on all hosts. ``identity`` None: on the only testbed. ``stay``: do not wait for it."""
+    """Request of ``testbed exec``. ``stay``: do not wait for the command.
+
+    ``host`` None: every host. ``identity`` None: the only testbed.
+    """
 
     host: str | None
     words: Sequence[str]
@@ -35,9 +38,9 @@ class Asked(NamedTuple):
 
 
 def parse(arguments: Sequence[str]) -> Asked | None:
-    """Return what ``testbed exec`` is asked for; None for what typer is to see: errors, and questions for help.
+    """Return the request of a command line of ``testbed exec``. None: typer must read an error or a question for help.
 
-    Options stand before the host, or between the host and the command. Raises UsageError for a host without a command.
+    Options stand before the host, or between the host and the command. Raise UsageError for a host without a command.
     """
     identity, stay, everywhere = None, False, False
     rest, host = [*arguments], list[str]()
@@ -62,19 +65,22 @@ def parse(arguments: Sequence[str]) -> Asked | None:
 
 
 def asked(words: Sequence[str], identity: str | None, *, stay: bool, everywhere: bool) -> Asked:
-    """``HOST -- CMD…``, or with ``everywhere`` ``-- CMD…``. Raises UsageError for no host or no command."""
+    """Return the request of ``HOST -- CMD…``, or with ``everywhere`` of ``-- CMD…``.
+
+    Raise UsageError if the host or the command is missing.
+    """
     host, rest = (None, [*words]) if everywhere else (words[0] if words else None, [*words[1:]])
     if rest and rest[0] == "--":
         del rest[0]
     if host not in (None, "--") and not rest:
         raise UsageError(f"the command is missing: thalweg testbed exec {host} -- CMD…")
     if not rest or (host in (None, "--") and not everywhere):
-        raise UsageError("say a host and a command: thalweg testbed exec h1 -- CMD…, or exec --all -- CMD…")
+        raise UsageError("name a host and a command: thalweg testbed exec h1 -- CMD…, or exec --all -- CMD…")
     return Asked(host, rest, identity, stay)
 
 
 class Hosts(Protocol):
-    """Where commands are started: a supervisor's client, or containers."""
+    """Interface to start commands on hosts: the client of a supervisor, or containers."""
 
     def spawn(self, host: str, command: Command) -> TestbedProcess: ...
 
@@ -85,7 +91,7 @@ class Hosts(Protocol):
 
 @contextmanager
 def hosts_of(state: TestbedState) -> Iterator[Hosts]:
-    """The hosts of a testbed that is up; what was spawned there ends with the context."""
+    """Yield the hosts of a testbed that is up. Spawned processes end with the context."""
     if state.backend == "docker":
         from thalweg.emulation.testbeds.detached import attach
         from thalweg.emulation.testbeds.docker import DockerTestbed
@@ -108,7 +114,7 @@ def _chosen(state: TestbedState, host: str | None) -> Sequence[str]:
 
 
 def execute(asked: Asked) -> int:
-    """Run a command; the exit status, as a shell has it, of those on all hosts the highest."""
+    """Run a command and return its exit status as a shell has it. On several hosts, return the highest status."""
     state = choose(asked.identity)
     names = _chosen(state, asked.host)
     with hosts_of(state) as hosts:
@@ -125,37 +131,45 @@ def execute(asked: Asked) -> int:
 
 
 def logs(host: str | None, identity: str | None, *, follow: bool) -> int:
-    """Print what launched processes have written, and with ``follow`` what the last one goes on to write."""
+    """Print the output of launched processes. With ``follow``, print the further output of the last process too."""
     state = choose(identity)
     names = _chosen(state, host)
     with hosts_of(state) as hosts:
-        found = [one for one in hosts.launched() if one.host in names]
-        if not found:
-            raise UsageError(f"nothing was launched on {host or 'any host'}; thalweg testbed exec -d does that")
-        for one in found:
-            followed = follow and one is found[-1]
-            state_text = "runs" if one.status is None else f"ended with {shown(one.status)}"
-            print(f"{one.host}, process {one.pid}, {' '.join(one.argv)}: {state_text}", file=sys.stderr, flush=True)
-            words = (
-                ["tail", "-s", "0.1", "-n", "+1", "-f", f"--pid={one.pid}", one.log] if followed else ["cat", one.log]
+        processes = [process for process in hosts.launched() if process.host in names]
+        if not processes:
+            raise UsageError(
+                f"no process was launched on {host or 'any host'}; thalweg testbed exec -d launches processes"
             )
-            _waited(hosts.spawn(one.host, Command(words, stdin=subprocess.DEVNULL, own_folders=False)))
+        for process in processes:
+            followed = follow and process is processes[-1]
+            state_text = "runs" if process.status is None else f"ended with {shown(process.status)}"
+            print(
+                f"{process.host}, process {process.pid}, {' '.join(process.argv)}: {state_text}",
+                file=sys.stderr,
+                flush=True,
+            )
+            words = (
+                ["tail", "-s", "0.1", "-n", "+1", "-f", f"--pid={process.pid}", process.log]
+                if followed
+                else ["cat", process.log]
+            )
+            _waited(hosts.spawn(process.host, Command(words, stdin=subprocess.DEVNULL, own_folders=False)))
     return 0
 
 
 def shown(status: int) -> int:
-    """A status as a shell has it."""
+    """Return an exit status as a shell has it."""
     return status if status >= 0 else 128 - status
 
 
 def _waited(process: TestbedProcess) -> int:
-    """Its status; meanwhile it gets the signals that we are sent."""
+    """Wait for a process and return its status. Meanwhile, pass on SIGINT and SIGTERM to it."""
     with _handling(lambda number, _: process.send_signal(number), signal.SIGINT, signal.SIGTERM):
         return shown(process.wait())
 
 
 def _on_all(hosts: Hosts, names: Sequence[str], words: Sequence[str]) -> int:
-    """Run a command everywhere at once; each line that it writes stands behind its host's name."""
+    """Run a command on every host at once, and return the highest status. A line of output begins with its host."""
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     width = max(map(len, names))
     with selectors.DefaultSelector() as selector:
@@ -188,17 +202,22 @@ def _on_all(hosts: Hosts, names: Sequence[str], words: Sequence[str]) -> int:
 
 
 def _on_terminal(hosts: Hosts, host: str, words: Sequence[str]) -> int:
-    """Run a command under a terminal of its own, which ours shows; ours is raw meanwhile, and as it was afterwards."""
-    import termios  # neither is on Windows, where there are no testbeds
+    """Run a command under a terminal of its own, and show that terminal on ours. Return the command's status.
+
+    Our terminal is raw meanwhile, and is restored afterwards.
+    """
+    import termios  # Windows has neither module, and no testbeds
     import tty
 
     size = _size()
-    ours, theirs = os.openpty()
-    os.set_blocking(ours, False)
+    controller, command_end = os.openpty()
+    os.set_blocking(controller, False)
     try:
-        process = hosts.spawn(host, Command(words, stdin=theirs, stdout=theirs, stderr=theirs, terminal=size))
+        process = hosts.spawn(
+            host, Command(words, stdin=command_end, stdout=command_end, stderr=command_end, terminal=size)
+        )
     finally:
-        os.close(theirs)
+        os.close(command_end)
     before = termios.tcgetattr(0)
     wake, woken = os.pipe()
     for descriptor in (wake, woken):
@@ -214,7 +233,7 @@ def _on_terminal(hosts: Hosts, host: str, words: Sequence[str]) -> int:
         try:
             tty.setraw(0)
             waiter.start()
-            _relay(ours, wake, process, size)
+            _relay(controller, wake, process, size)
         finally:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
             signal.set_wakeup_fd(former)
@@ -227,7 +246,7 @@ def _size() -> tuple[int, int]:
 
 
 def _relay(ours: int, wake: int, process: TestbedProcess, size: tuple[int, int]) -> None:
-    """Pass on what is typed and what is written, and our terminal's size, until the process has ended."""
+    """Pass on typed input, output, and the size of our terminal until the process has ended."""
     typed, poller = bytearray(), selectors.PollSelector()
     poller.register(0, selectors.EVENT_READ)
     poller.register(wake, selectors.EVENT_READ)
@@ -244,14 +263,14 @@ def _relay(ours: int, wake: int, process: TestbedProcess, size: tuple[int, int])
                 process.resize(size)
         if 0 in ready:
             typed += (piece := os.read(0, PIECE))
-            if not piece:  # it is gone
+            if not piece:  # the user's terminal is gone
                 poller.unregister(0)
         if ours in ready and ready[ours] & selectors.EVENT_READ:
             try:
                 piece = os.read(ours, PIECE)
             except BlockingIOError:
                 continue
-            except OSError:  # nobody has it open any more
+            except OSError:  # no process has the terminal open
                 poller.unregister(ours)
                 continue
             view = memoryview(piece)
@@ -266,7 +285,7 @@ def _relay(ours: int, wake: int, process: TestbedProcess, size: tuple[int, int])
 
 @contextmanager
 def _handling(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
-    """What happens on these signals, while the context lasts."""
+    """Call ``handler`` on these signals while the context lasts."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -1,4 +1,4 @@
-"""``thalweg host``: a host daemon, and the end of one. Starting a host imports neither typer nor rich."""
+"""``thalweg host``: a host daemon, and the draining of a host. Starting a host imports neither typer nor rich."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def execute(argv: list[str]) -> int:
 
 
 def asks_for_help(argv: list[str]) -> bool:
-    """Whether a command line asks for the help page."""
+    """Return whether a command line asks for the help page."""
     before = argv[: argv.index("--")] if "--" in argv else argv
     return not {"-h", "--help", "--help-all"}.isdisjoint(before)
 
@@ -50,7 +50,7 @@ def help_page(parser: Arguments, *, draining: bool) -> Page:
 
 
 def drain_parser() -> Arguments:
-    """The options of ``thalweg host drain``."""
+    """Return the parser of the options of ``thalweg host drain``."""
     arguments = Arguments(
         prog="thalweg host drain",
         description=f"{DRAIN_SHORT} The command waits for that. The host ends with status 0.",

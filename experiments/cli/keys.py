@@ -1,4 +1,4 @@
-"""``thalweg keys``: certificates of hosts and clients, and who is a member."""
+"""``thalweg keys``: certificates of hosts and clients, and the folder of members."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def new(
     role: Annotated[Any, choice(ROLES, "--role", "A client leads runs. A host takes part in them.")] = "host",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the two files into.")] = Path(),
     expires: Annotated[
-        int | None, number(int, "--expires", "Days until it expires.", metavar="DAYS", least=1, show_default="never")
+        int | None,
+        number(int, "--expires", "Days until the certificate expires.", metavar="DAYS", least=1, show_default="never"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,24 +72,24 @@ def allow(
 ) -> None:
     """Make members of hosts and clients.
 
-    Their public certificates are copied into the folder. Running hosts read it again within seconds.
+    Their public certificates are copied into the folder. Running hosts read the folder again within seconds.
 
     Example: thalweg keys allow h1.key alice.key --members members
     """
-    made = []
+    allowed = []
     for path in certificates:
         member, secret = read_certificate(path)
         if secret:
-            raise UsageError(f"{path} is a secret certificate, which nobody else needs; give {member.name}{PUBLIC}")
+            raise UsageError(f"{path} is a secret certificate, which stays on its machine; give {member.name}{PUBLIC}")
         if member.expired:
             raise UsageError(f"the certificate {path} expired on {member.until}")
         target = members / f"{member.name}{PUBLIC}"
         if not target.exists():
             write_certificate(target, member.text())
         elif read_certificate(target)[0] != member:
-            raise UsageError(f"{target} is another certificate; first thalweg keys revoke {member.name}")
-        made.append(member)
-    say(as_json, {"members": [_as_row(member) for member in made]}, "\n".join(map(_told, made)))
+            raise UsageError(f"{target} is another certificate; first run thalweg keys revoke {member.name}")
+        allowed.append(member)
+    say(as_json, {"members": [_as_row(member) for member in allowed]}, "\n".join(map(_told, allowed)))
 
 
 @app.command("revoke")
@@ -99,7 +100,7 @@ def revoke(
 ) -> None:
     """Remove a member.
 
-    Running hosts that read this folder refuse its messages within seconds.
+    Running hosts that read this folder refuse messages of the member within seconds.
 
     Example: thalweg keys revoke h1 --members members
     """
@@ -108,7 +109,7 @@ def revoke(
     if name not in known:
         raise UsageError(f"there is no member {name!r} in {members}; {nearest(name, known)}")
     (members / f"{name}{PUBLIC}").unlink()
-    say(as_json, {"revoked": name}, f"{name} is revoked; hosts that look at {members} refuse it within seconds")
+    say(as_json, {"revoked": name}, f"{name} is revoked; hosts that read {members} refuse it within seconds")
 
 
 @app.command("list")
@@ -118,16 +119,16 @@ def listed(members: MembersOption = Path(MEMBERS), as_json: JsonOption = False) 
     Example: thalweg keys list --members members --json
     """
     check_members(members)
-    found, wrong = read_members(members)
+    certificates, wrong = read_members(members)
     if as_json:
-        print_json({"members": [_as_row(member) for member in found]})
-    elif found:
+        print_json({"members": [_as_row(member) for member in certificates]})
+    elif certificates:
         table = new_table("name", "role", "expires", "fingerprint", left=("role", "expires", "fingerprint"))
-        for member in found:
+        for member in certificates:
             table.add_row(member.name, member.role, _until(member), member.fingerprint)
         output().print(table)
     elif not wrong:
-        print(f"{members} has no members; thalweg keys allow NAME{PUBLIC} --members {members}")
+        print(f"{members} has no members; add one with: thalweg keys allow NAME{PUBLIC} --members {members}")
     end(wrong)
 
 

@@ -1,4 +1,4 @@
-"""``thalweg``: one command, and what becomes of errors and interrupts.
+"""``thalweg``: the entry point of the command line. An error or an interrupt becomes one line.
 
 Exit status: 0 done, 1 failed, 2 the input cannot be used, 130 interrupted, 143 terminated.
 """
@@ -19,7 +19,7 @@ from thalweg.middleware.platform.python import drop_relative_folders
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; never returns."""
+    """Run the command line and exit with its status."""
     drop_relative_folders()
     stop_on_signals()
     logging.basicConfig(format="thalweg: %(levelname)s: %(message)s")  # warnings and errors, on standard error
@@ -30,12 +30,12 @@ def main(argv: list[str] | None = None) -> None:
 def _note(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
-    """Print a Python warning as one line of note, without the place in the code that issued it."""
+    """Print a Python warning as a note of one line, without the place in the code."""
     print(f"note: {one_line(str(message))}", file=sys.stderr)
 
 
 def invoke(argv: list[str]) -> int:
-    """Run one command line and return its exit status; errors become one line on standard error."""
+    """Run a command line and return the exit status. An error becomes a line on standard error."""
     try:
         return _run(argv)
     except ThalwegError as error:
@@ -57,7 +57,10 @@ def invoke(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    """``testbed exec`` and ``host`` at once: what reads all the others takes a third of a second to import."""
+    """Run a command line and return the exit status.
+
+    ``testbed exec`` and ``host`` run without typer and the table of verbs, whose imports take a third of a second.
+    """
     if argv[:2] == ["testbed", "exec"]:
         from thalweg.experiments.cli import execution
 
@@ -69,7 +72,7 @@ def _run(argv: list[str]) -> int:
 
         try:
             return host.execute(argv[1:])
-        except SystemExit as end:  # of argparse
+        except SystemExit as end:  # raised by argparse
             return end.code if isinstance(end.code, int) else int(bool(end.code))
     from thalweg.experiments.cli.commands import REFUSED
     from thalweg.experiments.cli.verbs import app
@@ -84,7 +87,10 @@ def _run(argv: list[str]) -> int:
 
 
 def _refused(error: Any) -> int:
-    """Say in our way what the options' parser says of a command line; without a verb the help has been asked for."""
+    """Print the parser's refusal of a command line as one line, and return status 2.
+
+    If the command line has a group without a verb, print the help page of the group.
+    """
     words = re.sub("^Invalid value for '(.*?)'", r"\1", error.format_message())
     if type(error).__name__ == "NoArgsIsHelpError":
         print(words)
@@ -95,7 +101,7 @@ def _refused(error: Any) -> int:
 
 
 def _staying() -> str:
-    """The testbeds that are up all the same, as they were asked to be."""
+    """Return a clause that names the testbeds that are still up, or an empty text."""
     from thalweg.emulation.testbeds import known
 
     with suppress(ThalwegError, OSError):

@@ -1,6 +1,6 @@
-"""A struct's fields as the options of a verb: the struct says name, type, default and help, and the verb takes them.
+"""Options of a verb from the fields of a struct, which have a name, a type, a default and a help text.
 
-Some name code of the user's own, ``package.module:attribute``.
+An option may name the user's own code, ``package.module:attribute``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thalweg.experiments.command import Option, options_of
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.platform.python import append_folder
 
-Unit = Callable[[Any], Any]  # of emulation.links.units
+Unit = Callable[[Any], Any]  # a reader of emulation.links.units
 RATES = (units.parse_rate, units.rate_bps)
 KINDS: Mapping[Unit, str] = {
     **dict.fromkeys(RATES, "RATE"),
@@ -39,14 +39,14 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 class Given(dict[str, Any]):
     """Fields of a struct that the command line or the environment gives, with their values.
 
-    ``said``: those of the command line.
+    ``said``: names of the fields that the command line gives.
     """
 
     said: tuple[str, ...] = ()
 
 
 class Refused(typer.BadParameter):
-    """A value on the command line that cannot be used; its message is the whole sentence."""
+    """Refusal of a value on the command line. Its message is the whole sentence."""
 
     def format_message(self) -> str:
         return self.message
@@ -55,10 +55,10 @@ class Refused(typer.BadParameter):
 def takes(
     struct: type[msgspec.Struct], fields: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the decorator of a verb whose first parameter is a ``struct``, or the ``Given`` fields of one.
+    """Return the decorator of a verb whose first parameter is a ``struct``, or the ``Given`` fields of a ``struct``.
 
-    The verb's other parameters stay Typer's own. ``fields``: the fields that the verb takes, each with the changes of
-    its Option; by default all.
+    The verb's further parameters stay Typer's own. ``fields``: the fields that the verb takes, with changes of their
+    Options. None: every field without changes.
     """
     options = options_of(struct)
     if fields is not None:
@@ -73,13 +73,13 @@ def takes(
 
         @wraps(verb)
         def command(context: typer.Context, **words: Any) -> None:
-            given = Given()
+            values = Given()
             for name, (kind, option) in options.items():
                 word, source = words.pop(name), context.get_parameter_source(name)
                 if source is not None and source.name != "DEFAULT":
-                    given[name] = _value(word, kind, option)
-                    given.said += (name,) * (source.name == "COMMANDLINE")
-            verb(given if first.annotation is Given else make(struct, given, context.command_path), **words)
+                    values[name] = _value(word, kind, option)
+                    values.said += (name,) * (source.name == "COMMANDLINE")
+            verb(values if first.annotation is Given else make(struct, values, context.command_path), **words)
 
         by_name = inspect.Parameter.KEYWORD_ONLY
         parameters = [
@@ -96,7 +96,7 @@ def takes(
 
 
 def make(struct: type[_Struct], given: Mapping[str, Any], command: str) -> _Struct:
-    """The struct of what was given, and defaults else; UsageError names what does not fit."""
+    """Return the struct of the given fields, with defaults. Raise UsageError if a value does not fit."""
     try:
         return msgspec.convert(given, struct)
     except msgspec.ValidationError as error:
@@ -104,7 +104,7 @@ def make(struct: type[_Struct], given: Mapping[str, Any], command: str) -> _Stru
 
 
 def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Parameter:
-    """The parameter from which typer makes the option."""
+    """Return the parameter from which typer makes the option."""
     plain, shown = _plain(kind), option.shown
     optional = plain is not kind
     several = get_origin(plain) is tuple
@@ -131,13 +131,13 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     )
     if several:
         plain = GenericAlias(list, (plain,))
-    annotated: Any = Annotated  # a type that is known while it runs alone
+    annotated: Any = Annotated  # the type is known only at run time
     annotation = annotated[(plain | None) if optional else plain, info]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _metavar(plain: Any, option: Option) -> str | None:
-    """Return the word that stands for a value in the help. None: typer's own."""
+    """Return the word that stands for a value in the help. None: typer's own word."""
     if option.metavar is not None:
         return option.metavar
     if option.unit is not None:
@@ -152,7 +152,7 @@ def _metavar(plain: Any, option: Option) -> str | None:
 
 
 def _parser(plain: Any, option: Option, flag: str) -> Callable[[Any], Any] | None:
-    """Return the reader of a value, for quantities, choices and numbers. None: typer's own."""
+    """Return the reader of a value, for quantities, choices and numbers. None: typer's own reader."""
     if option.unit is not None:
         return reader(option.unit, flag)
     if get_origin(plain) is Literal:
@@ -175,23 +175,26 @@ def _completer(option: Option, kind: Any) -> Callable[[str], list[str]] | None:
 
 
 def quantity(unit: Unit, flag: str, said: str, *, shown: str | bool = True) -> Any:
-    """The option of a quantity, for a verb's own parameter: what is said of it, and of its default."""
+    """Return the option of a quantity, for a verb's own parameter. ``said``: help text. ``shown``: default to show."""
     return typer.Option(flag, help=said, metavar=KINDS[unit], parser=reader(unit, flag), show_default=shown)
 
 
 def number(kind: type[int] | type[float], flag: str, text: str, **more: Any) -> Any:
-    """Return the option of a number, for a verb's own parameter. ``more``: ``least``, and Typer's own."""
+    """Return the option of a number, for a verb's own parameter. ``more``: ``least``, and arguments of Typer."""
     least = more.pop("least", None)
     return typer.Option(flag, help=text, parser=number_reader(kind, flag, least), **{"metavar": "N", **more})
 
 
 def choice(choices: Sequence[str], flag: str, text: str) -> Any:
-    """Return the option of one of a few words, for a verb's own parameter."""
+    """Return the option of a choice among a few words, for a verb's own parameter."""
     return typer.Option(flag, help=text, metavar="|".join(choices), parser=choice_reader(partial(tuple, choices), flag))
 
 
 def number_reader(kind: type[int] | type[float], flag: str, least: float | None = None) -> Callable[[Any], Any]:
-    """Return the reader of a number that an option gives. It raises Refused for other words, and below ``least``."""
+    """Return the reader of a number that an option gives.
+
+    The reader raises Refused for a word that is no number, and for a number below ``least``.
+    """
     wanted = "a whole number" if kind is int else "a number"
     if least is not None:
         wanted += f", at least {least}"
@@ -209,7 +212,7 @@ def number_reader(kind: type[int] | type[float], flag: str, least: float | None 
 
 
 def choice_reader(choices: Callable[[], Iterable[str]], flag: str) -> Callable[[Any], Any]:
-    """Return the reader of one of a few words. It raises Refused for another word."""
+    """Return the reader of a choice among a few words. The reader raises Refused for a word that is no choice."""
 
     def read(value: Any) -> Any:
         if value not in (known := [*choices()]):
@@ -220,38 +223,38 @@ def choice_reader(choices: Callable[[], Iterable[str]], flag: str) -> Callable[[
 
 
 def reader(unit: Unit, flag: str) -> Unit:
-    """Return the reader of a quantity that an option gives; its errors name the option."""
+    """Return the reader of a quantity that an option gives. Its errors name the option, and remarks become notes."""
 
     def read(value: Any) -> Any:
         try:
-            found = unit(value)
+            amount = unit(value)
         except UsageError as error:
             raise Refused(f"{flag}: {error}") from None
-        if unit in RATES and (said := units.remark(value)):
-            print(f"note: {flag}: {said}", file=sys.stderr)
-        return found
+        if unit in RATES and (remark := units.remark(value)):
+            print(f"note: {flag}: {remark}", file=sys.stderr)
+        return amount
 
     return read
 
 
 def _plain(kind: Any) -> Any:
-    """``int`` of ``int | None``; what is not optional stays."""
+    """Return ``int`` of ``int | None``, and a type without None as it is."""
     if get_origin(kind) in (UnionType, Union):
-        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+        (kind,) = (member for member in get_args(kind) if member is not NoneType)
     return kind
 
 
 def _value(word: Any, kind: Any, option: Option) -> Any:
-    """A field's value, of what was given for it."""
+    """Return the value of a field for the word that is given."""
     if option.parse is not None:
         return option.parse(word)
     return tuple(word) if get_origin(_plain(kind)) is tuple else word
 
 
 def find_own_code(names: Iterable[str]) -> None:
-    """Import from the working directory too, when it alone has a module that one of ``names`` begins with.
+    """Import from the working directory too, if only that directory has the module of a name in ``names``.
 
-    It comes last: nothing installed is hidden by a file there. Names that are no import paths are left alone.
+    The directory comes last, so a file there hides no installed module. Names that are no import paths are skipped.
     """
     for name in names:
         module, colon, _ = name.partition(":")
@@ -260,7 +263,7 @@ def find_own_code(names: Iterable[str]) -> None:
             continue
         try:
             here = os.getcwd()
-        except OSError:  # it has been removed
+        except OSError:  # the working directory has been removed
             return
         if PathFinder.find_spec(package, [here]) is not None:
             append_folder(here)

@@ -33,7 +33,7 @@ _OPTION = r"(?<![\w-])--?[a-zA-Z][\w-]*"
 
 
 class Entry(NamedTuple):
-    """An option, an argument or a command.
+    """Option, argument or command on a help page.
 
     ``names`` are the registered names that an option takes, each with its meaning. ``own`` is the form of a name of the
     user's own code.
@@ -54,14 +54,14 @@ class Panel(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A command line with a caption, which may be empty."""
+    """Command line with a caption, which may be empty."""
 
     caption: str
     command: str
 
 
 class Page(NamedTuple):
-    """The content of a help page, in the order in which it is printed."""
+    """Content of a help page, in the order in which it is printed."""
 
     usage: str
     paragraphs: Sequence[str]
@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 def split_docstring(text: str) -> tuple[list[str], list[Example]]:
-    """Split a docstring into its paragraphs and its examples."""
+    """Return the paragraphs and the examples of a docstring."""
     paragraphs, examples = [], []
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         words = " ".join(paragraph.split())

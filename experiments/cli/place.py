@@ -68,7 +68,7 @@ def _options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
 
 
 class PlaceOptions(msgspec.Struct, frozen=True):
-    """Options of ``place``: planner, cost model, and what is printed besides."""
+    """Options of ``place``: planner, cost model, and further output."""
 
     planner: Annotated[str, Option("Planner.", names=planner_names, own="package.module:Class", panel=PLANNER)] = (
         "one-shot"
@@ -76,7 +76,7 @@ class PlaceOptions(msgspec.Struct, frozen=True):
     cost: Annotated[
         str,
         Option(
-            "Cost model, which planners minimise. objective: the weights of the others in the file.",
+            "Cost model, which planners minimise. objective: the weighted metrics of the file.",
             names=cost_names,
             own="package.module:Class",
             panel=PLANNER,
@@ -104,8 +104,8 @@ class PlaceOptions(msgspec.Struct, frozen=True):
     wanted_hz: Annotated[
         float | None,
         Option(
-            "Partitions a second that are wanted. Of the placements and networks that keep this rate, those are chosen"
-            " whose bytes cost least.",
+            "Wanted partitions a second. Among the placements and networks that keep this rate, the cheapest ones by"
+            " the price of their bytes are chosen.",
             flag="--wanted",
             shown="as many as links carry",
             panel=NETWORKS,
@@ -125,7 +125,7 @@ def place(
 ) -> None:
     """Solve a placement problem from a file.
 
-    The answer is a host for each operator, and what that costs. FILE is needed unless --random is given.
+    The answer is a host for each operator, and the cost of this placement. FILE is needed unless --random is given.
 
     Example: thalweg place docs/examples/placement.toml --cost period
 
@@ -162,12 +162,12 @@ def place(
     chosen = get_planner(planner, **_options(options.option, "--option"))
     if isinstance(chosen, Odp):
         if task.networks:
-            raise UsageError(f"{file} has networks, of which odp knows nothing; take another planner")
+            raise UsageError(f"{file} has networks, which odp does not plan for; take another planner")
         _place_odp(file, _for_a_file(chosen), task, options.mps, as_json)
         return
     if options.mps is not None:
-        raise UsageError("--mps writes the program of --planner odp; add that")
-    if isinstance(chosen, Thalweg):  # goes by periods, whatever others go by
+        raise UsageError("--mps writes the program of --planner odp; add --planner odp")
+    if isinstance(chosen, Thalweg):  # thalweg plans by periods under every cost model
         model = chosen.goes_by(model)
         cost = model.name
     if planner == "global" and task.current is None:
@@ -177,7 +177,7 @@ def place(
     except LinksNeeded as needed:
         raise _not_given(file, needed, planner) from None
     baseline_s = DownloadAll().plan(with_all_networks(task), model).cost_s
-    if isinstance(chosen, CostSpace):  # it minimises bytes in transit, whatever model is asked for
+    if isinstance(chosen, CostSpace):  # cost-space minimises bytes in transit under every cost model
         before_s = baseline_s if task.current is None else _cost_s(task, model, task.current)
         costs = {"cost_s": _cost_s(task, model, result.placement), "initial_cost_s": before_s}
         result = msgspec.structs.replace(result, **costs)
@@ -214,7 +214,7 @@ def _answer(result: Plan, task: Task) -> dict[str, Any]:
         answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
     if result.beside:
         trees = (result, *result.beside)
-        answer["trees"] = [{"share": each.share, "edges": _links(each)} for each in trees]
+        answer["trees"] = [{"share": tree.share, "edges": _links(tree)} for tree in trees]
     elif task.networks:
         choice = choice_of(task, result)
         answer["edges"] = [
@@ -227,7 +227,10 @@ def _answer(result: Plan, task: Task) -> dict[str, Any]:
 
 
 def _with_wanted(file: Path, options: PlaceOptions, task: Task) -> Task:
-    """With what is wanted of its networks, where it has some."""
+    """Return the task with the wanted rate and the hops.
+
+    Raise UsageError if the file has no networks to choose between, or if a value is out of range.
+    """
     if not task.networks and (options.wanted_hz is not None or options.hops != HOPS):
         raise UsageError(f"--wanted and --hops choose between networks, and {file} has none; add [networks.NAME]")
     if options.wanted_hz is not None and not 0 < options.wanted_hz < math.inf:
@@ -238,15 +241,15 @@ def _with_wanted(file: Path, options: PlaceOptions, task: Task) -> Task:
 
 
 def _links(plan: Plan) -> list[tuple[str, str]]:
-    """Between which hosts results go."""
+    """Return the pairs of hosts between which an edge of the plan goes."""
     where = plan.placement
     return sorted({(where[a], where[b]) for a, b in plan.dataflow.edges if where[a] != where[b]})
 
 
 def _compare(file: Path, options: PlaceOptions, task: Task, *, as_json: bool) -> None:
-    """Print every heuristic and planner beside the optimum; options of a planner are those of odp."""
+    """Print every heuristic and planner beside the optimum. Options of the planner are options of odp."""
     if options.planner not in ("one-shot", "odp"):
-        raise UsageError(f"--compare is beside odp; leave --planner {options.planner} away")
+        raise UsageError(f"--compare compares with odp; leave --planner {options.planner} away")
     from thalweg.experiments.cli.compared import compare_task
 
     planner = _for_a_file(Odp(**_options(options.option, "--option")))
@@ -256,7 +259,7 @@ def _compare(file: Path, options: PlaceOptions, task: Task, *, as_json: bool) ->
 
 @contextmanager
 def _solving(file: Path) -> Iterator[None]:
-    """Have errors of odp name the file, and the links that it gives no figures of."""
+    """Make errors of odp name the file, and the links without figures."""
     try:
         yield
     except LinksNeeded as needed:
@@ -268,10 +271,10 @@ def _solving(file: Path) -> Iterator[None]:
 def _not_given(file: Path, needed: LinksNeeded, planner: str) -> UsageError:
     first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
     more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""
-    what, advice = "rate", "add links, or set default_rate"
+    figure, advice = "rate", "add links, or set default_rate"
     if isinstance(needed, LatenciesNeeded):
-        what, advice = "latency", "add it to links, set default_latency, or name a matrix of round trips (latency)"
-    return UsageError(f"{file} gives no {what} for {first}{more}, which {planner} needs; {advice}")
+        figure, advice = "latency", "add it to links, set default_latency, or name a matrix of round trips (latency)"
+    return UsageError(f"{file} gives no {figure} for {first}{more}, which {planner} needs; {advice}")
 
 
 def _for_a_file(planner: Odp) -> Odp:
@@ -281,7 +284,7 @@ def _for_a_file(planner: Odp) -> Odp:
 
 
 def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: bool) -> None:
-    """Print the optimum, or the best placement and how far it may be from it."""
+    """Print the optimum, or the best placement and how far it may be from the optimum."""
     with _solving(file):
         goal = planner.goal(task)
     if mps is not None:
@@ -292,7 +295,7 @@ def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: b
     metrics = instance.metrics(solved.where)
     available = math.exp(-value_of(metrics, "availability", counted))
     placement = {name: instance.hosts[host] for name, host in zip(instance.names, solved.where.tolist(), strict=True)}
-    found = {
+    figures = {
         "response_s": metrics.response_s,
         "availability": available,
         "traffic": metrics.traffic,
@@ -304,7 +307,7 @@ def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: b
             "planner": "odp",
             "weights": goal.objective.weights,
             "placement": placement,
-            "metrics": found,
+            "metrics": figures,
             "utility": goal.utility(solved.where),
             "extremes": goal.extremes,
             "cost": solved.cost,
@@ -324,9 +327,9 @@ def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: b
         room = left[solved.where[node]]
         table.add_row(name, host, inputs, f"{instance.demand[node]:g}", "" if math.isinf(room) else f"{room:g}")
     out.print(table)
-    said = f"response {metrics.response_s * 1e3:.3f} ms; availability {available:.4%}"
-    said += f"; traffic {metrics.traffic:g} B/s; usage {metrics.usage:g} B; energy {metrics.energy:g} B s"
-    out.print(said, soft_wrap=True)
+    text = f"response {metrics.response_s * 1e3:.3f} ms; availability {available:.4%}"
+    text += f"; traffic {metrics.traffic:g} B/s; usage {metrics.usage:g} B; energy {metrics.energy:g} B s"
+    out.print(text, soft_wrap=True)
     if goal.extremes:
         out.print(f"utility {goal.utility(solved.where):.6f} of 1:", soft_wrap=True)
     for metric, weight in goal.objective.weights.items():
@@ -348,7 +351,7 @@ def _cost_s(task: Task, model: CostModel, placement: Placement) -> float:
 
 
 def _interface(planner: object, model: object) -> Interface:
-    """Of the period that is bounded: the cost model's, or else the planner's."""
+    """Return the interface of the bounded period: the cost model's, or else the planner's."""
     if isinstance(model, ExpectedPeriod):
         return "independent"
     if isinstance(model, Period):
@@ -373,7 +376,7 @@ def _seconds(value: float) -> str:
 
 
 def _figure(value: float) -> str:
-    """Of a metric, in its own unit."""
+    """Return a metric as a text, in its own unit."""
     return f"{value:g}"
 
 
@@ -399,12 +402,12 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
     out.print(_node_table(result, result.hints or task.hints))
     if result.dataflow.not_a_tree():
         out.print(f"graph: {as_edges(result.dataflow.edges)}", soft_wrap=True)
-    said = _seconds if cost not in COST_MODELS or COST_MODELS[cost] is not QualityCost else _figure
-    out.print(f"{cost}: {said(result.cost_s)}; download-all: {said(baseline_s)}", end="", soft_wrap=True)
+    show = _seconds if cost not in COST_MODELS or COST_MODELS[cost] is not QualityCost else _figure
+    out.print(f"{cost}: {show(result.cost_s)}; download-all: {show(baseline_s)}", end="", soft_wrap=True)
     out.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
-    for number, each in enumerate((result, *result.beside) if result.beside else (), 1):
-        edges = ", ".join(f"{a} > {b}" for a, b in _links(each))
-        out.print(f"tree {number}, {each.share:.0%} of the partitions: {edges}", soft_wrap=True)
+    for number, tree in enumerate((result, *result.beside) if result.beside else (), 1):
+        edges = ", ".join(f"{a} > {b}" for a, b in _links(tree))
+        out.print(f"tree {number}, {tree.share:.0%} of the partitions: {edges}", soft_wrap=True)
     if task.networks and not result.beside:
         choice = choice_of(task, result)
         for (source, target), (over,) in choice.items():
@@ -412,7 +415,7 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
             out.print(f"{source} > {target}: over {', '.join(on)}", soft_wrap=True)
         period_s, price = cost_of(task, result.dataflow, result.placement, choice, result.hints)
         out.print(
-            f"over these a partition takes {_seconds(period_s)}, and the bytes of a thousand ${1000 * price:.3g}",
+            f"over these a partition takes {_seconds(period_s)}, and the bytes of a thousand cost ${1000 * price:.3g}",
             soft_wrap=True,
         )
     if result.critical:

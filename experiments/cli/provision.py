@@ -1,4 +1,4 @@
-"""``thalweg provision``: which machines to rent for a throughput, and the proof that they suffice."""
+"""``thalweg provision``: the cheapest machines for a throughput, and a run that proves the throughput."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from thalweg.middleware.errors import PlannerError, UsageError, nearest, require
 from thalweg.middleware.planning.solver.program import NoSolutionError
 from thalweg.middleware.platform import load_average
 
-LATE = 1.05  # of the wanted time between two results, what a run may take and have reached it
+LATE = 1.05  # a run reaches the throughput within this factor of the wanted time between results
 BEST = "best"
 
 
@@ -34,14 +34,14 @@ SEARCH, LAUNCH, STUDIES = "Search", "Launch", "Comparisons, in place of FILE"
 
 
 def heuristic_names() -> dict[str, str]:
-    """Return the ways of finding machines."""
+    """Return the methods that find machines, with their meanings."""
     return {BEST: "heuristics, annealing and an exact program", **dict.fromkeys(HEURISTICS, "heuristics of the paper")}
 
 
 class ProvisionOptions(msgspec.Struct, frozen=True):
-    """Options of ``provision``: the search, a launch of what it finds, and comparisons."""
+    """Options of ``provision``: the search, a launch of the machines, and comparisons."""
 
-    heuristic: Annotated[str, Option("Way of finding machines.", names=heuristic_names, panel=SEARCH)] = BEST
+    heuristic: Annotated[str, Option("Method that finds machines.", names=heuristic_names, panel=SEARCH)] = BEST
     overlap: Annotated[
         bool | None,
         Option(
@@ -134,7 +134,7 @@ def provision(
 ) -> None:
     """Find the cheapest machines for a tree of operators.
 
-    The machines keep the throughput that the file asks for. The answer says what each of them computes, fetches and
+    The machines keep the throughput that the file asks for. The answer says what each machine computes, fetches and
     sends. FILE is needed unless --compare or --egress is given.
 
     Example: thalweg provision docs/examples/provision.toml
@@ -168,31 +168,31 @@ def provision(
     problem = msgspec.structs.replace(problem, instance=msgspec.structs.replace(problem.instance, overlap=overlap))
     why_not(problem.instance, str(file))
     reserve = 0.1 * (options.launch is not None) if options.reserve is None else options.reserve
-    found = _found(file, reserved(problem.instance, reserve), reserve, options)
-    found = msgspec.structs.replace(found, answer=in_order(found.answer))
-    told = {"reserve": reserve, **_told(file, problem, found)}
+    result = _found(file, reserved(problem.instance, reserve), reserve, options)
+    result = msgspec.structs.replace(result, answer=in_order(result.answer))
+    body = {"reserve": reserve, **_told(file, problem, result)}
     wrong = []
-    if options.heuristic == BEST and not found.proven and found.gap > options.gap + 1e-9:
-        said = f"{problem.instance.currency} {found.cost:,.4f}, and none costs less than {found.bound:,.4f}"
+    if options.heuristic == BEST and not result.proven and result.gap > options.gap + 1e-9:
+        costs = f"{problem.instance.currency} {result.cost:,.4f}, and none costs less than {result.bound:,.4f}"
         wrong.append(
-            f"the search ended before the optimum was proven: the best so far costs {said}; give more --time-limit"
+            f"the search ended before the optimum was proven: the best so far costs {costs}; give more --time-limit"
         )
     if not as_json:
-        _print(problem, found, told)
+        _print(problem, result, body)
     if options.launch is not None:
         where = out or Path("runs") / f"rented-{datetime.datetime.now():%Y%m%d-%H%M%S}"
         with progress() as tell:
-            told["launch"] = _launched(problem, found.answer, options, where, tell)
-        wrong += missed(told["launch"])
+            body["launch"] = _launched(problem, result.answer, options, where, tell)
+        wrong += missed(body["launch"])
         if not as_json:
-            _print_launch(told["launch"], problem.instance.currency, cheaper=options.cheaper)
+            _print_launch(body["launch"], problem.instance.currency, cheaper=options.cheaper)
     if as_json:
-        print_json(told)
+        print_json(body)
     end(wrong)
 
 
 def _compare(options: ProvisionOptions, count: int, *, as_json: bool) -> None:
-    """Tell every heuristic beside the optimum."""
+    """Print every heuristic beside the optimum, on drawn problems."""
     from thalweg.experiments.cli.compared import compare_provisioning
     from thalweg.experiments.papers.benoit2008.instances import Drawing
 
@@ -203,7 +203,10 @@ def _compare(options: ProvisionOptions, count: int, *, as_json: bool) -> None:
 
 
 def _found(file: Path, instance: ProvisioningInstance, reserve: float, options: ProvisionOptions) -> Rented:
-    """What is rented; UsageError with what stands in the way where no machines can do."""
+    """Return the machines to rent.
+
+    Raise UsageError if the problem has no solution, and PlannerError if the search finds none. Both name the obstacle.
+    """
     effort = ProvisioningLimits(options.time_limit_s, options.gap, options.seed)
     try:
         if options.heuristic == BEST:
@@ -217,15 +220,15 @@ def _found(file: Path, instance: ProvisioningInstance, reserve: float, options: 
 
 
 def _told(file: Path, problem: Problem, found: Rented) -> dict[str, Any]:
-    """The answer for machines."""
+    """Return the answer as fields of the JSON."""
     instance, answer = problem.instance, found.answer
     asked, took_s = loads(instance, answer), in_turn_s(instance, answer)
     machines = []
     for at, kind in enumerate(answer.class_of.tolist()):
         offer = problem.offers[kind]
         served = {
-            instance.objects[what]: instance.servers[server]
-            for what, server in enumerate(answer.server_of[at].tolist())
+            instance.objects[item]: instance.servers[server]
+            for item, server in enumerate(answer.server_of[at].tolist())
             if server >= 0
         }
         machines.append(
@@ -262,12 +265,17 @@ def _told(file: Path, problem: Problem, found: Rented) -> dict[str, Any]:
 def _print(problem: Problem, found: Rented, told: dict[str, Any]) -> None:
     instance, out = problem.instance, output()
     table = Table("", "machine", "region", "an hour", "operators", "fetches", "computes", "card", "in turn")
-    for one, kind in zip(told["machines"], found.answer.class_of.tolist(), strict=True):
-        fetches = " ".join(f"{what}@{server}" for what, server in one["objects"].items())
-        card = f"{one['card']:.0%} of {units.format_rate(8 * float(instance.card_bytes_s[kind]))}"
-        offered = f"{one['name']}", one["machine"], one["region"], f"{one['price']:g}"
+    for machine, kind in zip(told["machines"], found.answer.class_of.tolist(), strict=True):
+        fetches = " ".join(f"{item}@{server}" for item, server in machine["objects"].items())
+        card = f"{machine['card']:.0%} of {units.format_rate(8 * float(instance.card_bytes_s[kind]))}"
+        offered = f"{machine['name']}", machine["machine"], machine["region"], f"{machine['price']:g}"
         table.add_row(
-            *offered, " ".join(one["operators"]), fetches, f"{one['computes']:.0%}", card, f"{one['in_turn_s']:.3f} s"
+            *offered,
+            " ".join(machine["operators"]),
+            fetches,
+            f"{machine['computes']:.0%}",
+            card,
+            f"{machine['in_turn_s']:.3f} s",
         )
     out.print(table)
     money = f"{told['currency']} {told['cost']:,.4f} an hour"
@@ -280,15 +288,15 @@ def _print(problem: Problem, found: Rented, told: dict[str, Any]) -> None:
     out.print(
         f"{instance.throughput_hz:g} results a second for {money}; {proof}; found by {told['way']}", soft_wrap=True
     )
-    said = f"machines receive, compute and send {how}, with {told['reserve']:.0%} of each left free"
-    out.print(f"{said}; prices of {'; '.join(told['prices_of'])}", soft_wrap=True)
+    text = f"machines receive, compute and send {how}, with {told['reserve']:.0%} of each left free"
+    out.print(f"{text}; prices of {'; '.join(told['prices_of'])}", soft_wrap=True)
 
 
 # --- launching ------------------------------------------------------------------------------------------
 
 
 def _launched(problem: Problem, answer: Answer, options: ProvisionOptions, where: Path, tell: Tell) -> dict[str, Any]:
-    """Run the answer, and the next cheaper machines, on a testbed."""
+    """Run the answer and the next cheaper machines on a testbed, and return a report of the runs."""
     from thalweg.experiments.records.analysis import summarize_run
     from thalweg.experiments.runs.folder import empty_folder, needing_room, prepare_folder
     from thalweg.experiments.runs.launcher import execute
@@ -298,12 +306,12 @@ def _launched(problem: Problem, answer: Answer, options: ProvisionOptions, where
     platforms = {"answer": answer}
     if options.cheaper and (other := next_cheaper(problem.instance, answer)) is not None:
         platforms["next cheaper"] = other
-    made = prepare_folder(where)
+    created = prepare_folder(where)
     folders = {name: where / name.replace(" ", "-") for name in platforms}
     try:
         configs = {name: _config(problem, platforms[name], options, folders[name]) for name in platforms}
-    except UsageError:  # of what is refused nothing is left
-        empty_folder(where, remove=made)
+    except UsageError:  # a refused launch leaves no files behind
+        empty_folder(where, remove=created)
         raise
     wanted_s, runs = 1 / problem.instance.throughput_hz, []
     for name, config in configs.items():
@@ -330,30 +338,33 @@ def _launched(problem: Problem, answer: Answer, options: ProvisionOptions, where
 
 
 def _config(problem: Problem, platform: Answer, options: ProvisionOptions, folder: Path) -> RunConfig:
-    """The configuration of a platform's run, whose files are written; UsageError where the testbed cannot keep it."""
+    """Write the files of a platform's run, and return the configuration of the run.
+
+    Raise UsageError if the testbed cannot keep the configuration.
+    """
     from thalweg.experiments.cli.run import make_config
     from thalweg.experiments.runs.plan_file import adopt_plan
     from thalweg.experiments.runs.rented import write_platform
 
-    given: dict[str, Any] = {"testbed": options.launch, "images": options.results, "seed": options.seed}
+    values: dict[str, Any] = {"testbed": options.launch, "images": options.results, "seed": options.seed}
     if options.image is not None:
-        given["image"] = options.image
-    given["plan"] = str(write_platform(problem, platform, folder))
-    adopt_plan(given, given["plan"])
-    return make_config(given, "provision")
+        values["image"] = options.image
+    values["plan"] = str(write_platform(problem, platform, folder))
+    adopt_plan(values, values["plan"])
+    return make_config(values, "provision")
 
 
 def missed(launch: dict[str, Any]) -> list[str]:
-    """What the answer's own run did not keep."""
+    """Return a line for every promise that the answer's runs did not keep: throughput, and right results."""
     from thalweg.experiments.runs.plan_file import processors
 
     first, wrong = launch["runs"][0], []
     if not first["reached"]:
-        said = f"{first['mean_interarrival_s'] or float('nan'):.3f} s between two results, and {launch['wanted_s']:.3f}"
-        said = f"the throughput is missed on {launch['testbed']}: {said} s are wanted"
+        text = f"{first['mean_interarrival_s'] or float('nan'):.3f} s between two results, and {launch['wanted_s']:.3f}"
+        text = f"the throughput is missed on {launch['testbed']}: {text} s are wanted"
         if launch["testbed"] != "sim" and first["load"] > processors():
-            said += f"; but {first['load']:.0f} processes share this machine's {processors():g} processors: try again"
-        wrong.append(said)
+            text += f"; but {first['load']:.0f} processes share this machine's {processors():g} processors: try again"
+        wrong.append(text)
     wrong += [f"the {run['platform']}'s results are not those of a single machine; see {run['records']}"
               for run in launch["runs"] if run["digest_ok"] is False]  # fmt: skip
     return wrong
@@ -363,11 +374,11 @@ def _print_launch(launch: dict[str, Any], currency: str, *, cheaper: bool) -> No
     table = Table(launch["testbed"], "machines", f"{currency} an hour", "between results", "wanted", "", "digest")
     for run in launch["runs"]:
         digest = {True: "ok", False: "WRONG"}.get(run["digest_ok"], "–")
-        said = "reached" if run["reached"] else "missed"
+        verdict = "reached" if run["reached"] else "missed"
         times = f"{run['mean_interarrival_s'] or float('nan'):.3f} s", f"{launch['wanted_s']:.3f} s"
-        table.add_row(run["platform"], ", ".join(run["machines"]), f"{run['cost']:.4f}", *times, said, digest)
+        table.add_row(run["platform"], ", ".join(run["machines"]), f"{run['cost']:.4f}", *times, verdict, digest)
     out = output()
     out.print(table)
     if cheaper and len(launch["runs"]) == 1:
-        out.print("no cheaper machines, one of which is of another class, break a constraint", soft_wrap=True)
+        out.print("no cheaper platform, with another class for one machine, breaks a constraint", soft_wrap=True)
     out.print(f"plans and records: {Path(launch['runs'][0]['plan']).parent.parent}", soft_wrap=True)

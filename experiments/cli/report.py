@@ -1,4 +1,4 @@
-"""``thalweg report``."""
+"""``thalweg report``: one HTML page about runs and sweeps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def report(
 ) -> None:
     """Write one HTML page about any number of runs and sweeps.
 
-    It has tables, plots, placements over time, proofs of links, and composed pictures. The page is self-contained, and
-    can be read without its script. Plots that `thalweg analyze` has drawn are used. Others are drawn, and nothing is
-    written into run folders. A sweep whose figures are out of date is aggregated on Spark.
+    The page has tables, plots, placements over time, proofs of links, and composed pictures. It is self-contained, and
+    can be read without its script. Plots that `thalweg analyze` has drawn are used. Missing plots are drawn, and
+    nothing is written into run folders. A sweep whose figures are out of date is aggregated on Spark.
 
     Example: thalweg report runs/a runs/b --out report.html
 
@@ -36,15 +36,15 @@ def report(
     from thalweg.experiments.reports.report import write_report
 
     with progress() as tell:
-        made = write_report(folders, out, tell)
+        page = write_report(folders, out, tell)
     if as_json:
-        print_json(made)
+        print_json(page)
     else:
-        counts = ((len(made.runs), "run"), (len(made.sweeps), "sweep"), (len(made.comparisons), "comparison"))
-        what = ", ".join(counted(number, name) for number, name in counts if number)
-        print(f"report: {made.report} ({format_size(made.size_bytes)}): {what}")
-        if made.left_out:
-            print(f"note: {made.left_out} pictures were left out to keep the page small")
+        counts = ((len(page.runs), "run"), (len(page.sweeps), "sweep"), (len(page.comparisons), "comparison"))
+        contents = ", ".join(counted(number, name) for number, name in counts if number)
+        print(f"report: {page.report} ({format_size(page.size_bytes)}): {contents}")
+        if page.left_out:
+            print(f"note: {page.left_out} pictures were left out to keep the page small")
     if open_it:
         import webbrowser
 

@@ -1,4 +1,4 @@
-"""``thalweg run``."""
+"""``thalweg run``: one workload on one testbed under one or more placements."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def run(
 ) -> None:
     """Run one workload on one testbed under one or more placements.
 
-    Every placement is planned before its run, from the links as they are at the start of their traces. Placements that
-    begin with the plan of one-shot share that plan. Under thalweg the tree is chosen as well, if the operator may be
-    applied in any order: composite with max or min.
+    Every placement is planned before its run, from the rates of the links at the start of their traces. Placements that
+    begin with the plan of one-shot share that plan. The placement thalweg chooses the tree as well, if the operator may
+    be applied in any order: composite with max or min.
 
     In virtual time: thalweg run --testbed sim --placement one-shot --placement thalweg --images 60 --out runs/a
 
@@ -50,7 +50,7 @@ def run(
     from thalweg.experiments.runs.plan_file import adopt_plan
 
     if given.get("testbed") == "loopback" and "traces" not in given.said:
-        given.pop("traces", None)  # its links are not shaped, and the environment may name traces
+        given.pop("traces", None)  # loopback shapes no links, and the environment may name traces
     choose_time_scale = "time_scale" not in given
     if given.get("plan") is not None:
         adopt_plan(given, given["plan"])
@@ -67,24 +67,24 @@ def run(
 
 
 def adopt_defaults(given: dict[str, Any]) -> None:
-    """Take for a workload what it is usually run with, where nothing is said of it."""
+    """Set the usual options of a workload, unless they are given."""
     for name, value in DEFAULTS.get(given.get("workload", ""), {}).items():
         if name == "link_mean_bps" and (given.get("testbed") == "loopback" or is_scenario_file(given.get("scenario"))):
-            continue  # no links, or those of the file
+            continue  # the testbed has no links, or the file sets the rates
         given.setdefault(name, value)
 
 
 def make_config(given: Mapping[str, Any], verb: str) -> RunConfig:
-    """The options as a checked configuration; UsageError names the one that does not fit."""
+    """Return the checked configuration of the options. Raise UsageError, with the option, if a value does not fit."""
     config = make(RunConfig, given, f"thalweg {verb}").check()
     find_own_code((*config.placements, config.cost, config.operator, config.rule))
     return config
 
 
 def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> RunConfig:
-    """See to it that this command runs in a User-Mode Linux kernel, and adapt its configuration to that.
+    """Ensure that this command runs in a User-Mode Linux kernel, and return the configuration for this kernel.
 
-    On the machine's own kernel it boots one, runs there what this process was asked to, and ends with its status.
+    On the machine's own kernel, boot a User-Mode Linux kernel, run this command line there, and exit with its status.
     """
     from thalweg.experiments.networks.traced import easy_time_scale
     from thalweg.experiments.runs.folder import check_empty
@@ -93,7 +93,7 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
     if runs_elsewhere(config.kernel, config.testbed):
         if out is not None:
             check_empty(out)  # before a kernel boots for nothing
-        from thalweg.emulation.uml.kernel import run_thalweg_inside  # which imports what Linux alone has
+        from thalweg.emulation.uml.kernel import run_thalweg_inside  # imports modules that only Linux has
 
         raise typer.Exit(run_thalweg_inside())
     if choose_time_scale:
@@ -104,7 +104,7 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
 
 
 def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
-    """Execute, summarise without Spark, and print."""
+    """Execute a run, summarise it without Spark, and print the summary."""
     require(*RUN_LIBRARIES)
     from thalweg.experiments.records.analysis import summarize_run
     from thalweg.experiments.runs.folder import needing_room
@@ -122,7 +122,7 @@ def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
 
 
 def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json: bool) -> None:
-    """The table and where things are, or the JSON object; exit status 1 when a promise was not kept."""
+    """Print the table and the paths, or the JSON object. Exit with status 1 if a placement broke a promise."""
     from thalweg.experiments.records.aggregates import RunsSummary
     from thalweg.experiments.records.analysis import failures
     from thalweg.experiments.records.trees import as_edges
@@ -149,7 +149,7 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
 
 
 def _where(placed: Mapping[str, str], ended: Mapping[str, str] | None) -> str:
-    """Where each operator was, and where it was at the end, for placements that move: ``op0 h1 → h4, op1 h2``."""
+    """Return the host of each operator. If the placement moves, add the last host: ``op0 h1 → h4, op1 h2``."""
     places = [
         f"{node} {host}" + (f" → {ended[node]}" if ended and ended[node] != host else "")
         for node, host in placed.items()

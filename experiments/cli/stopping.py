@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: they unwind a verb, so that all that is up is put away."""
+"""SIGINT and SIGTERM as an exception, which unwinds a verb and so removes processes and networks."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM: unwinds through everything."""
+    """SIGINT or SIGTERM as an exception. Handlers of ``Exception`` do not catch it."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         self.number = number
 
     @property
     def name(self) -> str:
-        """``SIGINT`` or ``SIGTERM``."""
+        """Name of the signal: ``SIGINT`` or ``SIGTERM``."""
         return signal.Signals(self.number).name
 
     @property
     def status(self) -> int:
-        """The exit status of a process that a signal ended, as a shell has it."""
+        """Exit status of a process after the signal, as a shell has it."""
         return 128 + self.number
 
 
 def stop_on_signals() -> None:
-    """From now on either signal raises Stopped in the main thread, once."""
+    """Make SIGINT and SIGTERM raise Stopped in the main thread. Each signal raises Stopped once."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one does not interrupt the putting away
+    signal.signal(number, signal.SIG_IGN)  # a second signal does not interrupt the clean-up
     raise Stopped(number)

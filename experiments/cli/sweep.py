@@ -1,4 +1,4 @@
-"""``thalweg sweep``."""
+"""``thalweg sweep``: simulations of many network configurations, or of many fault plans."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from thalweg.experiments.sweeps.grid import PlacementResult, Sweep
     from thalweg.experiments.sweeps.sweep import SweepOutcome
 
-CONFIGURATIONS = 300  # as many as the paper's
+CONFIGURATIONS = 300  # as many as in the paper
 GRID = "Grid"
-POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
-REASONS = 10  # that are printed
-TAKEN = {  # of all options
+POOLS = 10  # a pool is one draw: fewer pools do not show how much draws differ
+REASONS = 10  # reasons that are printed
+TAKEN = {  # options that go with each kind of fault plans
     "faults": ("first_seed", "graphs", "lasting", "master", "networks", "out", "stripes"),
     "replay_faults": ("graphs", "lasting", "networks", "stripes"),
 }
 ONLY_WITH_FAULTS = {
-    "graphs": "what is swept otherwise are trees",
-    "lasting": "hosts of what is swept otherwise are not lost",
-    "stripes": "what is swept otherwise goes over one tree",
-    "networks": "hosts of what is swept otherwise are joined by one network",
+    "graphs": "the graphs of a grid are trees",
+    "lasting": "a grid loses no hosts",
+    "stripes": "the streams of a grid go over one tree",
+    "networks": "the hosts of a grid are joined by one network",
 }
 ON_TESTBEDS = {"testbed", "kernel"}
 OF_TASKS = {"tasks", "reallocation_s"}
@@ -50,7 +50,7 @@ TAKEN_OF_PAPER = {"figure", "configurations", "pools", "pool", "first_pool", "ma
 
 
 class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is swept, and where; or, with ``faults`` or ``replay_faults``, which fault plans are run."""
+    """Options of ``sweep``: the grid to simulate, or the fault plans to run (``faults``, ``replay_faults``)."""
 
     figure: Annotated[
         str | None,
@@ -73,7 +73,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool: Annotated[
         tuple[str, ...],
         Option(
-            "Pool that networks are drawn from: one of these, the name of a data set, or a folder of traces. A"
+            "Pool that networks are drawn from: a pool of this list, the name of a data set, or a folder of traces. A"
             " generated pool takes parameters of `traces generate`: paper:stretch=1.8. Figures sbon-5 and sbon-12 to"
             " -14 take a set of latencies. Several pools are swept in turn, each in a folder of its own.",
             names=pool_names,
@@ -88,7 +88,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     placements: Annotated[
         tuple[str, ...],
         Option(
-            "Placement algorithm, as in `thalweg run`. Those given are added to the placements of a figure.",
+            "Placement algorithm, as in `thalweg run`. Given placements are added to those of a figure.",
             flag="--placement",
             names=free_placement_names,
             own="package.module:Planner",
@@ -136,7 +136,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     cost: Annotated[
         str,
         Option(
-            "What planners minimise, as in `thalweg run`.",
+            "Cost model, which planners minimise, as in `thalweg run`.",
             names=run_cost_names,
             own="package.module:CostModel",
             panel=PLACEMENT,
@@ -146,7 +146,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     view: Annotated[
         Literal["probe", "truth"],
         Option(
-            "What planners know of links: results of probes and measurements, or the true rates, before a run and"
+            "Rates of links that planners know: results of probes and measurements, or the true rates, before a run and"
             " during it. Local decides by measurements in either case.",
             panel=PLACEMENT,
             common=False,
@@ -165,7 +165,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     kernel: Annotated[
         Literal["host", "uml"],
         Option(
-            "The same: this machine's kernel, or a User-Mode Linux kernel, which emulates delays and needs no root.",
+            "Figures sbon-13 and sbon-14: this machine's kernel, or a User-Mode Linux kernel, which emulates delays and"
+            " needs no root.",
             panel=NETWORK,
             common=False,
         ),
@@ -182,7 +183,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     reallocation_s: Annotated[
         float,
         Option(
-            "The same: time between two allocations of links.",
+            "Figures bimodal-8 and bimodal-9: time between two allocations of links.",
             flag="--reallocation",
             unit=seconds,
             panel=NETWORK,
@@ -202,7 +203,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow: Allow = ()
     faults: Annotated[
         int | None,
-        Option("Instead of a grid: run so many seeded fault plans.", shown="none", least=1, panel=FAULTS),
+        Option("Instead of a grid: number of seeded fault plans to run.", shown="none", least=1, panel=FAULTS),
     ] = None
     graphs: Annotated[
         bool,
@@ -216,7 +217,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "Fault plans in which every run outlives its hosts, and sources may have stand-ins or be missing. Otherwise"
-            " three of ten runs do.",
+            " three of ten runs outlive their hosts.",
             panel=FAULTS,
             common=False,
         ),
@@ -270,9 +271,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 def sweep(given: Given, as_json: JsonOption = False) -> None:
     """Simulate many network configurations on Spark.
 
-    A sweep that was stopped goes on when the same command is given with the same folder. Runs that are finished are
-    not repeated, and runs that failed are. After a change of a planner take another folder. Exit status 1 if runs
-    failed.
+    If a sweep was stopped, the same command with the same folder continues it. Failed runs are repeated,
+    and finished runs are not. After a change of a planner, use a new folder. The exit status is 1 if runs failed.
 
     A figure of the paper: thalweg sweep --figure 6 --configurations 300 --out runs/fig6
 
@@ -291,33 +291,33 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
         return
     require(*SWEEP_LIBRARIES)
     sweeps = {pool: _sweep(options, given, pool) for pool in _pools(options)}
-    alone, outcomes, said = len(sweeps) == 1, [], {}
+    alone, outcomes, answers = len(sweeps) == 1, [], {}
     if not alone:
         for asked in sweeps.values():
-            asked.check()  # before the first begins
+            asked.check()  # every sweep is checked before the first one begins
     for pool, asked in sweeps.items():
         folder = Path("runs") / asked.id if options.out is None else options.out
         if options.out is not None and not alone:
             folder /= Path(pool).name
         outcome = _run(asked, folder, options.master)
         outcomes.append(outcome)
-        said[pool] = _said(asked, outcome, options.master, as_json=as_json)
+        answers[pool] = _said(asked, outcome, options.master, as_json=as_json)
     if as_json:
-        print_json(next(iter(said.values())) if alone else {"sweeps": said})
+        print_json(next(iter(answers.values())) if alone else {"sweeps": answers})
     else:
         print("next: thalweg report", *[outcome.folder for outcome in outcomes])
     end(line for outcome in outcomes for line in _failures(outcome))
 
 
 def _check_together(given: Given) -> None:
-    """Raise UsageError for an option of one kind of sweep that is given with another kind."""
+    """Raise UsageError if an option does not go with the kind of the sweep."""
     flags = {name: flag(SweepOptions, name) for name in given.said}
     if "faults" in flags and "replay_faults" in flags:
         raise UsageError("--faults and --replay-faults do not go together; leave one away")
-    for kind, taken in TAKEN.items():
+    for kind, allowed in TAKEN.items():
         if kind in flags:
             for name, option in flags.items():
-                if name != kind and name not in taken:
+                if name != kind and name not in allowed:
                     raise UsageError(f"{option} does not go with {flags[kind]}; leave one away")
             return
     if "first_seed" in flags:
@@ -328,7 +328,10 @@ def _check_together(given: Given) -> None:
 
 
 def _pools(options: SweepOptions) -> tuple[str, ...]:
-    """The names of the pools that were asked for, each once, or those of the figure; UsageError for two of one name."""
+    """Return the names of the pools that were asked for, without repetitions, or the pools of the figure.
+
+    Raise UsageError if two pools have the same name.
+    """
     from thalweg.experiments.papers.study import find_figure
 
     pools = tuple(dict.fromkeys(options.pool))
@@ -342,26 +345,26 @@ def _pools(options: SweepOptions) -> tuple[str, ...]:
 
 
 def _sweep(options: SweepOptions, given: Given, pool: str) -> Sweep:
-    """The sweep of this pool that was asked for.
+    """Return the sweep of a pool.
 
-    What is given of the grid replaces that of the figure, but placements are added.
-    The trials of another paper's figure, PAPER:NUMBER, are its own.
+    Given values of the grid replace values of the figure, but placements are added. A figure of a further paper,
+    PAPER:NUMBER, has trials of its own.
     """
     from thalweg.experiments.papers.study import FIRST_STUDY, find_figure
     from thalweg.experiments.runs.folder import versions
 
-    study, found = (None, None) if options.figure is None else find_figure(options.figure)
+    study, figure = (None, None) if options.figure is None else find_figure(options.figure)
     configurations = options.configurations
     if configurations is None:
-        configurations = CONFIGURATIONS if found is None else found.configurations
+        configurations = CONFIGURATIONS if figure is None else figure.configurations
     drawn = {
         "pools": min(POOLS, max(configurations, 1)) if options.pools is None else options.pools,
         "first_pool": options.first_pool,
         "configurations": configurations,
         "versions": versions(),
     }
-    if study is not None and found is not None and study.name != FIRST_STUDY:
-        return _sweep_of_study(study, found, options, given, pool, drawn)
+    if study is not None and figure is not None and study.name != FIRST_STUDY:
+        return _sweep_of_study(study, figure, options, given, pool, drawn)
     for name in ON_TESTBEDS & {*given.said}:
         raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13 or sbon-14, which run on a testbed")
     for name in OF_TASKS & {*given.said}:
@@ -380,7 +383,7 @@ def _sweep_of_study(
     if study.pools and pool not in study.pools:
         raise UsageError(f"--pool is {pool}; --figure {options.figure} has {', '.join(study.pools)}")
     listed = [msgspec.structs.asdict(arm) for arm in figure.sweep.arms()]
-    if "kernel" in given.said:  # refuses one that does not go with the testbed
+    if "kernel" in given.said:  # refuses a kernel that does not fit the testbed
         runs_elsewhere(options.kernel, options.testbed or str(getattr(study.trial(), "testbed", "")))
     parameters = {name: getattr(options, name) for name in study.asked if name in given.said}
     fixed = {"study": study.name, "figure": figure.number, "listed": listed, "pool": pool}
@@ -388,7 +391,7 @@ def _sweep_of_study(
 
 
 def _simulations(options: SweepOptions, pool: str, drawn: Mapping[str, Any]) -> Sweep:
-    """Return the sweep of the first study's figure, or of a grid of one's own. ``drawn``: the fields of every sweep."""
+    """Return the sweep of the first study's figure, or of the user's grid. ``drawn``: the fields of every sweep."""
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
     from thalweg.experiments.sweeps.pools import GENERATED
     from thalweg.experiments.sweeps.simulations import Simulations
@@ -426,7 +429,7 @@ def _simulations(options: SweepOptions, pool: str, drawn: Mapping[str, Any]) -> 
 
 
 def _pool(name: str, traces: str | None) -> str:
-    """A pool's name, or the absolute path of a folder: executors have another working directory."""
+    """Return a pool's name, or the absolute path of a folder. Executors have a different working directory."""
     from thalweg.experiments.sweeps.pools import GENERATED, REAL
 
     if name in (*GENERATED, REAL):
@@ -438,14 +441,17 @@ def _pool(name: str, traces: str | None) -> str:
 
 
 def _latency(name: str) -> str:
-    """Where a latency matrix is, which must be readable: executors have another working directory."""
+    """Return the absolute path of a latency matrix, which must be readable.
+
+    Executors have a different working directory.
+    """
     path = find_set(name, "latency", Path(os.curdir))
     read_grid(path, "latency")
     return str(path.absolute())
 
 
 def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
-    """What becomes of fault plans; exit status 1 when one failed."""
+    """Run fault plans and print their results. Exit with status 1 if a plan failed."""
     from thalweg.experiments.faults.sweep import FOLDER, Kind, PlansStopped, replay, sweep_faults, told
 
     kind = Kind(options.graphs, options.lasting, options.stripes, options.networks)
@@ -471,19 +477,19 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
             say(as_json, stop.summary, told(stop.summary))
         _stopped_plans(stop, options)
     say(as_json, summary, told(summary))
-    end(f"seed {one.seed} {one.what}; {one.command}" for one in summary.failures)
+    end(f"seed {failure.seed} {failure.what}; {failure.command}" for failure in summary.failures)
 
 
 def _stopped_plans(stop: PlansStopped, options: SweepOptions) -> NoReturn:
-    """Say what is left of a sweep that was stopped, and how to go on."""
+    """Print the failures of a stopped sweep and the command that continues it. Exit with the signal's status."""
     stopped = stop.__cause__ if isinstance(stop.__cause__, Stopped) else Stopped()
     sys.stdout.flush()
     failures = () if stop.summary is None else stop.summary.failures
-    for one in failures:
-        print(f"thalweg: seed {one.seed} {one.what}; {one.command}", file=sys.stderr)
+    for failure in failures:
+        print(f"thalweg: seed {failure.seed} {failure.what}; {failure.command}", file=sys.stderr)
     command = ["thalweg", "sweep", "--faults", str(stop.left), "--first-seed", str(stop.next_seed)]
-    given = {"--graphs": options.graphs, "--lasting": options.lasting, "--stripes": options.stripes}
-    command += [name for name, is_given in {**given, "--networks": options.networks}.items() if is_given]
+    flags = {"--graphs": options.graphs, "--lasting": options.lasting, "--stripes": options.stripes}
+    command += [name for name, is_given in {**flags, "--networks": options.networks}.items() if is_given]
     command += [] if options.out is None else ["--out", str(options.out)]
     done = 0 if stop.summary is None else stop.summary.faults
     how = f"go on with {shlex.join(command)}" if stop.left else "all plans are done"
@@ -492,7 +498,7 @@ def _stopped_plans(stop: PlansStopped, options: SweepOptions) -> NoReturn:
 
 
 def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
-    """Run it with a progress bar; an interrupt is said in one line."""
+    """Run a sweep with a progress bar. If a signal stops the sweep, print one line and exit."""
     from thalweg.experiments.sweeps.sweep import run_sweep
 
     reached = 0, 0
@@ -508,13 +514,13 @@ def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
     except (Stopped, KeyboardInterrupt) as error:
         stopped = error if isinstance(error, Stopped) else Stopped()
         done, total = reached
-        kept = f"{done} of {total} results are kept in {folder}; the same command resumes" if total else "nothing ran"
-        print(f"thalweg: stopped by {stopped.name}; {kept}", file=sys.stderr)
+        state = f"{done} of {total} results are kept in {folder}; the same command resumes" if total else "nothing ran"
+        print(f"thalweg: stopped by {stopped.name}; {state}", file=sys.stderr)
         raise typer.Exit(stopped.status) from None
 
 
 def _said(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) -> dict[str, Any]:
-    """What a sweep came to: for ``--json``, or empty after it has been printed."""
+    """Print the results of a sweep, or return them for ``--json``. The dictionary is empty if they are printed."""
     from thalweg.experiments.sweeps.grid import PaperSweep
     from thalweg.experiments.sweeps.sweep import load_results
 
@@ -522,7 +528,7 @@ def _said(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) ->
     if as_json:
         for note in outcome.notes:
             print(f"note: {note}", file=sys.stderr)
-        said = {
+        answer = {
             "sweep": outcome.sweep,
             "out": str(outcome.folder),
             "runs": outcome.runs,
@@ -532,7 +538,7 @@ def _said(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) ->
             "wall_s": round(outcome.wall_s, 3),
             "placements": results,
         }
-        return said | ({"figures": _figures(outcome, master)} if isinstance(asked, PaperSweep) else {})
+        return answer | ({"figures": _figures(outcome, master)} if isinstance(asked, PaperSweep) else {})
     if isinstance(asked, PaperSweep):
         from thalweg.experiments.papers.tables import print_figures
 
@@ -544,7 +550,7 @@ def _said(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) ->
 
 
 def _figures(outcome: SweepOutcome, master: str) -> FigureData[Any]:
-    """What a paper's own trials say: the figure they are of, ours beside what is published."""
+    """Return the figures of a paper's own trials, with our values beside the published values."""
     from thalweg.experiments.papers.aggregation import aggregate
     from thalweg.experiments.records.spark import session
 
@@ -569,23 +575,23 @@ def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResu
 
 
 def _told(outcome: SweepOutcome) -> None:
-    """What is below a sweep's results."""
+    """Print the lines below the results of a sweep."""
     from thalweg.experiments.views.tables import seconds
 
     for note in outcome.notes:
         print(f"note: {note}")
     were = "was" if outcome.skipped == 1 else "were"
-    there = f"{outcome.skipped} of them {were} there already"
-    print(f"{counted(outcome.runs, 'run')} in {seconds(outcome.wall_s)} s, {there}")
+    skipped = f"{outcome.skipped} of them {were} there already"
+    print(f"{counted(outcome.runs, 'run')} in {seconds(outcome.wall_s)} s, {skipped}")
     print(f"results: {outcome.folder}{os.sep}")
 
 
 def _failures(outcome: SweepOutcome) -> list[str]:
-    """A line for each reason; the rarest are only counted when there are very many."""
+    """Return a line for each reason of failures. Beyond ``REASONS``, the rarest are only counted."""
     runs = counted(outcome.runs, "run")
     lines = [f"{count} of {runs} failed: {reason}" for reason, count in outcome.reasons.items()]
     if len(lines) > REASONS:
         rest = sum(list(outcome.reasons.values())[REASONS:])
-        others = counted(len(lines) - REASONS, "other reason")
-        lines[REASONS:] = [f"{rest} of {runs} failed for {others}; see column failed"]
+        reasons = counted(len(lines) - REASONS, "other reason")
+        lines[REASONS:] = [f"{rest} of {runs} failed for {reasons}; see column failed"]
     return lines

@@ -83,8 +83,8 @@ def list_traces(
 ) -> None:
     """List the traces in a folder.
 
-    Several data sets have a line each; otherwise each trace has a line. A collection's round trips and throughput
-    between sites are listed as well. Scenario files can name them.
+    If the folder has several data sets, each data set has a line. Otherwise each trace has a line. A collection's round
+    trips and throughput between sites are listed as well, and scenario files can name them.
 
     Example: thalweg traces list ../shared/traces
     """
@@ -92,15 +92,16 @@ def list_traces(
     grids = _grids(root)
     summaries = _summaries(load_pool(root, step_s=step_s), quiet=as_json)
     sets: dict[str, list[TraceSummary]] = {}
-    for one in summaries:
-        sets.setdefault(one.name.rpartition("/")[0] or ".", []).append(one)
+    for summary in summaries:
+        sets.setdefault(summary.name.rpartition("/")[0] or ".", []).append(summary)
     if as_json:
         print_json(
             {
                 "path": str(root),
                 "sets": [{"name": name, **pooled_means(members)} for name, members in sets.items()],
                 "traces": [
-                    {"name": one.name, "duration_s": one.duration_s, "mean_bps": one.mean_bps} for one in summaries
+                    {"name": summary.name, "duration_s": summary.duration_s, "mean_bps": summary.mean_bps}
+                    for summary in summaries
                 ],
                 "grids": grids,
             }
@@ -130,7 +131,7 @@ def list_traces(
 def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: StepOption = MAHIMAHI_STEP_S) -> None:
     """Describe a trace, the traces of a folder, or a grid between sites.
 
-    Quantiles of rates, and the time between changes of at least 10 %, are those of averages over 10 s.
+    Quantiles of rates, and the time between changes of at least 10 %, are computed from averages over 10 s.
 
     Example: thalweg traces describe ../shared/traces/bandwidth/wanify_aws
     """
@@ -166,9 +167,9 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
         ]:
             table.add_row(label, text)
     for field, figures in more.items():
-        said, show = _FIGURES[field]
+        noun, show = _FIGURES[field]
         for key, value in figures.items():
-            table.add_row(f"{key} {said}", show(value))
+            table.add_row(f"{key} {noun}", show(value))
     output().print(table)
 
 
@@ -192,7 +193,7 @@ class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Cells that are empty, - or NaN: drop the row, hold the value before, zero.", shown="refuse", panel=ROWS
         ),
     ] = None
-    sort: Annotated[bool, Option("Sort the rows. Those of one time become one row, their mean.", panel=ROWS)] = False
+    sort: Annotated[bool, Option("Sort the rows. Rows of one time become one row, their mean.", panel=ROWS)] = False
     hole: Annotated[
         holes.Become, Option("Holes: hold the row before, make an outage, or refuse the file.", panel=ROWS)
     ] = "hold"
@@ -222,11 +223,11 @@ def import_traces(
     """Check trace files and write them as CSV.
 
     Files are CSV with any separator, pairs of seconds and Mbit/s (Pensieve), schedules of Mahimahi, or JSON of iperf3.
-    The files written have the column time_s, and those of bandwidth_bps, delay_s and loss that the input has.
+    The written files have the column time_s, and bandwidth_bps, delay_s and loss as far as the input has them.
 
     A column is given by its name in the first line, or by its number. A unit may follow: ms, s, kbit, mbit, kbps
     (bytes), %. Times may be dates, times of day, or numbers, and are shifted to start at 0. Each guess is printed. The
-    last line has the duration, the median step and the longest hole. If one file is unsound, none is written.
+    last line has the duration, the median step and the longest hole. If one file is unsound, no file is written.
 
     Example: thalweg traces import drive.csv --time timestamp --rate dl_mbps --rtt rtt:ms --out traces/drive
     """
@@ -240,21 +241,21 @@ def import_traces(
     with progress() as tell:
         pool = [_read(file, options, words, notes, tell) for file in files]
     for note, noted in notes.items():
-        others = f" and {counted(len(noted) - 1, 'more file')}" if len(noted) > 1 else ""
-        print(f"note: {noted[0]}{others}: {note}", file=sys.stderr)
-    found = [holes.steps(trace, options.hole_over_s) for trace in pool]
+        rest = f" and {counted(len(noted) - 1, 'more file')}" if len(noted) > 1 else ""
+        print(f"note: {noted[0]}{rest}: {note}", file=sys.stderr)
+    counts = [holes.steps(trace, options.hole_over_s) for trace in pool]
     pool = [
         holes.filled(trace, options.hole, options.hole_over_s, file) for trace, file in zip(pool, files, strict=True)
     ]
-    named = {trace.name: one for trace, one in zip(pool, found, strict=True)}
-    steps = [{"name": name, **one._asdict(), "hole": options.hole} for name, one in named.items()]
+    named = {trace.name: count for trace, count in zip(pool, counts, strict=True)}
+    steps = [{"name": name, **count._asdict(), "hole": options.hole} for name, count in named.items()]
     _write_pool(pool, out, force=force, as_json=as_json, more={"steps": steps})
     if not as_json:
         output().print(holes.told(named, options.hole), soft_wrap=True)
 
 
 class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of traces, and the model that they are drawn from (see TraceModel)."""
+    """Number of traces, and the parameters of the model (``TraceModel``)."""
 
     count: Annotated[int, Option("Number of traces.", least=1, panel=TRACES)] = 100
     duration_s: Annotated[
@@ -305,12 +306,12 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     def model(self) -> TraceModel:
-        """What the traces are drawn from."""
-        given = msgspec.structs.asdict(self) | {
+        """Return the model that the traces are drawn from."""
+        values = msgspec.structs.asdict(self) | {
             "classes": tuple(map(_link_class, self.classes)) or _MODEL.classes,
             "mean_s_per_kb": self.mean_s_per_kb or None,
         }
-        return TraceModel(**{field: given[field] for field in TraceModel.__struct_fields__})
+        return TraceModel(**{field: values[field] for field in TraceModel.__struct_fields__})
 
 
 @app.command()
@@ -323,8 +324,8 @@ def generate(options: GenerateOptions, out: OutOption, force: ForceOption = Fals
     Example: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
     """
     model = options.model()
-    made = generate_pool(model, options.count, options.seed, options.duration_s)
-    pool = [LinkTrace.of_rates(trace) for trace in made]
+    traces = generate_pool(model, options.count, options.seed, options.duration_s)
+    pool = [LinkTrace.of_rates(trace) for trace in traces]
     _write_pool(pool, out, force=force, as_json=as_json, more={"seed": options.seed, "model": model})
 
 
@@ -337,18 +338,18 @@ _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 def _given(path: Path | None) -> Path:
     if path is None:
-        raise UsageError(f"no traces named: give a folder or file, or set {ENVIRONMENT_VARIABLE}")
+        raise UsageError(f"no traces are named: give a folder or file, or set {ENVIRONMENT_VARIABLE}")
     return path
 
 
 def _read(
     file: Path, options: ImportOptions, words: Mapping[str, str], notes: dict[str, list[Path]], tell: Tell
 ) -> LinkTrace:
-    what = f"reading {file.name}"
-    tell(what, 0, 0)
+    label = f"reading {file.name}"
+    tell(label, 0, 0)
 
     def so_far(done: int, total: int) -> None:
-        tell(what, done, total)
+        tell(label, done, total)
 
     def note(text: str) -> None:
         notes.setdefault(text.removeprefix(f"{file}: "), []).append(file)
@@ -371,7 +372,7 @@ def _link_class(text: str) -> LinkClass:
 def _write_pool(
     pool: Sequence[LinkTrace], out: Path, *, force: bool, as_json: bool, more: dict[str, Any] | None = None
 ) -> None:
-    """Write every trace as ``out/<name>.csv``, or nothing at all where that would overwrite something."""
+    """Write every trace as ``out/<name>.csv``. If a file would be overwritten, raise UsageError and write nothing."""
     paths = _free_paths(pool, out, force=force)
     for trace, path in followed(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
         write_csv(trace, path)
@@ -380,8 +381,8 @@ def _write_pool(
         rates = [rate for trace in pool if (rate := trace.rate) is not None]
         pooled = pooled_figures(rates, [trace.summary() for trace in rates]) if rates else None
         figures = {f"mean_{field}": mean for field, mean in means.items() if field != RATE}
-        told = {"out": str(out), **(more or {}), "pool": pooled, **figures}
-        print_json({**told, "files": [path.name for path in paths]})
+        answer = {"out": str(out), **(more or {}), "pool": pooled, **figures}
+        print_json({**answer, "files": [path.name for path in paths]})
     else:
         texts = [f"a mean {_FIGURES[field][0]} of {_FIGURES[field][1](mean)}" for field, mean in means.items()]
         output().print(f"{len(pool)} traces with {' and '.join(texts)} in {out}", soft_wrap=True)
@@ -397,13 +398,13 @@ def _free_paths(pool: Sequence[LinkTrace], out: Path, *, force: bool) -> list[Pa
     paths = [out / f"{trace.name}.csv" for trace in pool]
     present = [path for path in paths if os.path.lexists(path)]
     if present and not force:
-        others = f" and {len(present) - 1} more" if len(present) > 1 else ""
-        raise UsageError(f"{str(present[0])!r}{others} exists already; choose another --out, or overwrite with --force")
+        rest = f" and {len(present) - 1} more" if len(present) > 1 else ""
+        raise UsageError(f"{str(present[0])!r}{rest} exists already; choose another --out, or overwrite with --force")
     return paths
 
 
 def _means(pool: Sequence[LinkTrace]) -> dict[str, float]:
-    """Return the mean over the traces of each figure that some trace has."""
+    """Return the mean of each figure over the traces with this figure."""
     return {
         field: fmean(trace.mean(field) for trace in pool if field in trace.figures)
         for field in _FIGURES
@@ -423,15 +424,15 @@ def _print_traces(summaries: Sequence[TraceSummary]) -> None:
     table.caption = (
         f"rates in Mbit/s, quantiles of {CHANGE_WINDOW_S:g} s averages; change s: mean seconds between changes >= 10 %"
     )
-    for one in summaries:
-        rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
-        change = _or_dash(one.mean_change_s)
-        table.add_row(one.name, f"{one.duration_s / 3600:.2f}", *rates, change, f"{one.zero_share:.1%}")
+    for summary in summaries:
+        rates = [_mbit(rate) for rate in (summary.mean_bps, summary.p5_bps, summary.median_bps, summary.p95_bps)]
+        change = _or_dash(summary.mean_change_s)
+        table.add_row(summary.name, f"{summary.duration_s / 3600:.2f}", *rates, change, f"{summary.zero_share:.1%}")
     output().print(table)
 
 
 def _grids(root: Path) -> list[dict[str, Any]]:
-    """The grids of a collection in figures; seconds of a round trip, or bit/s."""
+    """Return the figures of a collection's grids, in seconds of a round trip or in bit/s."""
     kinds = list[Kind](("latency", "throughput"))
     return [_grid(read_grid(path, kind)) for kind in kinds for path in sorted((root / kind).glob("*.csv"))]
 
@@ -453,10 +454,10 @@ def _describe_grid(path: Path, kind: Kind, *, as_json: bool) -> None:
 
 def _print_grids(grids: Sequence[dict[str, Any]]) -> None:
     table = new_table("between sites", "kind", "sites", "pairs", "5 %", "median", "95 %")
-    for one in grids:
-        show = format_rate if one["kind"] == "throughput" else format_time
-        figures = [show(one[key]) for key in ("p5", "median", "p95")]
-        table.add_row(one["name"], one["kind"], str(one["sites"]), str(one["pairs"]), *figures)
+    for grid in grids:
+        show = format_rate if grid["kind"] == "throughput" else format_time
+        figures = [show(grid[key]) for key in ("p5", "median", "p95")]
+        table.add_row(grid["name"], grid["kind"], str(grid["sites"]), str(grid["pairs"]), *figures)
     output().print(table)
 
 

@@ -1,4 +1,4 @@
-"""The verbs of ``thalweg``, with the line of help of each. A verb is imported when it runs."""
+"""Verbs of ``thalweg``, with a line of help for each verb. A verb is imported when it runs."""
 
 from __future__ import annotations
 

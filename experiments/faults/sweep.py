@@ -263,7 +263,7 @@ def told(summary: FaultsSummary) -> str:
     return (
         f"{summary.faults} fault plans from seed {summary.first_seed} in {summary.wall_s:.1f} s:"
         f" {summary.delivered} delivered all, {summary.ended} ended naming a host that had gone"
-        f" ({summary.unheard} of them unheard),"
+        f" ({summary.unheard} of them without notice of a move),"
         f" {summary.abandoned} lost their client, {summary.failed} failed\n"
         f"{summary.partitions} partitions delivered{nothing}: {summary.lost} lost, {summary.duplicate} duplicate,"
         f" {summary.out_of_order} out of order\n"

@@ -93,7 +93,7 @@ def adopt_file(given: dict[str, Any], path: str) -> None:
             f"--servers is {given['servers']}, and {path} has {servers} hosts besides the client; leave one out"
         )
     if "link_mean_bps" in given:
-        raise UsageError(f"--link-mean scales traces that a run draws; {path} says what the links are (link_mean)")
+        raise UsageError(f"--link-mean scales traces that a run draws; {path} sets the links itself (link_mean)")
     given.pop("traces", None)
     if scenario.missing != "wait":
         given.setdefault("missing", scenario.missing)

@@ -106,9 +106,11 @@ class NetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kind = self.kind or ("public" if name == NET else "dedicated")
         prices = self.price_per_gb, self.price_per_hour, self.price_per_port_hour
         if name == NET and kind != "public":
-            raise UsageError(f"network {NET!r} joins all hosts, so it is public; give rented links one of their own")
+            raise UsageError(
+                f"network {NET!r} joins all hosts, so it is public; give rented links a network of their own"
+            )
         if any(price is not None and not 0 <= price < math.inf for price in prices):
-            raise UsageError(f"network {name!r} has a price that is none; give dollars, 0 or more")
+            raise UsageError(f"network {name!r} has an impossible price; give dollars, 0 or more")
         if kind == "public" and (self.price_per_hour or self.price_per_port_hour):
             raise UsageError(f"network {name!r} is public, where no link is rented; give price_per_gb alone")
         if prices == (None, None, None):
@@ -262,7 +264,9 @@ def _of_nodes(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     for node in spec.nodes:
         for name in node.takes:
             if name not in node.inputs:
-                raise UsageError(f"node {node.name!r} takes from {name!r}, which is none of its inputs; name it there")
+                raise UsageError(
+                    f"node {node.name!r} takes from {name!r}, which is none of its inputs; name it in inputs"
+                )
     takes = {node.name: node.takes for node in spec.nodes if node.takes}
     return dataflow, msgspec.structs.replace(hints, input_bytes=takes).check(dataflow)
 
@@ -281,7 +285,7 @@ def _only_root(nodes: Sequence[Node]) -> str:
     inputs = {name for node in nodes for name in node.inputs}
     roots = [node.name for node in nodes if node.name not in inputs]
     if len(roots) != 1:
-        fault = f"the client takes the one node that is no other's input; here that is {roots}"
+        fault = f"the client takes the only node that feeds no other node; here these are {roots}"
         raise UsageError(f"{fault}; name what it takes in [dataflow.sinks]")
     return roots[0]
 
@@ -337,6 +341,6 @@ def _check_link(link: LinkSpec, hosts: Sequence[str], tariffs: Mapping[str, Tari
                          f" [networks.{link.network}]")  # fmt: skip
     agreed_alone = link.rate is not None and link.latency is None and link.bandwidth is None
     if _is_rented(link, tariffs) and not agreed_alone:
-        raise UsageError(f"{_name(link)} is rented: give its rate, as was agreed, and nothing else of it")
+        raise UsageError(f"{_name(link)} is rented: give the agreed rate, and no other figure")
     if link.src == link.dst:
         raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")

@@ -207,7 +207,8 @@ def _check_inputs(operators: Sequence[OperatorSpec], objects: Sequence[str], kno
                 raise UsageError(f"operator {operator.name!r} takes unknown {name!r}; {nearest(name, known)}")
             if name not in objects and consumer_of.setdefault(name, operator.name) != operator.name:
                 raise UsageError(
-                    f"operator {name!r} is an input of {consumer_of[name]!r} and of {operator.name!r}; in a tree of one"
+                    f"operator {name!r} is an input of {consumer_of[name]!r} and of {operator.name!r}; in a tree it has"
+                    " one consumer"
                 )
             if name not in objects and operator.inputs.count(name) > 1:
                 raise UsageError(f"operator {operator.name!r} takes {name!r} twice; name it once")

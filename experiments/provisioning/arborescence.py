@@ -54,7 +54,7 @@ def _by_edmonds(price: Floats, usable: np.ndarray, root: int) -> dict[int, int]:
     try:
         tree = networkx.minimum_spanning_arborescence(graph)
     except networkx.NetworkXException:
-        raise NoSolutionError(f"some host has no way to host {root} that is fast enough") from None
+        raise NoSolutionError(f"a host has no link or route to host {root} that is fast enough") from None
     return {at: to for to, at in tree.edges}
 
 

@@ -99,7 +99,7 @@ def best(instance: ProvisioningInstance, effort: ProvisioningLimits | None = Non
     if cheapest is None:
         if math.isinf(ranges.bound):
             raise NoSolutionError("no machines sustain the throughput")
-        raise PlannerError("no machines were found in time, and it is not proven that there are none")
+        raise PlannerError("the search found no machines in time, but some may exist")
     return Rented(cheapest[1], cheapest[0], min(cheapest[0], ranges.bound), min(cheapest[0], covered), cheapest[2])
 
 

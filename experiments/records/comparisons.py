@@ -107,7 +107,7 @@ def beyond(made: Comparison) -> list[str]:
     for row in made.rows:
         where = f"{row.placement}, seed {row.seed}"
         if row.ratio is None:
-            lines.append(f"{where}: nothing to compare, a side delivered less than two {made.item}s")
+            lines.append(f"{where}: nothing can be compared, because a side delivered less than two {made.item}s")
         elif not row.is_close(made.limit):
             lines.append(f"{where}: simulated is {row.ratio:.3f} of emulated, beyond {made.limit:.0%}")
     return lines

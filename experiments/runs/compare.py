@@ -79,9 +79,9 @@ def check(config: RunConfig, seeds: Sequence[int], limit: float, repeats: int) -
         raise UsageError("no --seed was given; try --seed 1")
     for seed in seeds:
         if list(seeds).count(seed) > 1:
-            raise UsageError(f"--seed {seed} is given twice; to emulate it twice say --repeats 2")
+            raise UsageError(f"--seed {seed} is given twice; to emulate the seed twice, give --repeats 2")
     if config.images < 2:
-        raise UsageError(f"--images is {config.images}; between two there is a time to compare")
+        raise UsageError(f"--images is {config.images}; give 2 or more, because times between images are compared")
     if not 0 < limit < 1:
         raise UsageError(f"--limit is {limit:g}; it must be between 0 and 1")
     if repeats < 1:

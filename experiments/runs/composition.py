@@ -66,7 +66,7 @@ class Composition(Workload):
         for code in codes:
             _check_operator(code, config)
         if reshapes_at_random(config) and not reorderable(codes, (*DEFAULT_ALLOW, *config.allow)).codes:
-            why = f"of --operator {config.operator} with --rule {config.rule} no order is free"
+            why = f"--operator {config.operator} with --rule {config.rule} needs a fixed order"
             raise UsageError(
                 f"random-reshapes changes the order of combination, and {why}; use composite with max or min"
             )
@@ -100,7 +100,9 @@ class Composition(Workload):
         if counts[least] == 0:
             raise UsageError(f"{config.folder}: a site has no image that can be read")
         most = max(counts.values())
-        left_out = f"{least!r} has {counts[least]} images and others up to {most}: what is over is left out"
+        left_out = (
+            f"{least!r} has {counts[least]} images and others up to {most}: images beyond {counts[least]} are left out"
+        )
         return counts[least], [left_out] if counts[least] < most else []
 
     def data_roots(self, dataflow: Dataflow) -> list[Path]:

@@ -107,7 +107,9 @@ class GivenPlan:
         consumed = {name for node in nodes for name in node.inputs}
         roots = tuple(node.name for node in nodes if node.name not in consumed)
         if len(roots) != 1:
-            raise UsageError(f"{self.path}: the client takes the one node that is no other's input; here {list(roots)}")
+            raise UsageError(
+                f"{self.path}: the client takes the only node that feeds no other node; here these are {list(roots)}"
+            )
         try:
             return _ahead(Dataflow((*nodes, Node(SINK, "sink", roots, None, CLIENT))).validate())
         except UsageError as error:
@@ -138,7 +140,7 @@ class GivenPlan:
         moved = {(name, where[taker]) for name, taker in self.dataflow().edges if where[name] != where[taker]}
         bps = 8 * hz * sum(sizes[name] for name, _ in moved)
         if bps > carried_bps():
-            raise UsageError(f"what {self.path} sends is {format_rate(bps)}, and this machine carries about"
+            raise UsageError(f"{self.path} sends {format_rate(bps)}, and this machine carries about"
                              f" {format_rate(carried_bps())}; use --testbed sim")  # fmt: skip
 
 

@@ -81,7 +81,9 @@ def make_strategies(config: RunConfig) -> dict[str, Strategy]:
     if config.measured and not any(
         isinstance(strategy.again, MeasuredHintsPlanner) for strategy in strategies.values()
     ):
-        raise UsageError("--measured goes with placements that are planned again, as global or thalweg; there is none")
+        raise UsageError(
+            "--measured goes with placements that are planned again, as global or thalweg; this run has none"
+        )
     return strategies
 
 

@@ -112,7 +112,7 @@ class Simulations(Sweep, frozen=True, kw_only=True):
                 raise UsageError(f"the sweep has no {name}; give at least one")
         super().check()
         if self.images < 2:
-            raise UsageError(f"--images is {self.images}; between two there is a time to compare")
+            raise UsageError(f"--images is {self.images}; give 2 or more, because times between images are compared")
         for variant in self.variants:
             if variant not in VARIANTS:
                 raise UsageError(f"unknown variant {variant!r}; {nearest(variant, list(VARIANTS))}")
@@ -122,7 +122,8 @@ class Simulations(Sweep, frozen=True, kw_only=True):
             prepare(trial)  # imports planners that are named by import path
         if self.made != (AS_IS,) and self.pool.partition(":")[0] not in GENERATED:
             raise UsageError(
-                f"pool {self.pool!r} is not generated, so that it is not made otherwise; choose paper or regions"
+                f"pool {self.pool!r} is not generated, and this sweep varies the generation of its pool; choose paper"
+                " or regions"
             )
         if self.pool not in GENERATED:  # also a generated pool with options
             open_pool(self.pool, self.first_pool, self.traces)

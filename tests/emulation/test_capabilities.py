@@ -177,4 +177,4 @@ def test_the_docker_row_states_the_rights_of_containers(monkeypatch: pytest.Monk
 
 @pytest.mark.uml
 def test_the_user_mode_linux_row_states_the_rights_of_a_program() -> None:
-    assert "cannot reach this machine's kernel, but all files that you can" in capabilities._uml().detail
+    assert "cannot reach this machine's kernel, but can reach all files that you can" in capabilities._uml().detail

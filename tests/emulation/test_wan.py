@@ -169,7 +169,7 @@ def test_a_played_trace_or_scenario_sets_rates_and_played_links_can_be_cut(bed: 
     trace.write_text("time_s,bandwidth_bps\n0,1000000\n1000,2000000\n")
     bed.play(trace, "a", "b")
     assert (rate_of(bed, "a", "b"), rate_of(bed, "b", "a")) == (MBIT, 10 * MBIT)
-    with pytest.raises(UsageError, match=r"a → b follows what is being played: stop that"):
+    with pytest.raises(UsageError, match=r"a → b follows a scenario or trace; first stop the play"):
         bed.set("a", "b", rate="2mbit")
     bed.cut("a", "b")
     bed.set("b", "a", rate="3mbit")
@@ -226,12 +226,12 @@ def test_a_command_runs_to_its_end_or_in_the_background(bed: Testbed) -> None:
         (lambda bed: bed.set("a", "x", rate=1), "there is no host 'x'; known are a, b, c"),
         (lambda bed: bed.set("a", "a", rate=1), "host 'a' has no link to itself"),
         (lambda bed: bed.set(target="a", rate=1), "name it"),
-        (lambda bed: bed.set("a", "b"), "nothing is asked of the link"),
+        (lambda bed: bed.set("a", "b"), "no setting of the link is given"),
         (lambda bed: bed.set("a", "b", rate="fast"), "'fast' is not a rate"),
         (lambda bed: bed.set("a", "b", delay="1d"), "delay_s is 86400"),
         (lambda bed: bed.run("a", "ls -l"), r"a list of words, not the text 'ls -l'; write \['ls -l'\]"),
         (lambda bed: bed.run("a", ["no-such-program"]), "cannot run 'no-such-program' on 'a': No such file"),
-        (lambda bed: bed.play("no.toml", "a"), "says itself which links"),
+        (lambda bed: bed.play("no.toml", "a"), "names its links itself"),
         (lambda bed: bed.play("no.toml"), "no.toml"),
         (lambda _: Testbed.open("netns", "ab"), "hosts is a list of words"),
         (lambda _: Testbed.open("nets", ["a"]), "unknown testbed 'nets'"),  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
-"""``thalweg testbed``: bring an emulated WAN up, use it, take it down."""
+"""``thalweg testbed``: verbs to launch, use and remove an emulated WAN."""
 
 from __future__ import annotations
 
 from thalweg.experiments.cli.commands import Verb, group
 
 UP, USE, CHANGE, SUPPORT = "Up and down", "Use", "Change links", "Check and prepare"
-OF_THE_COMMAND = {"ignore_unknown_options": True, "allow_interspersed_args": False}  # what is run has its own options
+OF_THE_COMMAND = {"ignore_unknown_options": True, "allow_interspersed_args": False}  # the command has options too
 
 VERBS = {
     "up": Verb("testbed.up:up", "Bring up a testbed that stays until `testbed down`.", UP),

@@ -1,4 +1,4 @@
-"""``thalweg testbed build``: the image that docker hosts run."""
+"""``thalweg testbed build``: the container image of docker hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(
 ) -> None:
     """Build the container image of docker hosts.
 
-    It is built without a network, from wheels that pip fetches first.
+    The image is built without a network, from wheels that pip fetches first.
 
     Example: thalweg testbed build --base-image debian-with-python
     """

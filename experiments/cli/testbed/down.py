@@ -1,4 +1,4 @@
-"""``thalweg testbed down``: take testbeds down."""
+"""``thalweg testbed down``: removal of testbeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def down(
 ) -> None:
     """Take testbeds down, and remove what crashed ones left.
 
-    Exit status 0 if there is nothing to do, 2 for an unknown ID, or without one if several testbeds are up.
+    The exit status is 0 if there is nothing to do. It is 2 if ID is unknown, or if several testbeds are up and no ID is
+    given.
 
     Example: thalweg testbed down
 
@@ -35,6 +36,6 @@ def down(
         raise UsageError(f"--all takes all testbeds down; leave it out for {identity!r} alone")
     up = [state.id for state in known_testbeds() if state.alive]
     if identity is None and len(up) > 1 and not everything:
-        raise UsageError(f"{len(up)} testbeds are up: {', '.join(up)}; say which is to go, or --all")
+        raise UsageError(f"{len(up)} testbeds are up: {', '.join(up)}; name the one to take down, or give --all")
     removed = detached.take_down(identity)
-    say(as_json, {"removed": removed}, "\n".join(f"removed {one}" for one in removed) or "nothing to remove")
+    say(as_json, {"removed": removed}, "\n".join(f"removed {name}" for name in removed) or "nothing to remove")

@@ -20,14 +20,16 @@ def execute(
     ] = None,
     identity: IdOption = None,
     detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Leave it running. `testbed logs` shows its output.")
+        bool, typer.Option("-d", "--detach", help="Leave the command running. `testbed logs` shows its output.")
     ] = False,
-    everywhere: Annotated[bool, typer.Option("--all", help="Run it on all hosts at once: exec --all -- CMD…")] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="Run the command on all hosts at once: exec --all -- CMD…")
+    ] = False,
 ) -> None:
     """Run a command on a host of a testbed.
 
-    Its exit status is that of this command, with --all the highest. On a terminal the command has a terminal too, so
-    a shell has job control.
+    The exit status is the command's. With --all it is the highest of all hosts. On a terminal the command has a
+    terminal too, so a shell has job control.
 
     Example: thalweg testbed exec h1 -- ip address
 

@@ -1,8 +1,8 @@
-"""``thalweg testbed verify --with iperf3``: what a tool that everybody knows says of the links.
+"""``thalweg testbed verify --with iperf3``: measurements of links by a tool that everybody knows.
 
-One link after the other: one TCP flow, four at once, and UDP at a little more than the link's rate. iperf3 counts the
-bytes of programs; headers are added, so that the figures are of the same bits as the rate that is asked. Links with
-delay or losses are measured too, but do not decide: there it is TCP that is slow.
+Links are measured in turn: with one TCP flow, with four flows at once, and with UDP at a little more than the link's
+rate. iperf3 counts the bytes of programs. Headers are added, so that the figures count the same bits as the asked rate.
+Links with delay or losses are measured too, but do not decide, because TCP is slow there.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from thalweg.middleware.platform.packages import install_line
 from thalweg.middleware.platform.python import find_program
 
 TOOL = "iperf3"
-SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, (524, 256)  # of TCP; in one flow and in four on links below …
+SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, (524, 256)  # of TCP; with one flow and with four on links below …
 SLOW_BPS = 1.2e6
-FITTING_BPS = 2e7  # below this, flows keep less on its way than a queue holds: a loss moves what a short time brings
+FITTING_BPS = 2e7  # below this, flows keep less under way than a queue holds: a loss would distort a short measurement
 DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES, SLOW_DATAGRAMS_BPS = 1400, 476, 2e5
-CONTROL = "cubic"  # BBR, which a machine may have by default, does not fill a link to the brim
+CONTROL = "cubic"  # BBR, which a machine may have by default, does not fill a link
 HEADERS_BYTES = {"tcp": {3: 52, 2: 66}, "udp": {3: 28, 2: 42}}
 FOUR = ("-P", "4")
 RUNS = (("-P", "1"), FOUR, ("-u", "-w", "2M"))
 FOUR_BPS = 6e4
-MORE = 1.03  # UDP is sent so much faster than asked
-PACKETS = 60  # at least, in a measurement
+MORE = 1.03  # factor by which UDP is sent faster than the link's rate
+PACKETS = 60  # least number of packets of a measurement
 LEAST_S, BEGIN_S, WAIT_S = 4.0, 1.0, 30.0
-DATAGRAMS_BPS = 1e8  # above this it is the machine that iperf3's UDP measures, so that it does not decide
+DATAGRAMS_BPS = 1e8  # above this, iperf3's UDP measures the machine, so UDP does not decide
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What iperf3 got of a link at the testbed's layer: in one TCP flow, in four together, and in UDP.
+    """Rates of a link that iperf3 measured, at the testbed's layer: of one TCP flow, of four together, and of UDP.
 
-    ``tcp4_bps``: None on links so slow that iperf3 gives up on four connections at once.
+    ``tcp4_bps`` None: the link is so slow that iperf3 gives up on four connections at once.
     """
 
     src: str
@@ -64,31 +64,31 @@ class Measured(msgspec.Struct, frozen=True):
         return Link(self.src, self.dst, NET if self.via is msgspec.UNSET else self.via)
 
     def errors(self) -> dict[str, float]:
-        """Of each of them: delivered / asked - 1."""
-        found = {"one TCP flow": self.tcp_bps, "four TCP flows": self.tcp4_bps, "UDP": self.udp_bps}
-        return {what: bps / self.asked_bps - 1 for what, bps in found.items() if bps is not None}
+        """Return the error of each measurement: delivered / asked - 1."""
+        rates = {"one TCP flow": self.tcp_bps, "four TCP flows": self.tcp4_bps, "UDP": self.udp_bps}
+        return {name: bps / self.asked_bps - 1 for name, bps in rates.items() if bps is not None}
 
 
 def measure(bed: Backend) -> list[Measured]:
-    """All links that have a rate and are not cut. CapabilityError where iperf3 is missing."""
+    """Measure all links that have a rate and are not cut. Raise CapabilityError if iperf3 is missing."""
     tool = TOOL if bed.backend == "docker" else find_program(TOOL)
     if tool is None:
         raise CapabilityError(f"{TOOL} is not installed; {install_line(TOOL, TOOL)}")
     wan = Testbed(bed)
     shapes = {link: shape for link, shape in bed.shapes.items() if shape.rated and shape.passes}
     status = bed.status()
-    found = []
+    results = []
     control = ("-C", CONTROL) if _has_control(bed) else ()
     for link, shape in shapes.items():
         source, target = map(end_name, link.ends)
         up_bps, down_bps = status["up_bps"].get(source, math.inf), status["down_bps"].get(target, math.inf)
         asked_bps = min(shape.set_bps, up_bps, down_bps)
-        there = wan.on(link.via)
-        one, four, udp = (
+        network = wan.on(link.via)
+        single, four, udp = (
             None
             if more == FOUR and asked_bps < FOUR_BPS
             else _run(
-                there,
+                network,
                 bed.layer,
                 link,
                 shape._replace(rate_bps=asked_bps),
@@ -96,15 +96,15 @@ def measure(bed: Backend) -> list[Measured]:
             )
             for more in RUNS
         )
-        assert one is not None
+        assert single is not None
         assert udp is not None
         via = msgspec.UNSET if link.via == NET else link.via
-        found.append(Measured(*link[:2], asked_bps, one, four, udp, decides=not shape.needs_netem, via=via))
-    return found
+        results.append(Measured(*link[:2], asked_bps, single, four, udp, decides=not shape.needs_netem, via=via))
+    return results
 
 
 def _has_control(bed: Backend) -> bool:
-    """Return whether hosts may choose that congestion control: those without privileges choose of a list."""
+    """Return whether hosts may choose ``CONTROL``. Hosts without privileges may choose from a list of the kernel."""
     known = "allowed" if bed.backend == "docker" else "available"
     try:
         return CONTROL.encode() in read_bounded(f"/proc/sys/net/ipv4/tcp_{known}_congestion_control").split()
@@ -113,7 +113,7 @@ def _has_control(bed: Backend) -> bool:
 
 
 def _run(wan: Testbed, layer: int, link: Link, shape: LinkShape, command: Sequence[str]) -> float:
-    """The rate that one run of iperf3 got of a link of that shape, in bits of the layer."""
+    """Return the rate that one run of iperf3 measured on a link of this shape, in bits of the layer."""
     asked_bps, udp, flows = shape.rate_bps, "-u" in command, 4 if FOUR[1] in command else 1
     slow = asked_bps < SLOW_BPS
     if udp:
@@ -136,47 +136,51 @@ def _run(wan: Testbed, layer: int, link: Link, shape: LinkShape, command: Sequen
         while b"listening" not in (line := server.stdout.readline()):
             if not line:
                 raise CapabilityError(f"{TOOL} does not run on host {link.target!r}; is it installed there?")
-        said = wan.run(link.source, words, timeout_s=seconds + begin_s + WAIT_S)
+        finished = wan.run(link.source, words, timeout_s=seconds + begin_s + WAIT_S)
     finally:
         server.kill()
         server.wait()
         server.close()
-    return _received_bps(said.stdout, link) * packet / size
+    return _received_bps(finished.stdout, link) * packet / size
 
 
 def _received_bps(text: str, link: Link) -> float:
     try:
-        found: dict[str, Any] = msgspec.json.decode(text)
-        if "error" not in found:
-            return float(found["end"].get("sum_received", found["end"].get("sum"))["bits_per_second"])
-        why = found["error"]
+        report: dict[str, Any] = msgspec.json.decode(text)
+        if "error" not in report:
+            return float(report["end"].get("sum_received", report["end"].get("sum"))["bits_per_second"])
+        why = report["error"]
     except (ValueError, KeyError, TypeError):
-        why = "it has not said what it found"
+        why = "its report cannot be read"
     raise TestbedError(f"{TOOL} from {link.source} to {link.target}: {why}")
 
 
 def failures(found: Sequence[Measured]) -> Iterator[str]:
-    """One line for every link that is off."""
-    for one in found:
-        most = RATE_ERROR if one.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR
+    """Yield a line for every link that is off."""
+    for measured in found:
+        most = RATE_ERROR if measured.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR
         off = {
-            what: error
-            for what, error in one.errors().items()
-            if one.decides and abs(error) > most and (what != "UDP" or one.asked_bps <= DATAGRAMS_BPS)
+            name: error
+            for name, error in measured.errors().items()
+            if measured.decides and abs(error) > most and (name != "UDP" or measured.asked_bps <= DATAGRAMS_BPS)
         }
         if off:
-            text = ", ".join(f"{what} {error:+.1%}" for what, error in off.items())
-            yield f"link {one.link.text} at {format_rate(one.asked_bps)} is off by {TOOL}: {text}"
+            text = ", ".join(f"{name} {error:+.1%}" for name, error in off.items())
+            yield f"link {measured.link.text} at {format_rate(measured.asked_bps)} is off by {TOOL}: {text}"
 
 
 def print_table(found: Sequence[Measured]) -> None:
-    """For people."""
+    """Print the measurements as a table."""
     columns = ("from", "to", "asked", "one TCP flow", "error", "four TCP flows", "error", "UDP", "error")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for one in found:
-        row = [one.src, one.link.goal, format_rate(one.asked_bps)]
-        errors = one.errors()
-        for what, bps in (("one TCP flow", one.tcp_bps), ("four TCP flows", one.tcp4_bps), ("UDP", one.udp_bps)):
-            row += ["", ""] if bps is None else [format_rate(bps), f"{errors[what]:+.2%}"]
+    for measured in found:
+        row = [measured.src, measured.link.goal, format_rate(measured.asked_bps)]
+        errors = measured.errors()
+        for name, bps in (
+            ("one TCP flow", measured.tcp_bps),
+            ("four TCP flows", measured.tcp4_bps),
+            ("UDP", measured.udp_bps),
+        ):
+            row += ["", ""] if bps is None else [format_rate(bps), f"{errors[name]:+.2%}"]
         table.add_row(*row)
     output().print(table)

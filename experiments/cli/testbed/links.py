@@ -1,4 +1,4 @@
-"""``thalweg testbed set``, ``cut``, ``restore`` and ``play``: change the links of a testbed that is up."""
+"""``thalweg testbed set``, ``cut``, ``restore``, ``reset`` and ``play``: changes of links of a testbed that is up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from thalweg.experiments.names import preset_names
 from thalweg.middleware.errors import UsageError, counted
 from thalweg.middleware.network.view import NET, Link
 
-SHOWN = 12  # links; of more only how many
+SHOWN = 12  # links that are listed; the others are counted
 AnySource = Annotated[
     str | None,
     typer.Argument(metavar="A", help="Host that the link leads from. Without it: every link.", show_default=False),
@@ -71,7 +71,7 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     mtu: Annotated[
         str | None,
-        Option("Longest packet in bytes: 1400, or 1400,silent if senders hear nothing of it.", metavar="MTU"),
+        Option("Longest packet in bytes: 1400, or 1400,silent if senders get no notice of longer ones.", metavar="MTU"),
     ] = None
     up_rate: Annotated[
         str | None,
@@ -88,7 +88,7 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ends(NamedTuple):
-    """The links that a verb is for: one, with ``both`` the way back too, all of a host, or all."""
+    """Links of a verb: the link of two hosts, with ``both`` in both directions, all links of a host, or all links."""
 
     source: str | None
     target: str | None
@@ -103,11 +103,11 @@ def _ends(
     identity: IdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What every verb here takes."""
+    """Declare the parameters of every verb on links."""
 
 
 def on_links(act: Callable[..., None]) -> Callable[..., None]:
-    """The verb that does ``act`` with a testbed, links, and what ``act`` takes besides, and says what the links are."""
+    """Return the verb that calls ``act`` with a testbed, links and the parameters of ``act``, and prints the links."""
     _, _, *own = inspect.signature(act, eval_str=True).parameters.values()
 
     @functools.wraps(act)
@@ -129,7 +129,7 @@ def on_links(act: Callable[..., None]) -> Callable[..., None]:
 def change(bed: Testbed, ends: Ends, options: SetOptions) -> None:
     """Change links of a testbed that is up.
 
-    They are changed in place. Settings that are not given stay.
+    Links are changed in place. Settings that are not given stay.
 
     Example: thalweg testbed set client h1 --rate 2mbit
 
@@ -200,12 +200,12 @@ def play(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Scenario file (.toml), or trace.", show_default=False)
     ] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop what is played. Links stay as they are.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the play. Links stay as they are.")] = False,
 ) -> None:
     """Play a scenario or a trace on a testbed that is up.
 
-    A trace has the rates, delays or losses of the links given. What was played before ends. The hosts of a scenario
-    must be among those of the testbed.
+    A trace sets the rates, delays or losses of the links given. If a scenario or trace is being played, it ends. The
+    hosts of a scenario must be hosts of the testbed.
 
     Example: thalweg testbed play docs/examples/campus.toml
     """
@@ -218,7 +218,7 @@ def play(
 
 
 def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
-    """What the links that were named are now."""
+    """Print the present settings of the named links."""
     source, target, both = ends
     if source is not None and target is not None:
         shown = [*bed.shapes_of(bed.named(source, target, both=both)).items()]

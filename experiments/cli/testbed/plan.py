@@ -1,4 +1,4 @@
-"""``thalweg testbed plan``: what a scenario file will do, before anything is launched."""
+"""``thalweg testbed plan``: the hosts, links and events of a scenario file, before a launch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError, counted, require
 from thalweg.middleware.network.view import NET
 
-TEXTS = ("to", "kind", "site", "preset", "event", "who", "what", "follows", "more")  # columns that are no figures
-EVENTS = 40  # events; of more the first ones
-LISTED = 90  # links; of more, a line for every host
+TEXTS = ("to", "kind", "site", "preset", "event", "who", "what", "follows", "more")  # columns of texts
+EVENTS = 40  # events that are listed, the first ones
+LISTED = 90  # links that are listed; beyond that, every host has a line
 
 
 def plan(
@@ -45,21 +45,21 @@ def plan(
 ) -> None:
     """Check a scenario file, and show its hosts, links and events.
 
-    The plan also says what this machine must carry for it. Nothing is launched, and root is not needed.
+    The plan also shows the traffic that this machine must carry. Nothing is launched, and root is not needed.
 
     Example: thalweg testbed plan docs/examples/campus.toml --out campus.png
     """
     if out is not None:
         require("matplotlib")
-    found = make_plan(read_scenario(file, time_scale=time_scale, seed=seed), _beyond(until_s))
+    result = make_plan(read_scenario(file, time_scale=time_scale, seed=seed), _beyond(until_s))
     if out is not None:
         from thalweg.experiments.views.plan_figure import draw_plan
 
-        draw_plan(found, out)
+        draw_plan(result, out)
     if as_json:
-        print_json(as_object(found, file, out))
+        print_json(as_object(result, file, out))
     else:
-        _print(found, whole=whole)
+        _print(result, whole=whole)
         if out is not None:
             print(f"drawn: {out}")
 
@@ -71,7 +71,7 @@ def _beyond(until_s: float | None) -> float | None:
 
 
 def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
-    """The plan for machines; emulated seconds and bit/s, but ``wall``."""
+    """Return the plan as fields of the JSON, in emulated seconds and bit/s. Only the figures of ``wall`` are real."""
     scenario = found.scenario
     return {
         "scenario": scenario.name,
@@ -138,28 +138,28 @@ def _hosts_table(scenario: Scenario) -> Table:
 
 
 def _rates_text(limits_bps: Mapping[str, float]) -> str:
-    """Return the rates of a host's interfaces, with the network of those that not all hosts share."""
+    """Return the rates of a host's interfaces. A further network, which only some hosts share, is named."""
     return ", ".join(f"{format_rate(bps)}{'' if via == NET else f' ({via})'}" for via, bps in limits_bps.items())
 
 
 def _networks_table(scenario: Scenario) -> Table:
-    """In dollars; see ``Tariff``."""
+    """Return the table of the networks, with prices in dollars (``Tariff``)."""
     table = new_table("network", "kind", "links", "$ a GB", "$ a link and hour", "$ a Gbit/s port and hour", left=TEXTS)
-    for via, one in scenario.networks.items():
+    for via, network in scenario.networks.items():
         count = sum(link.via == via for link in scenario.links)
-        prices = (f"{price:g}" if price else "" for price in (one.per_gb, one.per_hour, one.per_port_hour))
-        table.add_row(via, one.kind, str(count), *prices)
+        prices = (f"{price:g}" if price else "" for price in (network.per_gb, network.per_hour, network.per_port_hour))
+        table.add_row(via, network.kind, str(count), *prices)
     return _without_empty(table)
 
 
 def _links_table(links: list[LinkPlan]) -> Table:
     table = new_table("from", "to", "rate", "least", "most", "delay", "jitter", "loss", "more", "follows", left=TEXTS)
-    for one in links:
-        spread = (format_rate(one.min_bps), format_rate(one.max_bps)) if one.min_bps < one.max_bps else ("", "")
-        jitter = "" if not one.jitter_s else f"{format_time(one.jitter_s)} {one.distribution}"
+    for row in links:
+        spread = (format_rate(row.min_bps), format_rate(row.max_bps)) if row.min_bps < row.max_bps else ("", "")
+        jitter = "" if not row.jitter_s else f"{format_time(row.jitter_s)} {row.distribution}"
         table.add_row(
-            one.src, one.link.goal, format_rate(one.mean_bps), *spread, format_time(one.delay_s) if one.delay_s else "",
-            jitter, _share(one.loss), _more(one), one.follows or "",
+            row.src, row.link.goal, format_rate(row.mean_bps), *spread, format_time(row.delay_s) if row.delay_s else "",
+            jitter, _share(row.loss), _more(row), row.follows or "",
         )  # fmt: skip
     return _without_empty(table)
 
@@ -169,41 +169,41 @@ def _more(one: LinkPlan) -> str:
     if one.loss_burst:
         shares.append(f"bursts of {one.loss_burst:.3g} lost")
     burst = [f"burst {one.burst_bytes} bytes"] if one.burst_bytes else []
-    others = [f"{key} {value}" for key, value in (("queue", one.queue), ("MTU", one.mtu)) if value]
-    return ", ".join([*shares, *burst, *others])
+    queues = [f"{key} {value}" for key, value in (("queue", one.queue), ("MTU", one.mtu)) if value]
+    return ", ".join([*shares, *burst, *queues])
 
 
 def _by_host(found: Plan) -> Table:
-    """A line for every host: what its links to the others have."""
+    """Return a table with a line for every host, about the links to its peers."""
     table = new_table("from", "to", "rate", "least", "most", "delay", "least", "most", "loss, most", left=TEXTS)
     for name in found.scenario.hosts:
-        mine = [one for one in found.links if one.src == name]
+        mine = [row for row in found.links if row.src == name]
         if not mine:
             continue
-        delays = [one.delay_s for one in mine]
+        delays = [row.delay_s for row in mine]
         texts = [format_time(value) for value in (sum(delays) / len(delays), min(delays), max(delays))]
         table.add_row(
-            name, f"{len(mine)} hosts", format_rate(sum(one.mean_bps for one in mine) / len(mine)),
-            format_rate(min(one.min_bps for one in mine)), format_rate(max(one.max_bps for one in mine)),
-            *(texts if max(delays) else ("", "", "")), _share(max(one.loss for one in mine)),
+            name, f"{len(mine)} hosts", format_rate(sum(row.mean_bps for row in mine) / len(mine)),
+            format_rate(min(row.min_bps for row in mine)), format_rate(max(row.max_bps for row in mine)),
+            *(texts if max(delays) else ("", "", "")), _share(max(row.loss for row in mine)),
         )  # fmt: skip
     return _without_empty(table)
 
 
 def _events_table(found: Plan, most: int) -> Table:
     table = new_table("at", "until", "event", "who", "what", "links", "times", left=TEXTS)
-    for one in found.events[:most]:
-        until = "for good" if one.until_s is None else format_time(one.until_s)
-        if one.until_s is None and one.kind in ("flap", "churn"):
+    for event in found.events[:most]:
+        until = "for good" if event.until_s is None else format_time(event.until_s)
+        if event.until_s is None and event.kind in ("flap", "churn"):
             until = f"{format_time(found.scenario.duration_s)} (duration)"
-        times = sum(map(len, one.spans.values()))
-        often = f"{times} until {format_time(found.until_s)}" if one.kind in ("flap", "churn") else ""
-        table.add_row(format_time(one.at_s), until, one.kind, one.who, one.what, str(one.links), often)
+        times = sum(map(len, event.spans.values()))
+        often = f"{times} until {format_time(found.until_s)}" if event.kind in ("flap", "churn") else ""
+        table.add_row(format_time(event.at_s), until, event.kind, event.who, event.what, str(event.links), often)
     return _without_empty(table)
 
 
 def _machine(found: Plan) -> list[str]:
-    """What it takes, and what to change where that is too much."""
+    """Return lines about the load on this machine, and about the change to make if the load is too high."""
     scenario, wall = found.scenario, found.wall
     scale = scenario.time_scale
     lines = []
@@ -219,9 +219,8 @@ def _machine(found: Plan) -> list[str]:
     lines.append(text)
     if wall.too_slow:
         lines.append(
-            f"{wall.too_slow} links fall below {format_rate(RATE_FLOOR_BPS)} on the wall (to"
-            f" {format_rate(wall.least_bps)}), which is the least that a testbed sets, and what they get: raise"
-            " time_scale or link_mean"
+            f"{wall.too_slow} links fall to {format_rate(wall.least_bps)} on the wall, and get"
+            f" {format_rate(RATE_FLOOR_BPS)}, which is the least that a testbed sets: raise time_scale or link_mean"
         )
     if wall.too_fast:
         lines.append(
@@ -242,9 +241,9 @@ def _share(value: float) -> str:
 
 
 def _without_empty(table: Table) -> Table:
-    """Columns in which no row says anything are left out."""
-    for column in [one for one in table.columns if not any(map(str, one._cells))]:
+    """Remove the columns without a text from a table, and return the table."""
+    for column in [column for column in table.columns if not any(map(str, column._cells))]:
         table.columns.remove(column)
     for place, column in enumerate(table.columns):
-        column._index = place  # by which the last column is known, which has no space on its right
+        column._index = place  # by its index, rich knows the last column, which has no space on its right
     return table

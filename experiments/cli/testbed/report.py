@@ -1,4 +1,4 @@
-"""``thalweg testbed report``: what went on in a testbed, as a page and as tables."""
+"""``thalweg testbed report``: the history of a testbed, as a page and as tables."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def report(
 ) -> None:
     """Write a report of all that went on in a testbed.
 
-    The page `index.html` has cuts, changes and processes on a time line, what each link was asked and what it
-    delivered, and the last lines of processes that failed. It is self-contained. The Parquet files beside it have
-    the same figures. The testbed stays up.
+    The page `index.html` has a time line of cuts, changes and processes, the asked and the delivered rate of each link,
+    and the last lines of processes that failed. The page is self-contained. The Parquet files beside the page have the
+    same figures. The testbed stays up.
 
     Example: thalweg testbed report --out report
 
     Of the last five minutes: thalweg testbed report --last 5min
     """
     require("pyarrow", "jinja2")
-    from thalweg.emulation.reports.tables import SCHEMAS  # pyarrow, which may be missing
+    from thalweg.emulation.reports.tables import SCHEMAS  # imports pyarrow, which may be missing
 
     with Testbed.attach(identity) as bed:
         page = bed.report(out, last=last, title=title)

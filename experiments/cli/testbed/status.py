@@ -1,4 +1,4 @@
-"""``thalweg testbed status``: what is up, and what its links are asked and carry."""
+"""``thalweg testbed status``: testbeds that are up, with the settings and the traffic of their links."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from thalweg.experiments.cli.console import JsonOption, print_json
 from thalweg.middleware.errors import TestbedError, ThalwegError, counted
 from thalweg.middleware.network.view import Link, link_of
 
-LISTED = 9  # hosts
-LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters
+LISTED = 9  # hosts that are listed
+LOOK_S, LOOK_STEP_S = 1.0, 0.1  # time and step in which `status --links` reads the links' counters
 
 
 class Carried(msgspec.Struct):
-    """What a link carried while it was watched; ``delivered_bps`` only of the time in which packets waited for it."""
+    """Rates of a link while the link was watched. ``delivered_bps`` counts only intervals in which packets waited."""
 
     carried_bps: float = 0.0
     delivered_bps: float | None = None
@@ -33,7 +33,7 @@ class Carried(msgspec.Struct):
 
 def status(
     links: Annotated[
-        bool, typer.Option("--links", help="Watch every link for a second: its settings, and what it carries.")
+        bool, typer.Option("--links", help="Watch every link for a second, and show its settings and traffic.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,7 +70,7 @@ def status(
 
 
 def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
-    """What is known of a testbed; of a living one also its links, and hosts that have ended."""
+    """Return the JSON row of a testbed. A testbed that is up also has links, and hosts that have ended."""
     row: dict[str, Any] = {"id": state.id, "backend": state.backend, "alive": False}
     row["hosts"] = host_addresses(state.hosts, state.subnet)
     if not state.alive:
@@ -88,7 +88,7 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
         answer = testbed.status(None if links else ())
         row |= {
             "alive": True,
-            "links": answer["links"] if "links" in answer else len(testbed.shapes),  # as of an earlier version
+            "links": answer["links"] if "links" in answer else len(testbed.shapes),  # old versions send none
             "replaying": answer["replaying"],
             "refusal": answer["refusal"],
             "processes": answer["processes"],
@@ -111,7 +111,7 @@ def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
 
 
 def addresses_text(addresses: Mapping[str, str]) -> str:
-    """Hosts and where they are; of many, whose addresses follow each other, the first and the last."""
+    """Return hosts with addresses. Of many hosts, whose addresses are consecutive, return the first and the last."""
     pairs = [f"{name} {address}" for name, address in addresses.items()]
     return ", ".join(pairs) if len(pairs) <= LISTED else f"{pairs[0]} … {pairs[-1]}"
 
@@ -128,45 +128,46 @@ def _what(row: Mapping[str, Any]) -> str:
 
 def _watch(testbed: Testbed) -> dict[Link, Carried]:
     testbed.start_sampling(LOOK_STEP_S)
-    threading.Event().wait(LOOK_S)  # nothing is waited for but time itself
+    threading.Event().wait(LOOK_S)  # the wait ends by time alone
     testbed.stop_sampling()
     return carried(testbed.samples())
 
 
 def carried(samples: Iterable[LinkSample]) -> dict[Link, Carried]:
-    """Each link's mean over the samples, and over those in which packets waited at both ends."""
+    """Return the mean rate of each link over all samples, and over the samples in which packets waited at both ends."""
     by_link: dict[Link, list[LinkSample]] = {}
-    for one in samples:
-        by_link.setdefault(one.link, []).append(one)
-    found = {}
+    for sample in samples:
+        by_link.setdefault(sample.link, []).append(sample)
+    rates = {}
     for link, seen in by_link.items():
-        full = [one.delivered_bps for one in seen if one.backlogged]
+        full = [sample.delivered_bps for sample in seen if sample.backlogged]
         steps = LOOK_S / LOOK_STEP_S
-        found[link] = Carried(
-            sum(one.delivered_bps for one in seen) / max(steps, len(seen)), sum(full) / len(full) if full else None
+        rates[link] = Carried(
+            sum(sample.delivered_bps for sample in seen) / max(steps, len(seen)),
+            sum(full) / len(full) if full else None,
         )
-    return found
+    return rates
 
 
 def lateness(late: Mapping[str, Any]) -> str:
-    """How long after their time the steps of a replay took effect."""
+    """Return a text about the delay with which the steps of a replay took effect."""
     median, tail, most = (late[key] * 1e3 for key in ("lag_p50_s", "lag_p99_s", "lag_max_s"))
     return f"{late['steps']:,.0f} changes, late by {median:.1f} ms (median), {tail:.1f} (99 %), {most:.1f} (most)"
 
 
 def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
-    """Print a row for each link. A table that measures its cells would take minutes for tens of thousands of rows."""
+    """Print a row for each link. For tens of thousands of rows, a table that measures cells would take minutes."""
     rows = [("from", "to", "asked", "delay", "loss", "carries", "delivers when full")]
-    for one in shapes:
-        full = one["delivered_bps"]
+    for shape in shapes:
+        full = shape["delivered_bps"]
         rows.append(
             (
-                one["src"],
-                link_of(one).goal,
-                rate_text(LinkShape(one["rate_bps"], cut=one["cut"])),
-                delay_text(one["delay_s"], one["jitter_s"]),
-                loss_text(LinkShape(0.0, loss=one["loss"], loss_burst=one["loss_burst"])),
-                format_rate(one["carried_bps"]) if one["carried_bps"] else "",
+                shape["src"],
+                link_of(shape).goal,
+                rate_text(LinkShape(shape["rate_bps"], cut=shape["cut"])),
+                delay_text(shape["delay_s"], shape["jitter_s"]),
+                loss_text(LinkShape(0.0, loss=shape["loss"], loss_burst=shape["loss_burst"])),
+                format_rate(shape["carried_bps"]) if shape["carried_bps"] else "",
                 "" if full is None else format_rate(full),
             )
         )

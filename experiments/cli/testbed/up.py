@@ -1,4 +1,4 @@
-"""``thalweg testbed up``: bring an emulated WAN up that stays."""
+"""``thalweg testbed up``: launch of an emulated WAN that stays up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTS, LINKS, CONTAINERS = "Hosts", "Links", "Containers (--backend docker)"
 
 
 def _mib(value: Any) -> int:
-    """MiB of a size; a bare number is of these."""
+    """Return a size in MiB. A plain number counts MiB."""
     plain = isinstance(value, int) or str(value).strip().isdigit()
     return int(value) if plain else size_bytes(value) // 2**20
 
@@ -54,12 +54,12 @@ def _folders(value: Any) -> tuple[str, ...]:
 
 
 def _flat(given: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """All folders of an option that is given several times."""
+    """Return the folders of an option that is given several times, as one tuple."""
     return tuple(chain.from_iterable(given))
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts and links, where no scenario file says them, and what carries them; rates as they are on the wall."""
+    """Options of ``testbed up``: hosts and links without a scenario file, and the backend. Rates are real."""
 
     name: Annotated[str | None, Option("Name of the testbed.", shown="made of the time", panel=HOSTS)] = None
     backend: Annotated[str, Option("Where the hosts run.", names=backend_names, panel=HOSTS)] = "netns"
@@ -74,7 +74,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     private: Annotated[
         tuple[str, ...],
         Option(
-            "Folders of which each host has its own, empty one: run,tmp. Otherwise hosts share the machine's.",
+            "Folders that each host has for itself, empty at first: run,tmp. Otherwise hosts share the machine's.",
             typed=str,
             unit=_folders,
             parse=_flat,
@@ -134,7 +134,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     mtu: Annotated[
         Mtu | None,
         Option(
-            "Longest packet in bytes: 1400, or 1400,silent if senders hear nothing of it.",
+            "Longest packet in bytes: 1400, or 1400,silent if senders get no notice of longer ones.",
             shown="1500",
             unit=units.mtu,
             metavar="MTU",
@@ -147,7 +147,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     time_scale: Annotated[
         float | None,
-        Option("Replay so many times faster, at rates as much higher.", shown="1, or the file's", panel=LINKS),
+        Option("Factor by which a replay is faster, and its rates are higher.", shown="1, or the file's", panel=LINKS),
     ] = None
     link_mean_bps: Annotated[
         float | None,
@@ -168,7 +168,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     layer: Annotated[
         int | None,
         Option(
-            "What rates count: IP packets (3) or Ethernet frames (2).",
+            "Layer that rates count: IP packets (3) or Ethernet frames (2).",
             shown="3, or the file's",
             panel=LINKS,
             common=False,
@@ -183,7 +183,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     control_band: Annotated[
         bool,
         Option(
-            "On every link, let what is marked for expedited forwarding go first, as control messages are.",
+            "On every link, send packets marked for expedited forwarding first, as control messages are.",
             panel=LINKS,
             common=False,
         ),
@@ -208,13 +208,13 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> LinkShape:
-        """What every link has, whose rate is 0 where neither an option nor a preset gives one."""
+        """Shape of every link. Its rate is 0 if neither an option nor a preset gives a rate."""
         line = None if self.preset is None or not find_preset(self.preset).of_host else self.preset
         preset = {} if self.preset is None else between(self.preset, line)
         own = {name: getattr(self, name) for name in ("rate_bps", "delay_s", "jitter_s", "queue", "mtu")}
         losses = {} if self.loss is None else loss_figures(self.loss)
-        given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
-        shape = LinkShape(**{"rate_bps": 0.0, **preset, **given, **losses})
+        settings: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+        shape = LinkShape(**{"rate_bps": 0.0, **preset, **settings, **losses})
         return shape.rates_only() if self.no_delay else shape
 
 
@@ -232,7 +232,7 @@ def up(
 ) -> None:
     """Bring up a testbed that stays until `testbed down`.
 
-    Its hosts and links are those of a scenario file, or those of options.
+    The hosts and links come from a scenario file, or from options.
 
     Example: thalweg testbed up --hosts 9 --rate 10mbit
 
@@ -283,7 +283,10 @@ def _of_file(file: Path, options: UpOptions) -> Timeline:
 
 
 def _of_options(options: UpOptions) -> Timeline:
-    """Hosts alone, the same rate on every link, or a trace on every link; the shape says the rest, as on the wall."""
+    """Return the timeline of the options: unshaped hosts, the same rate on every link, or a trace on every link.
+
+    The shape has the remaining settings, as real values.
+    """
     count = 9 if options.hosts is None else options.hosts
     if count < 1:
         raise UsageError(f"--hosts is {count}; a testbed needs at least one host")
@@ -316,7 +319,7 @@ def _of_options(options: UpOptions) -> Timeline:
 
 
 def _up_in_uml() -> int:
-    """This command line in a User-Mode Linux kernel that stays up; its exit status."""
+    """Run this command line in a User-Mode Linux kernel that stays up, and return the exit status."""
     from thalweg.emulation.uml.keeper import launch
     from thalweg.emulation.uml.kernel import own_command_line
 

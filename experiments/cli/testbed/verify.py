@@ -1,4 +1,4 @@
-"""``thalweg testbed verify``: what links deliver, against what they are asked."""
+"""``thalweg testbed verify``: delivered rates, queues, delays and losses of links, beside their settings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ WITH_FILE = "With FILE"
 
 
 def tool_names() -> dict[str, str]:
-    """Return the tools that can measure in place of ours."""
+    """Return the installed tools that can measure links."""
     return {iperf.TOOL: ""}
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool that measures, and how a scenario file is brought up to be verified."""
+    """Options of ``testbed verify``: the tool that measures, and the testbed of a scenario file."""
 
     tool: Annotated[
         str | None,
@@ -75,11 +75,13 @@ def verify(
 ) -> None:
     """Measure every link and compare it with its settings.
 
-    Exit status 1 if a link is off: its rate, by datagrams or by one TCP flow, by over 5 % (10 % below 0.5 Mbit/s); its
-    queue by over 5 % and 1.5 packets; its delay by over 2 ms and 10 %; its losses, or the number of their bursts,
-    outside those of 99 % of such links; or if frames of some kind (IPv4, IPv6, multicast, broadcast, a second address,
-    VLAN) do not come, pass unshaped, or come through a cut. For that every link is cut for a moment. A replay is
-    stopped meanwhile, and starts over afterwards.
+    A link is off if its rate, by datagrams or by one TCP flow, differs by over 5 % (10 % below 0.5 Mbit/s). It is off
+    if its queue differs by over 5 % and 1.5 packets, or its delay by over 2 ms and 10 %. It is off if its losses, or
+    the number of their bursts, are outside the limits of 99 % of such links. It is off if frames of some kind (IPv4,
+    IPv6, multicast, broadcast, a second address, VLAN) do not come, pass unshaped, or come through a cut. The exit
+    status is 1 if a link is off.
+
+    Every link is cut for a moment, to test cuts. A replay is stopped meanwhile, and starts over afterwards.
 
     Example: thalweg testbed verify
 
@@ -91,11 +93,11 @@ def verify(
     if runs_elsewhere(options.kernel, options.backend):
         if file is None:
             raise UsageError("--kernel uml goes with a scenario file; a testbed that is up has its kernel already")
-        from thalweg.emulation.uml.kernel import run_thalweg_inside  # which imports what Linux alone has
+        from thalweg.emulation.uml.kernel import run_thalweg_inside  # imports modules that only Linux has
 
         raise typer.Exit(run_thalweg_inside())
     late: Mapping[str, Any] | None = None
-    found: Sequence[LinkProof | iperf.Measured]
+    results: Sequence[LinkProof | iperf.Measured]
     if file is not None:
         if identity is not None:
             raise UsageError("a scenario file is brought up for this; leave out --id")
@@ -103,25 +105,25 @@ def verify(
         name = str(file)
         with make_testbed(timeline, options.backend, SUBNET, ContainerLimits(options.image)) as testbed:
             prepare(timeline, testbed, begin=False)
-            found = iperf.measure(testbed) if by_tool else _proven(testbed)
+            results = iperf.measure(testbed) if by_tool else _proven(testbed)
     else:
         state = known.choose(identity)
         name = state.id
         with detached.attach(state) as testbed:
             late = testbed.status().get("replay")
             with testbed.resting():
-                found = iperf.measure(testbed) if by_tool else _proven(testbed)
-    if not found:
+                results = iperf.measure(testbed) if by_tool else _proven(testbed)
+    if not results:
         raise UsageError(f"testbed {name} has no shaped links; bring it up with --rate, --traces or a scenario file")
     if by_tool:
-        measured = [one for one in found if isinstance(one, iperf.Measured)]
+        measured = [result for result in results if isinstance(result, iperf.Measured)]
         if as_json:
             print_json({"id": name, "tool": iperf.TOOL, "links": measured})
         else:
             iperf.print_table(measured)
         end([*iperf.failures(measured)])
     else:
-        proofs = [one for one in found if isinstance(one, LinkProof)]
+        proofs = [result for result in results if isinstance(result, LinkProof)]
         _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
 
 
@@ -134,20 +136,20 @@ def _proven(testbed: Testbed) -> list[LinkProof]:
 def _report(
     name: str, proofs: list[LinkProof], late: Mapping[str, Any] | None, *, as_json: bool, delay_emulated: bool
 ) -> None:
-    """The proofs, and exit status 1 when a link is off."""
-    checked = [one for one in proofs if one.asked_bps]
+    """Print the proofs. Exit with status 1 if a link is off."""
+    checked = [proof for proof in proofs if proof.asked_bps]
     off = failures(proofs)
     if as_json:
         links = {
             "checked": len(checked),
-            "worst_rate_error": max((abs(one.error) for one in checked), default=0.0),
-            "worst_tcp_error": max((abs(one.tcp_error or 0.0) for one in checked), default=0.0),
+            "worst_rate_error": max((abs(proof.error) for proof in checked), default=0.0),
+            "worst_tcp_error": max((abs(proof.tcp_error or 0.0) for proof in checked), default=0.0),
             "worst_delay_error_s": max(map(delay_error_s, proofs), default=0.0),
             "worst_queue_error": max(map(queue_error, proofs), default=0.0),
-            "kinds_off": sum(not one.kinds_ok for one in proofs),
-            "loss_off": sum(not one.loss_ok for one in proofs),
-            "bursts_off": sum(not one.bursts_ok for one in proofs),
-            "stalled": max((one.stalled for one in proofs), default=0.0),
+            "kinds_off": sum(not proof.kinds_ok for proof in proofs),
+            "loss_off": sum(not proof.loss_ok for proof in proofs),
+            "bursts_off": sum(not proof.bursts_ok for proof in proofs),
+            "stalled": max((proof.stalled for proof in proofs), default=0.0),
             "delay_emulated": delay_emulated,
         }
         more = {"replay": late} if late is not None else {}
@@ -168,37 +170,37 @@ def _report(
 
 
 def _worst(proofs: list[LinkProof]) -> Iterator[str]:
-    """The worst error of the links of either kind: those below 0.5 Mbit/s may be off by more."""
-    fast = [one for one in proofs if one.asked_bps >= RATE_FROM_BPS]
-    slow = [one for one in proofs if one.asked_bps < RATE_FROM_BPS]
-    for links, which in ((fast, "0.5 Mbit/s or more"), (slow, "less than 0.5 Mbit/s")):
+    """Yield the worst error of fast and of slow links. Links below 0.5 Mbit/s may be off by more."""
+    fast = [proof for proof in proofs if proof.asked_bps >= RATE_FROM_BPS]
+    slow = [proof for proof in proofs if proof.asked_bps < RATE_FROM_BPS]
+    for links, rates in ((fast, "0.5 Mbit/s or more"), (slow, "less than 0.5 Mbit/s")):
         if links:
-            by_flow = [abs(one.tcp_error) for one in links if one.tcp_error is not None]
-            worst = max(abs(one.error) for one in links)
+            by_flow = [abs(proof.tcp_error) for proof in links if proof.tcp_error is not None]
+            worst = max(abs(proof.error) for proof in links)
             yield (
-                f"{counted(len(links), 'link')} asked for {which}: worst error {worst:.2%}"
+                f"{counted(len(links), 'link')} asked for {rates}: worst error {worst:.2%}"
                 + (f", of one TCP flow {max(by_flow):.2%}" if by_flow else "")
                 + f"; {links[0].rate_error:.0%} is let pass"
             )
 
 
 def _of_kinds(proofs: list[LinkProof]) -> Iterator[str]:
-    """What came of frames of every kind, and of the queues."""
-    queues = [one for one in proofs if one.delivered_queue_s is not None and one.asked_queue_s]
+    """Yield lines about the queues, and about the frames of every kind."""
+    queues = [proof for proof in proofs if proof.delivered_queue_s is not None and proof.asked_queue_s]
     if queues:
         worst = max(queues, key=queue_error)
         yield f"queues of {counted(len(queues), 'link')}: worst error {queue_error(worst):.1%} ({worst.link.text})"
-    sent = [kind for one in proofs for kind in one.kinds]
+    sent = [kind for proof in proofs for kind in proof.kinds]
     if sent:
         kinds = ", ".join(dict.fromkeys(kind.kind for kind in sent))
         came, wanted = sum(kind.came for kind in sent), sum(kind.sent for kind in sent)
         leaked, cut = sum(kind.through_cut for kind in sent), sum(kind.cut_sent for kind in sent)
-        unshaped = sum(one.unshaped for one in proofs)
+        unshaped = sum(proof.unshaped for proof in proofs)
         yield f"{kinds}: {came:,} of {wanted:,} frames came, {unshaped:,} unshaped; through cuts {leaked:,} of {cut:,}"
 
 
 def queue_error(one: LinkProof) -> float:
-    """How far a link's queue is from the one asked, as a share; 0 where none was measured."""
+    """Return the error of a link's queue as a share of the asked queue. 0: no queue was measured."""
     return (
         0.0
         if one.delivered_queue_s is None or not one.asked_queue_s
@@ -207,25 +209,25 @@ def queue_error(one: LinkProof) -> float:
 
 
 def delay_error_s(one: LinkProof) -> float:
-    """How far a link's delay is from the one asked; 0 where none was measured."""
+    """Return the error of a link's delay. 0: no delay was measured."""
     return 0.0 if one.delivered_delay_s is None else abs(one.delivered_delay_s - one.asked_delay_s)
 
 
 def _proofs_table(proofs: list[LinkProof]) -> None:
-    netem = any(one.delivered_delay_s is not None for one in proofs)
-    flows = any(one.tcp_error is not None for one in proofs)
-    queues = any(one.delivered_queue_s is not None for one in proofs)
+    netem = any(proof.delivered_delay_s is not None for proof in proofs)
+    flows = any(proof.tcp_error is not None for proof in proofs)
+    queues = any(proof.delivered_queue_s is not None for proof in proofs)
     columns = ["from", "to", "asked", "delivered", "error", *(["one TCP flow", "error"] if flows else [])]
     if queues:
         columns.append("queue, ms")
     if netem:
         columns += ["delay, ms", "jitter, ms", "lost (99 % of links)"]
-    bursts = any(one.asked_burst for one in proofs)
+    bursts = any(proof.asked_burst for proof in proofs)
     if bursts:
         columns.append("packets a burst (bursts)")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for one in sorted(proofs, key=lambda one: -abs(one.error)):
-        table.add_row(*_proof_cells(one, flows=flows, queues=queues, bursts=bursts))
+    for proof in sorted(proofs, key=lambda one: -abs(one.error)):
+        table.add_row(*_proof_cells(proof, flows=flows, queues=queues, bursts=bursts))
     output().print(table)
 
 
@@ -244,6 +246,6 @@ def _proof_cells(one: LinkProof, *, flows: bool, queues: bool, bursts: bool) -> 
         row.append("" if jitter is None else f"{one.asked_jitter_s * 1e3:g} → {jitter * 1e3:.1f}")
         row.append(f"{one.asked_loss:.3g} → {one.lost}/{one.sent} ({one.lost_low}–{one.lost_high})")
     if bursts and one.asked_burst:
-        found = f"{one.lost / one.bursts:.2f}" if one.bursts else "none"
-        row.append(f"{one.asked_burst:.3g} → {found} ({one.bursts})")
+        length = f"{one.lost / one.bursts:.2f}" if one.bursts else "none"
+        row.append(f"{one.asked_burst:.3g} → {length} ({one.bursts})")
     return row

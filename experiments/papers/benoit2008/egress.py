@@ -71,7 +71,7 @@ def compared(draws: int, seed: int, tell: Callable[[int], None]) -> list[Scored]
     path = find_set(GRID, "throughput", Path())
     grid, prices = read_grid(path, "throughput"), path.parent.parent / PRICES
     if not prices.is_file():
-        raise UsageError(f"there is no {prices}; what a GB costs between regions is read from it")
+        raise UsageError(f"there is no {prices}, which has the prices of a GB between regions")
     egress = read_egress(prices)
     priced = {source for source, _ in egress}
     sites = [site for site in grid.sites.names if site in priced]

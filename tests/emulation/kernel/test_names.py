@@ -18,7 +18,7 @@ from thalweg.middleware.errors import UsageError
     "name", ["localhost", "LocalHost", "localhost.", "a.localhost", "localhost.localdomain", "ip6-localhost"]
 )
 def test_a_host_may_not_be_named_localhost(name: str) -> None:
-    assert objection(["a", name]) == f"host name {name!r} is what every host calls itself; choose another"
+    assert objection(["a", name]) == f"host name {name!r} is the name of every host for itself; choose another"
 
 
 @pytest.mark.parametrize("name", ["1", "127.1", "10.0.0.1", "0x7f000001", "017700000001", "::1", "fe80::1%eth0"])

@@ -391,7 +391,7 @@ def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
         (LinkShape(1e6, delay_s=1, jitter_s=3), "jitter_s is 3"),
         (LinkShape(1e6, corrupt=1.5), "corrupt is 1.5; it is a share"),
         (LinkShape(1e6, duplicate=float("nan")), "duplicate is nan"),
-        (LinkShape(1e6, reorder=0.1), "give it a delay_s"),
+        (LinkShape(1e6, reorder=0.1), "give the link a delay_s"),
         (LinkShape(1e6, burst_bytes=100), "burst_bytes is 100"),
         (LinkShape(1e6, queue=Queue(100, "bytes")), "queue is 100 bytes; it must lie between 1514 bytes"),
         (LinkShape(float("nan")), "outside what can be emulated"),
@@ -584,7 +584,7 @@ def test_a_link_with_a_wrong_delay_and_loss_is_detected(bed: NetnsTestbed) -> No
     assert not wrong.loss_ok
     (line,) = failures([wrong])
     assert line.startswith("link a → b delays by 40")
-    assert "of which the 0 asked would explain" in line
+    assert "and a loss of 0, as asked, explains" in line
 
 
 @pytest.mark.netem

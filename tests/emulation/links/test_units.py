@@ -54,7 +54,7 @@ def test_quantities_with_units_are_read(read: Any, value: Any, expected: Any) ->
         (share, "1 in 7", "write it as 1%"), (size_bytes, "16 kbit", "write it as 16kb"), (size_bytes, 0, "less than"),
         (loss, "1%,5", "write it as 1%"), (loss, {"burst": 5}, "needs p"),
         (loss, {"p": 0.1, "bursts": 5}, "no 'bursts'"),
-        (loss, {"p": 0.1, "burst": 5, "correlation": 0.1}, "both say it"),
+        (loss, {"p": 0.1, "burst": 5, "correlation": 0.1}, "burst and correlation exclude each other"),
         (loss, "1%,burst=0.5", "at least 1 packets"),
         (loss, "90%,burst=2", "at least 9 packets"), (loss, "1%,burst=2e6", "at most 1,000,000"),
         (loss, "1%,correlation=100%", "below 100%"), (loss, "p=1%,burst=5", "is not a loss"),

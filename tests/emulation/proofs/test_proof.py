@@ -124,8 +124,10 @@ def test_failures_name_the_link_and_the_wrong_figure() -> None:
     held_up = msgspec.structs.replace(right, stalled=0.5)
     assert failures([right, slow]) == ["link a → b delivers 0.9 instead of 1 Mbit/s (-10.0%)"]
     assert failures([late]) == ["link a → b delays by 60 instead of 50 ms"]
-    assert failures([lossy]) == ["link a → b loses 7 of 100 packets, 0 to 3 of which the 0 asked would explain"]
-    assert failures([held_up]) == ["link a → b is kept waiting by this machine for 50% of the time; make it less busy"]
+    assert failures([lossy]) == ["link a → b loses 7 of 100 packets, and a loss of 0, as asked, explains 0 to 3"]
+    assert failures([held_up]) == [
+        "link a → b is kept waiting by this machine for 50% of the time; make the machine less busy"
+    ]
     assert failures([leaky]) == ["link a → b delivers 0.01 Mbit/s though it is cut"]
 
 

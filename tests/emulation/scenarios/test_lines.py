@@ -111,7 +111,7 @@ LINKS = '[links]\nrate = "1mbit"\n'
     [
         ('hosts = ["a", { name = "b", preset = "4gg" }]\n', "line 1: preset: there is no preset '4gg'; did you mean"),
         ('hosts = ["a", { name = "b", preset = "transatlantic" }]\n', "line 1: preset: 'transatlantic' is a path,"),
-        ('preset = "transatlantic"\nhosts = 2\n', "line 1: preset: 'transatlantic' is a path, which links are"),
+        ('preset = "transatlantic"\nhosts = 2\n', "line 1: preset: 'transatlantic' is a path, which only links can be"),
         ("hosts = 2\n[links]\npreset = 3\n", "line 3: preset: there is no preset 3; known are"),
         (
             f'hosts = 2\n{LINKS}[[link]]\nfrom = "client"\npreset = "4g"\n',

@@ -298,7 +298,7 @@ def test_delays_and_losses_follow_repeated_traces_and_events_win_over_traces(tmp
     plain = parsed.rates_only()
     assert not plain.needs_netem
     assert {effect.cut for _, effect in compile_timeline(plain).by_link["a", "b"]} == {False, True}  # type: ignore[index]
-    with pytest.raises(UsageError, match=r"line 5: loss and trace both say it"):
+    with pytest.raises(UsageError, match=r"line 5: loss and trace set the same figure"):
         scenario(tmp_path, "", head.replace("rate", "loss", 1).replace('"1mbit"', '"1%"'))
     with pytest.raises(UsageError, match=r"500,000; .* give the scenario a duration \(of 7.72 h\)"):
         compile_timeline(scenario(tmp_path, "", head.replace('"25s"', '"1000h"').replace('["a", "b"]', "10")))

@@ -230,7 +230,7 @@ def test_impossible_effects_are_refused_and_the_next_replay_starts_without_effec
     bed.load()
     for effect, kind, says in [
         (Effect(1001.0), UsageError, r"link a → c, as an event changes it: 2002 Mbit/s"),
-        (Effect(reorder=0.1), UsageError, "link a → c.*give it a delay_s"),
+        (Effect(reorder=0.1), UsageError, "link a → c.*give the link a delay_s"),
         (Effect(distribution="gamma"), UsageError, "no distribution 'gamma'"),
         (Effect(duplicate=0.1), CapabilityError, "link a → c: this kernel duplicates"),
     ]:
@@ -381,7 +381,7 @@ def test_the_sampling_stops_when_no_client_fetches_the_samples(bed: Bed, monkeyp
     stop = time.monotonic() + patience(10)
     while not (refusal := bed.status()["refusal"]) and time.monotonic() < stop:
         pass
-    assert refusal == "the sampling of links has stopped (ValueError nobody has taken the last 2 rows)"
+    assert refusal == "the sampling of links has stopped (ValueError no client has fetched the last 2 rows)"
     assert len(bed.rows()) == 3 * 64
 
 

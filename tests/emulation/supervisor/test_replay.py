@@ -316,7 +316,7 @@ def test_an_impossible_change_names_the_link_and_half_a_million_changes_are_chec
     for link, effect, says in [
         (("b", "a"), Effect(30.0), r"link b → a.*2700 Mbit/s of wall time"),
         (("a", "b"), Effect(rate_bps=1e9), r"link a → b.*10000 Mbit/s"),
-        (("a", "b"), reorder, r"link a → b.*give it a delay_s"),
+        (("a", "b"), reorder, r"link a → b.*give the link a delay_s"),
         (("a", "b"), Effect(delay_s=601.0), "between 0 and 60 s"),
         (("a", "b"), Effect(jitter_s=30.0), "jitter_s is 3; netem"),
         (("a", "b"), Effect(burst_bytes=100), "a frame"),

@@ -221,9 +221,9 @@ def test_the_pool_of_a_data_collection_is_the_bandwidth_folder(tmp_path: Path) -
 
 def test_a_pool_without_traces_is_an_error(tmp_path: Path) -> None:
     put(tmp_path, "README.md", "")
-    with pytest.raises(TraceError, match=r"no traces under .* expected"):
+    with pytest.raises(TraceError, match=r"there are no traces under .* expected"):
         load_pool(tmp_path)
-    with pytest.raises(TraceError, match="no trace file or folder"):
+    with pytest.raises(TraceError, match="there is no trace file or folder"):
         load_pool(tmp_path / "missing")
     with pytest.raises(TraceError, match=r"cannot read .*missing"):
         read_trace(tmp_path / "missing.up")

@@ -25,8 +25,8 @@ def test_empty_cells_of_a_latency_series_are_filled_from_other_slices(tmp_path: 
     [
         ("slice,a-b\n0,x\n", "line 2: a-b is 'x'; give milliseconds above 0"),
         ("slice,a-b\n0,1\n1,-4\n", "line 3: a-b is '-4'"),
-        ("slice,a-b\n0,1,2\n", "line 2: it has 2 round trips, the first line 1"),
-        ("slice,a-b,a-c\n0,1,2\n", "has not every pair of its hosts"),
+        ("slice,a-b\n0,1,2\n", "line 2: it has 2 round trips, and the first line has 1"),
+        ("slice,a-b,a-c\n0,1,2\n", "lacks pairs of its hosts"),
         ("slice,a-b\n0,\n", "a-b is never measured; leave out one of the two hosts"),
         ("", "cannot be read as a series of round trips"),
     ],

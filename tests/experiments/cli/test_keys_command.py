@@ -31,12 +31,12 @@ def test_a_member_is_created_allowed_listed_and_revoked(
     assert (tmp_path / "h1.key_secret").stat().st_mode & 0o777 == 0o600
     assert answer("new", "alice", "--role", "client")["expires"] is None
     assert "h1.key_secret exists; a certificate is never overwritten" in refused("new", "h1")
-    assert "is a secret certificate, which nobody else needs; give h1.key" in refused("allow", "h1.key_secret")
+    assert "is a secret certificate, which stays on its machine; give h1.key" in refused("allow", "h1.key_secret")
     allowed = answer("allow", "h1.key", "alice.key")
     assert answer("allow", "h1.key")["members"] == [made_row(created)]  # once more
     assert answer("list") == {"members": sorted(allowed["members"], key=lambda row: row["name"])}  # type: ignore
     answer("new", "h1", "--out", "other")
-    assert "is another certificate; first thalweg keys revoke h1" in refused("allow", "other/h1.key")
+    assert "is another certificate; first run thalweg keys revoke h1" in refused("allow", "other/h1.key")
     assert "there is no member 'h2' in members; did you mean 'h1'?" in refused("revoke", "h2")
     assert answer("revoke", "h1") == {"revoked": "h1"}
     assert invoke(["keys", "list"]) == 0

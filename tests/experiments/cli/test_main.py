@@ -16,7 +16,7 @@ from thalweg.experiments.cli.main import invoke
     [
         ("testbed up --delay 5m", "--delay: '5m' is not a time; write it as 20ms, 30s"),
         ("testbed up --rate fast", "--rate: 'fast' is not a rate; write it as tc does: 64kbit"),
-        ("testbed up --loss 100%", "--loss: '100%' is all or more than all; a share is below 100%"),
+        ("testbed up --loss 100%", "--loss: '100%' is 100% or more; a share is below 100%"),
         ("run --period soon", "--period: 'soon' is not a time; write it as 20ms"),
         ("run --image-bytes 2zb", "--image-bytes: '2zb' is not a size; write it as 16kb"),
         ("traces describe x --step 1y", "--step: '1y' is not a time; write it as 20ms"),

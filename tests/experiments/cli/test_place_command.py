@@ -194,7 +194,7 @@ def test_the_cost_over_a_link_of_rate_0_is_infinite(write: Any) -> None:
         (
             'hosts = ["h"]\n[[dataflow.nodes]]\nname = "x"\nhost = "h"\nbytes = 1\n'
             '[[dataflow.nodes]]\nname = "y"\nhost = "h"\nbytes = 1',
-            r"the one node that is no other's input; here that is \['x', 'y'\]",
+            r"the only node that feeds no other node; here these are \['x', 'y'\]",
         ),
     ],
 )
@@ -311,7 +311,7 @@ def test_heuristics_and_planners_are_compared_with_the_optimum(write: Any) -> No
         ([], "place needs a FILE, or --compare --random N"),
         (["--random", "3"], "--random goes with --compare, in place of FILE"),
         ([OPTIMAL, "--compare", "--random", "3"], "--random goes with --compare, in place of FILE"),
-        ([OPTIMAL, "--compare", "--planner", "thalweg"], "--compare is beside odp; leave --planner thalweg away"),
+        ([OPTIMAL, "--compare", "--planner", "thalweg"], "--compare compares with odp; leave --planner thalweg away"),
         ([EXAMPLE, "--compare"], "gives no latency for austin to client, .* which odp needs"),
         ([OPTIMAL, "--compare", "--option", "objective=usag"], "did you mean 'usage'"),
     ):
@@ -331,7 +331,7 @@ def test_heuristics_are_compared_on_random_problems() -> None:
         )
     assert ratios["local-search"]["worst"] <= 1.05
     text = run("--compare", "--random", "1", "--seed", "2")
-    assert "costs by the optimum's, on 1 random problem" in text
+    assert "ratios of costs to the optimum's, on 1 random problem" in text
 
 
 def test_a_share_of_the_candidates_is_drawn_by_a_seed() -> None:
@@ -450,17 +450,17 @@ def test_the_networks_of_edges_are_chosen_and_priced(
     assert chosen == over
     assert answer["price_per_partition"] == pytest.approx(131_072 / 1e9 * dollars)
     assert answer["networks_period_s"] < 5.0
-    assert f"the bytes of a thousand ${131_072 / 1e6 * dollars:.3g}" in run(NETWORKS, "--cost", "period", *options)
+    assert f"the bytes of a thousand cost ${131_072 / 1e6 * dollars:.3g}" in run(NETWORKS, "--cost", "period", *options)
 
 
 @pytest.mark.parametrize(
     ("was", "now", "says"),
     [
         ('network = "leased"', 'network = "leasd"', "over leasd: there is no such network; did you mean 'leased'?"),
-        ('rate = "1mbit"\n', "", "h1 to h2 over leased is rented: give its rate"),
+        ('rate = "1mbit"\n', "", "h1 to h2 over leased is rented: give the agreed rate"),
         ('src = "h3"\ndst = "h2"', 'src = "h1"\ndst = "h2"', "the link h1 to h2 over leased is given twice"),
         ('kind = "dedicated"', 'kind = "public"', "network 'leased' is public, where no link is rented"),
-        ("price_per_gb = 0.09", "price_per_gb = -1", "network 'net' has a price that is none"),
+        ("price_per_gb = 0.09", "price_per_gb = -1", "network 'net' has an impossible price"),
         ('[networks.net]', '[networks.net]\nkind = "dedicated"', "joins all hosts, so it is public"),
     ],
 )  # fmt: skip
@@ -477,7 +477,7 @@ def test_invalid_options_of_networks_are_refused(write: Any) -> None:
         ((EXAMPLE, "--wanted", "1"), "--wanted and --hops choose between networks"),
         ((NETWORKS, "--wanted", "0"), "--wanted is 0; give partitions a second, above 0"),
         ((NETWORKS, "--hops", "9"), "--hops is 9; give 1, for links from host to host, to 8"),
-        ((NETWORKS, "--planner", "odp"), "of which odp knows nothing"),
+        ((NETWORKS, "--planner", "odp"), "which odp does not plan for"),
     ):
         with pytest.raises(UsageError, match=says):
             run(*options)

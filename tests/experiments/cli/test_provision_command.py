@@ -339,7 +339,7 @@ def test_trees_between_clouds_are_compared_by_the_cost_of_egress(
 ) -> None:
     monkeypatch.setenv("THALWEG_TRACES", str(tmp_path))
     assert invoke(["provision", "--egress", "3"]) == 2
-    assert "no throughput data set 'skyplane_2022-11'" in capsys.readouterr().err
+    assert "there is no throughput data set 'skyplane_2022-11'" in capsys.readouterr().err
     random, (grid, prices) = np.random.default_rng(1), (tmp_path / "throughput", tmp_path / "prices")
     pairs = [(a, b) for a in "abcdefghij" for b in "abcdefghij" if a != b]
     for folder, name, header, values in (

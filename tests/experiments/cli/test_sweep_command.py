@@ -215,7 +215,7 @@ def test_an_interrupted_sweep_reports_the_saved_results(tmp_path: Path, monkeypa
         (["--pool", "a/mine", "--pool", "b/mine"], "--pool names two pools 'mine'"),
         (["--configurations", "3", "--pools", "4"], "give --pools 1 to 3"),
         (["--cost", "nothing"], "unknown cost model"),
-        (["--images", "1"], "--images is 1; between two"),
+        (["--images", "1"], "--images is 1; give 2 or more"),
         (["--faults", "2", "--configurations", "300"], "--configurations does not go with --faults; leave one away"),
         (["--faults", "2", "--pool", "nosuch"], "--pool does not go with --faults"),
         (["--faults", "2", "--figure", "6"], "--figure does not go with --faults"),

@@ -158,7 +158,7 @@ def test_testbeds_are_chosen_by_name_or_prefix(folder: Path) -> None:
     refused("2 testbeds are up, say which with --id: lab, lab2", "exec", "--id", "la", "h1", "true")
     refused("no testbed 'x' is up; there is lab, lab2", "set", "--id", "x", "--rate", "1mbit")
     refused("'la' may be any of lab, lab2", "down", "la")
-    refused("2 testbeds are up: lab, lab2; say which is to go, or --all", "down")
+    refused("2 testbeds are up: lab, lab2; name the one to take down, or give --all", "down")
     refused("--all takes all testbeds down; leave it out for 'lab' alone", "down", "lab", "--all")
     assert run_exec("h1", "--id", "lab", "--", "echo", "here").stdout == "here\n"
     missing = run_exec("h1", "--id", "lab")
@@ -193,7 +193,9 @@ def test_options_of_exec_stand_before_the_command(words: str, found: execution.A
     assert execution.parse(words.split()) == found
 
 
-@pytest.mark.parametrize(("words", "says"), [("h1 --id a", "exec h1 -- CMD"), ("h1 --", "exec h1"), ("--all", "say a")])
+@pytest.mark.parametrize(
+    ("words", "says"), [("h1 --id a", "exec h1 -- CMD"), ("h1 --", "exec h1"), ("--all", "name a")]
+)
 def test_a_host_without_a_command_is_refused(words: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         execution.parse(words.split())
@@ -254,7 +256,8 @@ def test_a_command_runs_on_all_hosts_or_in_the_background(folder: Path, capfd: p
         assert time.monotonic() < stop
     for wrong in (("logs", "client"), ("exec", "h9", "true"), ("exec", "h1"), ("exec", "--all")):
         with pytest.raises(
-            UsageError, match=r"nothing was launched on client|no host 'h9'|say a host and a command|command is missing"
+            UsageError,
+            match=r"no process was launched on client|no host 'h9'|name a host and a command|command is missing",
         ):
             call(*wrong)
 
@@ -334,7 +337,7 @@ def test_traces_are_replayed_without_a_launcher(tmp_path: Path) -> None:
 @pytest.mark.netns
 def test_a_failed_up_command_leaves_nothing(folder: Path) -> None:
     assert "not a rate" in call("up", "--rate", "fast", status=2)
-    refused("9 hosts asked, but the subnet", "up", "--subnet", "10.0.0.0/29")
+    refused("9 hosts are asked for, but the subnet", "up", "--subnet", "10.0.0.0/29")
     refused("outside what can be emulated", "up", "--hosts", "2", "--rate", "1tbit")
     refused("exclude each other", "up", "--rate", "1mbit", "--traces", str(folder))
     refused("cannot be kept up", "up", "--backend", "loopback")
@@ -362,7 +365,7 @@ def test_verify_reports_stalls_of_the_machine(capsys: pytest.CaptureFixture[str]
     held_up = msgspec.structs.replace(right, stalled=0.5)
     with pytest.raises(Exit):
         verify._report("bed", [held_up], None, as_json=False, delay_emulated=False)
-    assert "is kept waiting by this machine for 50% of the time; make it less busy" in capsys.readouterr().err
+    assert "is kept waiting by this machine for 50% of the time; make the machine less busy" in capsys.readouterr().err
 
 
 def test_verbs_explain_that_no_testbed_is_up() -> None:

@@ -174,11 +174,11 @@ def test_columns_and_units_follow_the_options_and_guesses_are_noted(
     [
         (DRIVE, "--time when --rate mbps", r"drive.csv:1: there is no one column 'when' for --time; .*at"),
         (DRIVE, "--rate mbps", r"drive.csv:1: there is no one column 'time_s' for --time"),
-        (DRIVE, "--time at", "say what else there is by --rate, --bytes, --delay, --rtt or --loss"),
+        (DRIVE, "--time at", "name further columns with --rate, --bytes, --delay, --rtt or --loss"),
         (DRIVE, "--time at --rtt rtt_ms --delay rtt_ms", "--delay and --rtt both name the column of delays"),
         (DRIVE, "--time at --rate mbps:furlong", "'furlong' is no unit of a rate; there are bit, bps, kbit"),
         (DRIVE, "--time at --rate mbps --format mahimahi", "a Mahimahi file has no columns"),
-        (DRIVE, "--time at --loss mbps", r"drive.csv:2: mbps is 8, more than all; is its unit right\?"),
+        (DRIVE, "--time at --loss mbps", r"drive.csv:2: mbps is 8, more than 1; is its unit right\?"),
         (DRIVE, "--time at --delay rtt_ms:s", r"drive.csv:3: rtt_ms is 80, more than 60 s; is its unit right\?"),
         ("t,r\n0,1\n1,-1\n", "--time t --rate r", "drive.csv:3: r is -1, below 0"),
         ("t,r\n0,1\n1,nan\n", "--time t --delay r", "drive.csv:3: r is 'nan', not a number; where values are missing"),

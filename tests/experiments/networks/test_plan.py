@@ -70,7 +70,7 @@ def test_a_plan_prints_hosts_links_events_and_requirements(file: Path) -> None:
         "leave and return: up 60 s, away 20 s on average",
         "10 min (duration)",
         "all links full at once: 90.0 Mbit/s of real traffic",
-        "4 links fall below 8.00 kbit/s on the wall (to 1.00 kbit/s)",
+        "4 links fall to 1.00 kbit/s on the wall, and get 8.00 kbit/s",
         "needs netem",
     ):
         assert words in shown, words

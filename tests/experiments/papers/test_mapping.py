@@ -352,7 +352,7 @@ def test_the_services_of_hosts_spread_by_gossip() -> None:
         ({"services": (9, 9)}, "task 7 needs service 9, which no host has"),
         ({"sink": 9}, "task 7 names host 9; there are 0 to 2"),
         ({"needs": (1.0, -1.0)}, "task 7 has a need of -1; it must be above 0"),
-        ({"rates_bps": (1.0,)}, "task 7 needs a component or more, one need for each, and one rate more"),
+        ({"rates_bps": (1.0,)}, "task 7 needs a component or more, a need for each component, and one rate more"),
     ],
 )
 def test_invalid_tasks_are_refused(given: dict[str, object], says: str) -> None:

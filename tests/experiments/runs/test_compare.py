@@ -117,7 +117,7 @@ def test_a_side_that_fell_short_does_not_pass(side: Make, tmp_path: Path) -> Non
     assert (comparison.rows[0].ratio, comparison.worst) == (None, None)
     lines = beyond(comparison)
     assert lines[0].endswith("seed-1/netns-download-all, download-all: 4 of 5 images were not delivered")
-    assert lines[-1] == "one-shot, seed 1: nothing to compare, a side delivered less than two images"
+    assert lines[-1] == "one-shot, seed 1: nothing can be compared, because a side delivered less than two images"
 
 
 def test_a_busy_machine_is_noted(side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +156,8 @@ def test_the_command_prints_a_table_or_json_and_fails_beyond_the_limit(
     ("changes", "seeds", "options", "said"),
     [
         ({}, [], {}, "no --seed was given"),
-        ({}, [1, 2, 1], {}, "--seed 1 is given twice; to emulate it twice say --repeats 2"),
-        ({"images": 1}, [1], {}, "--images is 1; between two"),
+        ({}, [1, 2, 1], {}, "--seed 1 is given twice; to emulate the seed twice, give --repeats 2"),
+        ({"images": 1}, [1], {}, "--images is 1; give 2 or more"),
         ({}, [1], {"limit": float("nan")}, "--limit is nan; it must be between 0 and 1"),
         ({}, [1], {"repeats": 0}, "--repeats is 0; it must be at least 1"),
         ({"servers": 0}, [1], {}, "--servers is 0"),

@@ -105,12 +105,12 @@ def test_a_single_machine_calculates_the_reference_without_the_work(plan: Path) 
     [
         (("bytes = 1000", "byte = 1000"), (), "did you mean 'bytes'?"),
         (('host = "m2"', 'host = "m9"'), (), "names host 'm9', which"),
-        (('["n1", "x@s1"]', '["x@s1"]'), (), "the client takes the one node that is no other's input"),
+        (('["n1", "x@s1"]', '["x@s1"]'), (), "the client takes the only node that feeds no other node"),
         (('["n1", "x@s1"]', '["n1", "z"]'), (), "takes its input from unknown node 'z'"),
         (("", ""), ("--workload", "plates"), "has nodes of its own; leave --workload out"),
         (("", ""), ("--testbed", "netns"), "computes 50% of the time, and netns keeps no host to its processors"),
         (("", ""), ("--testbed", "loopback"), "computes 50% of the time, and loopback keeps no host to its processors"),
-        (("0.05}", "0.05}, {bytes=1,name='a',host='m1',inputs=['n1']}"), (), "the one node that is no other's input"),
+        (("0.05}", "0.05}, {bytes=1,name='a',host='m1',inputs=['n1']}"), (), "the only node that feeds no other node"),
         (("nodes = [", "nodes = []\n#"), (), "plan.toml: "),
         (("20_000", "-1"), (), "Expected `int` >= 0 - at `$.nodes[2].bytes`"),
         (("0.04", "inf"), (), "Expected `float` <"),
@@ -135,5 +135,5 @@ def test_too_many_processors_and_a_missing_plan_are_refused(plan: Path) -> None:
     for options in ({"workload": "planned"}, {"placements": ("fixed",)}):
         with pytest.raises(UsageError, match="add --plan FILE"):
             RunConfig(**options).check()
-    with pytest.raises(UsageError, match="--plan says where operators are under --placement fixed; add that"):
+    with pytest.raises(UsageError, match="--plan sets the hosts of operators under --placement fixed; add --placement"):
         RunConfig(plan="a.toml").check()

@@ -86,7 +86,7 @@ def test_a_source_and_an_unknown_rule_are_no_operator() -> None:
 
 @pytest.mark.parametrize("option", [{"operator": "mixed"}, {"operator": "running"}, {"rule": "latest"}])
 def test_random_reshapes_need_a_reorderable_operator(option: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="random-reshapes changes the order of combination, and of --operator"):
+    with pytest.raises(UsageError, match="random-reshapes changes the order of combination, and --operator"):
         build_dataflow(config("random-reshapes", **option))
     dataflow = build_dataflow(config("random-reshapes"))
     assert {dataflow.by_name[name].code.params["fit"] for name in dataflow.operators} == {"nested"}

@@ -187,7 +187,7 @@ def test_a_pool_is_named_by_data_set_or_folder(root: Path, monkeypatch: pytest.M
         ("nothing", "traces", r"a data set of THALWEG_TRACES \(puffer_max60\)"),
         ("", "traces", r"no pool ''"),
         ("nothing", "missing", r"cannot be read"),
-        ("./empty", "traces", r"no traces under"),
+        ("./empty", "traces", r"there are no traces under"),
     ],
 )
 def test_an_unknown_pool_is_refused(

@@ -84,7 +84,7 @@ def test_periods_reach_local_and_global_and_k_reaches_only_local() -> None:
         ({"placements": ("nowhere.at.all:Planner",)}, "cannot be imported: No module named 'nowhere'"),
         ({"servers": (0,)}, "--servers is 0"),
         ({"images": 0}, "--images is 0"),
-        ({"images": 1}, "--images is 1; between two there is a time to compare"),
+        ({"images": 1}, "--images is 1; give 2 or more, because times between images are compared"),
         ({"first_pool": -1}, "--first-pool is -1; it must be at least 0"),
         ({"trees": ("bush",)}, "unknown tree 'bush'; known are binary"),
         ({"periods_s": (0.0,)}, "period_s is 0.0"),

@@ -49,7 +49,9 @@ class MappingTask(msgspec.Struct, frozen=True):
         if self.source == self.sink:
             raise UsageError(f"{label} has its source and its sink on host {self.source}; give it two hosts")
         if not self.services or len(self.needs) != len(self.services) or len(self.rates_bps) != len(self.services) + 1:
-            raise UsageError(f"{label} needs a component or more, one need for each, and one rate more than that")
+            raise UsageError(
+                f"{label} needs a component or more, a need for each component, and one rate more than needs"
+            )
         for name, values in (("need", self.needs), ("rate", self.rates_bps)):
             if bad := [value for value in values if not (math.isfinite(value) and value > 0)]:
                 raise UsageError(f"{label} has a {name} of {bad[0]:g}; it must be above 0 and finite")
