@@ -58,12 +58,11 @@ class ReceiveWindow:
 
         The second value is whether an input has ended.
         """
-        inputs, ended = list[Output](), False
-        for name in producers:
-            output = self.inputs[name]
-            inputs.append(output)
-            ended = ended or bool(output.end)
-        self.inputs = {}
+        arrived, self.inputs, ended = self.inputs, {}, False
+        inputs = [arrived[name] for name in producers]
+        for output in inputs:
+            if output.end:
+                ended = True
         return inputs, ended
 
     def clear(self) -> None:

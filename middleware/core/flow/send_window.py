@@ -136,8 +136,8 @@ class SendWindow:
         least = LAST
         for consumer in self.consumers.values():
             demanded, sent = consumer.demanded, consumer.sent
-            for index in [*sent]:
-                if index < demanded:
+            if sent:
+                for index in [index for index in sent if index < demanded]:
                     del sent[index]
             needs = demanded if demanded >= consumer.first else consumer.first
             if needs < least:
