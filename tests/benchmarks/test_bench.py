@@ -17,6 +17,8 @@ from patience import patience
 from benchmarks import failover as bench_of_failover
 from benchmarks import graph as bench_of_graph
 from benchmarks import move
+from benchmarks import records as bench_of_records
+from benchmarks import testbed as bench_of_testbed
 from benchmarks.cli import app
 from benchmarks.failover import bench_failover
 from benchmarks.fill import fill
@@ -54,7 +56,7 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.log import Detail, Row
 from thalweg.experiments.records.moves import PROTOCOLS
 from thalweg.experiments.runs.processes import Processes
-from thalweg.middleware.errors import OperatorError, RunError, UsageError
+from thalweg.middleware.errors import CapabilityError, OperatorError, RunError, UsageError
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.limits import CoreConfig
 
@@ -170,15 +172,37 @@ def test_the_link_benchmark_measures_partitions_of_one_chunk_and_of_many_chunks(
     assert all(min(row["cpu_ratio"], *row["cpu_ms"].values()) > 0 for row in answer["sizes"])
 
 
-def test_the_testbed_benchmark_measures_networks_or_gives_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def figures_of_a_testbed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return the figures of the testbed benchmark for a network of two hosts."""
     assert invoke(["bench", "testbed", "--network", "2", "--hosts", "1", "--idle", "0.1", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["bench"] == "testbed"
+    assert answer["processes"]["hosts"] == 1
     assert answer["processes"]["idle_memory_bytes"] > 1_000_000
-    if answer["networks"] is None:
-        assert answer["reason"]
-    else:
-        assert [(row["hosts"], row["links"]) for row in answer["networks"]] == [(2, 2)]
+    return answer
+
+
+@pytest.mark.netns
+def test_the_testbed_benchmark_measures_networks(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = figures_of_a_testbed(capsys)
+    (row,) = answer["networks"]
+    assert (row["hosts"], row["links"]) == (2, 2)
+    parts = [row[name] for name in ("up_s", "shape_s", "down_s")]
+    assert min(parts) >= 0 and row["change_s"] > 0
+    assert row["total_s"] == pytest.approx(sum(parts), abs=0.0021)  # each is rounded to milliseconds
+    assert 0 <= row["replay_share"] < 1
+    assert "reason" not in answer
+
+
+def test_the_testbed_benchmark_gives_a_reason_without_namespaces(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise CapabilityError("network namespaces need root")
+
+    monkeypatch.setattr(bench_of_testbed, "time_network", refuse)
+    answer = figures_of_a_testbed(capsys)
+    assert (answer["networks"], answer["reason"]) == (None, "network namespaces need root")
 
 
 def test_the_plan_benchmark_answers_for_every_model_start_and_number_of_servers(
@@ -347,12 +371,24 @@ def test_ballast_gives_the_right_output_only_with_a_restored_state() -> None:
 
 
 @pytest.mark.long
-def test_the_records_benchmark_has_a_rate_and_refuses_too_few_batches() -> None:
+def test_the_records_benchmark_has_a_rate_and_refuses_too_few_batches_and_wrong_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answer = bench_records(RecordsOptions(rows=64, batches=256, rounds=1))
     assert answer["thalweg_rows_per_s"] > 0
     assert (answer["rows"], answer["batches"]) == (64, 256)
     with pytest.raises(UsageError, match="takes at least 256 batches; give --batches"):
         bench_records(RecordsOptions(batches=255))
+    measured = bench_of_records.on_thalweg
+
+    def miscounted(*arguments: Any) -> tuple[dict[tuple[int, int], int], float]:
+        counts, took_s = measured(*arguments)
+        key = next(iter(counts))
+        return {**counts, key: counts[key] + 1}, took_s
+
+    monkeypatch.setattr(bench_of_records, "on_thalweg", miscounted)
+    with pytest.raises(RunError, match="the side 'thalweg' counted otherwise"):
+        bench_records(RecordsOptions(rows=64, batches=256, rounds=1, others=False))
 
 
 def test_an_installed_package_says_where_the_benchmarks_are(tmp_path: Path) -> None:

@@ -189,10 +189,13 @@ def test_a_value_that_cannot_travel_is_left_out_and_a_long_reason_is_cut() -> No
     assert len(reasons[4]) < 500
 
 
-def test_a_lack_of_memory_is_an_error_even_with_on_error_skip() -> None:
+def test_a_lack_of_memory_ends_the_run_even_with_on_error_skip() -> None:
     greedy = operator("fail_codes:Greedy")
     with pytest.raises(MemoryError):
         greedy.combine([np.array([1])], 2)
+    run = Moved(graph("fail_codes:Greedy", {}, "skip", NUMBERS), PARTS, ALLOW, moves=0)
+    assert run.failed == "node 'o' on host 'h1': MemoryError at partition 2: 2 TB"
+    assert len(run.values) == 2
 
 
 # --- dead letters -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import load_code
-from thalweg.operators import Composite, SceneSource, digest, ground_truth
+from thalweg.operators import Composite, SceneSource, digest, ground_truth, scenes
 from thalweg.operators.scenes import CLEAR_MIN
 
 SITES = 8
@@ -115,9 +115,16 @@ def test_the_ground_changes_slowly_and_has_structure():
     np.testing.assert_array_equal(ground_truth(9, (120, 160), 360), first)
 
 
-def test_an_image_made_in_several_strips_has_the_pinned_digest():
-    image = SceneSource(1, 2, 42, mean_bytes=3e6, bands=3, relative_deviation=0).produce(90)
-    assert digest(image) == "sha256:29d460194c92e3fa26dc7e98c898ba4d3d9677819e49aac4b89caf47688400f9"
+def test_an_image_made_in_several_strips_has_the_pinned_digest_and_equals_the_image_made_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    source = SceneSource(1, 2, 42, mean_bytes=4e6, bands=3, relative_deviation=0)
+    image = source.produce(90)
+    assert len([*scenes._strips(*image.shape[:2])]) == 2
+    assert digest(image) == "sha256:6cc210f759575b8fb94166a60936c166989d5fd3b58e04d94a597d6ad9a23ed5"
+    monkeypatch.setattr(scenes, "_strips", lambda rows, columns, pixels=0: [slice(0, rows)])
+    scenes._truth.cache_clear()
+    np.testing.assert_array_equal(source.produce(90), image)
 
 
 def test_an_image_over_the_limit_of_the_host_is_refused():

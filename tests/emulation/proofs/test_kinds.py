@@ -143,7 +143,12 @@ def test_frames_from_an_unknown_address_are_dropped_and_counted() -> None:
 def test_a_proof_succeeds_after_a_flow_has_filled_the_queue_of_a_slow_link() -> None:
     with NetnsTestbed(["a", "b"]) as bed:
         bed.shape(dict.fromkeys((("a", "b"), ("b", "a")), LinkShape(128e3)))
-        assert failures(bed.prove(flows=True, every_kind=True)) == []
+        proofs = bed.prove(flows=True, every_kind=True)
+        assert failures(proofs) == []
+        assert sorted((proof.src, proof.dst) for proof in proofs) == [("a", "b"), ("b", "a")]
+        assert all(proof.tcp_bps for proof in proofs)
+        assert all(kind.came == kind.sent >= 1 for proof in proofs for kind in proof.kinds)
+        assert {len(proof.kinds) for proof in proofs} == {len(kinds.KINDS)}
 
 
 @pytest.mark.netns
@@ -151,7 +156,12 @@ def test_links_that_share_the_rate_of_a_host_are_proven_without_failures() -> No
     with NetnsTestbed(["a", "b", "c", "d"]) as bed:
         bed.shape(dict.fromkeys(permutations("abcd", 2), LinkShape(1e6)))
         bed.limit_hosts({"a": 64e3}, {"b": 200e3})
-        assert failures(bed.prove(every_kind=True)) == []
+        proofs = bed.prove(every_kind=True)
+        assert failures(proofs) == []
+        least = {(a, b): min(64e3 if a == "a" else 1e6, 200e3 if b == "b" else 1e6) for a, b in permutations("abcd", 2)}
+        assert {(proof.src, proof.dst): proof.asked_bps for proof in proofs} == least
+        assert all(kind.came == kind.sent >= 1 for proof in proofs for kind in proof.kinds)
+        assert {len(proof.kinds) for proof in proofs} == {len(kinds.KINDS)}
 
 
 @pytest.mark.netns

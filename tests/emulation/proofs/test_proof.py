@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape, Queue
-from thalweg.emulation.proofs.delay import with_passage
+from thalweg.emulation.proofs.delay import HEADERS_BYTES, with_passage
 from thalweg.emulation.proofs.losses import binomial_interval
 from thalweg.emulation.proofs.proof import LinkProof, failures
-from thalweg.emulation.proofs.rate import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament, waiting_s
+from thalweg.emulation.proofs.rate import (
+    DATAGRAM_BYTES,
+    PACKETS_WANTED,
+    datagram_bytes,
+    link_rounds,
+    tournament,
+    waiting_s,
+)
 from thalweg.middleware.network.view import NET, Link
 
 
@@ -50,9 +57,14 @@ def test_every_link_is_in_a_single_round_and_links_of_a_round_share_no_end(
 
 
 @given(st.floats(64e3, 1e9), st.floats(0.1, 1))
-def test_the_size_of_datagrams_stays_within_the_bounds(rate_bps: float, seconds: float) -> None:
-    size = datagram_bytes(rate_bps, seconds)
-    assert DATAGRAM_BYTES[0] <= size <= DATAGRAM_BYTES[1]
+def test_datagrams_are_the_largest_within_the_bounds_that_give_enough_packets(rate_bps: float, seconds: float) -> None:
+    def packets(size: int) -> float:
+        return rate_bps / 8 * seconds / (size + HEADERS_BYTES[3])
+
+    size, (smallest, largest) = datagram_bytes(rate_bps, seconds), DATAGRAM_BYTES
+    assert smallest <= size <= largest
+    assert size == smallest or packets(size) >= PACKETS_WANTED * 0.999
+    assert size == largest or packets(size + 1) < PACKETS_WANTED * 1.001
 
 
 FILLED = LinkProof("a", "b", 1e6, 1.04e6, 0.04, 0.3, 9000, "udp")

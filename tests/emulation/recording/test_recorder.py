@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -40,10 +41,11 @@ class FakeWorld:
         self.gone: set[Any] = set()
         self.changed: Any = None
         self.sent = {"a": 0, "b": 0}
-        self.dumps = 0
+        self.dumps = self.readings = 0
         self.error: Exception | None = None
 
     def passed(self, target: str) -> tuple[int, int, int]:
+        self.readings += 1
         if self.error is not None:
             raise self.error
         return self.sent[target], 0, 0
@@ -203,7 +205,12 @@ def test_a_host_that_ended_is_recorded_and_no_longer_read(world: FakeWorld, reco
     assert record.next_s is not None
     threading.Event().wait(max(0.0, record.next_s - time.monotonic()))
     record.read_due()
+    assert world.readings == 1
     assert [(happening.kind, happening.note) for happening in record.snapshot().head.happenings] == [("end", "b")]
+    record.begin("cut", [LINK])
+    world.shape(LINK, LinkShape(1e6, cut=True))
+    record.snapshot()
+    assert world.readings == 1
     assert record.refusal == ""
 
 
@@ -279,7 +286,8 @@ def test_a_record_has_the_true_bytes_cuts_and_processes() -> None:
 
 
 @pytest.mark.netns
-def test_the_asked_rate_of_a_sample_lies_within_the_rates_of_the_trace(tmp_path: Any) -> None:
+@pytest.mark.timed
+def test_the_asked_rate_of_a_sample_is_the_mean_of_the_trace_over_the_sample(tmp_path: Any) -> None:
     trace = tmp_path / "steps.csv"
     trace.write_text("time_s,bandwidth_bps\n0,1000000\n0.3,3000000\n0.6,2000000\n")
     with Testbed.open("netns", ["a", "b"], rate="10mbit", ipv6=False) as bed:
@@ -296,12 +304,25 @@ def test_the_asked_rate_of_a_sample_lies_within_the_rates_of_the_trace(tmp_path:
     assert {change.by for change in record.changes} == {"set", "shape", "play"}
     rates = {change.after.rate_bps for change in record.changes if change.by == "play"}
     assert rates <= {1e6, 2e6, 3e6}
-    own = record.column("link") == record.links.index(LINK)
+    number = record.links.index(LINK)
+    own = record.column("link") == number
     seconds = (record.column("end_s") - record.column("begin_s"))[own]
     asked = (record.column("asked_end_bits") - record.column("asked_begin_bits"))[own] / seconds
     late = record.column("begin_s")[own] > record.happenings[0].begin_s
     assert (asked[late] > 0.99e6).all()
     assert (asked[late] < 3.01e6).all()
+    steps = [(change.at_s, change.after.rate_bps) for change in record.changes if change.link == number]
+    assert len(steps) > 3
+    mixed = 0
+    spans = [record.column(name)[own] for name in ("begin_s", "end_s")]
+    for begin_s, end_s, asked_bps in zip(*spans, asked, strict=True):
+        mixed += any(begin_s < at_s < end_s for at_s, _ in steps)
+        bits = sum(
+            rate_bps * max(0.0, min(end_s, until_s) - max(begin_s, at_s))
+            for (at_s, rate_bps), (until_s, _) in zip(steps, [*steps[1:], (math.inf, 0.0)], strict=True)
+        )
+        assert asked_bps * (end_s - begin_s) == pytest.approx(bits, abs=2e6 * 0.025)  # a change lasts some ms
+    assert mixed
 
 
 @pytest.mark.netns

@@ -109,9 +109,11 @@ def test_the_page_has_links_cuts_and_processes_and_loads_nothing_from_elsewhere(
     assert "12 older processes are left out, to keep the record small" in page.texts
 
 
-def test_the_page_lists_failed_processes_errors_and_open_cuts() -> None:
-    wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page_text(made_up(), ABOUT, {}))
+def test_the_page_begins_with_failed_processes_errors_and_open_cuts() -> None:
+    page = page_text(made_up(), ABOUT, {})
+    wrong = re.search(r'<ul class="wrong">(.*?)</ul>', page)
     assert wrong is not None
+    assert wrong.start() < page.index("<h2"), page
     items = re.findall(r"<li>(.*?)</li>", wrong[1])
     assert items == [
         "b: python3 &lt;serve&gt; &amp; co.py: ended with 3 (from 1.000 s to 5.000 s): &lt;b&gt;Traceback&lt;/b&gt;",

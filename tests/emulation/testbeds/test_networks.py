@@ -44,7 +44,7 @@ def said(bed: Testbed, host: str, *words: str) -> str:
 
 @pytest.mark.netns
 @pytest.mark.program("ip", "ping")
-def test_link_local_pings_pass_only_where_there_is_a_link(bed: Testbed) -> None:
+def test_ipv6_link_local_pings_pass_only_where_there_is_a_link(bed: Testbed) -> None:
     def reaches(source: str, target: str) -> bool:
         shown = bed.run(target, ["ip", "-6", "-o", "addr", "show", "dev", "eth1", "scope", "link"], check=True).stdout
         address = f"{shown.split('inet6 ')[1].split('/')[0]}%eth1"

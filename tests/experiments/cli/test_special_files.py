@@ -193,17 +193,22 @@ def test_a_special_file_in_a_run_folder_is_refused_or_ignored(
     file.unlink(missing_ok=True)
     KINDS[kind][0](file)
     words = ("report", "--out", str(tmp_path / "page.html"), str(tmp_path / "run"))
-    if name not in ("run.toml", EVENTS):  # a report does without the others
+    if (name, kind) == ("plots/hosts.png", "pipe"):
+        assert f"{name} is damaged or too large" in refused(capsys, *words)
+        return
+    if name not in ("run.toml", EVENTS):  # a report does without the others. The device is older than the records
         with within(patience(LIMIT_S)):
-            assert invoke([*words]) in (0, 2)
+            assert invoke([*words]) == 0
         return
     for verb in (words, ("analyze", "--no-plots", str(tmp_path / "run"))):
         assert name in refused(capsys, *verb)
 
 
-@pytest.mark.parametrize("name", ["sweep.toml", "figures.json"])
-def test_a_pipe_in_the_folder_of_a_sweep_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+@pytest.mark.parametrize(
+    ("name", "says"), [("sweep.toml", "nor a sweep (no sweep.toml)"), ("figures.json", "has no results yet")]
+)
+def test_a_pipe_in_the_folder_of_a_sweep_counts_as_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
 ) -> None:
     from thalweg import __version__
 
@@ -212,7 +217,7 @@ def test_a_pipe_in_the_folder_of_a_sweep_is_refused(
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     error = refused(capsys, "report", "--out", str(tmp_path / "page.html"), str(tmp_path))
-    assert name in error or "has no results yet" in error
+    assert says in error
 
 
 def test_a_pipe_among_pictures_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

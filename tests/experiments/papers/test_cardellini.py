@@ -100,7 +100,8 @@ def test_every_problem_of_figure_9_is_proven(spark_session: SparkSession, tmp_pa
     assert len({row.label for row in result.rows}) == len(result.rows) == 30
     networks = [at("sequential", "network_ms", capacity=places)(result).mean for places in (2, 4, 6, 8, 10)]
     assert networks == sorted(networks, reverse=True)
-    assert verdicts(result)["sequential-capacity"] in ("holds", "does not hold")
+    # resolution times are measured, so the verdicts about them differ from machine to machine
+    assert {verdicts(result)[claim] for claim in ("sequential-capacity", "fat-capacity")} <= {"holds", "does not hold"}
 
 
 @pytest.mark.spark

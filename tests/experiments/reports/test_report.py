@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,7 +23,7 @@ from thalweg.experiments.records import comparisons, spark
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, Furthest
 from thalweg.experiments.records.moves import Move, TreeChange
-from thalweg.experiments.records.records import load_run
+from thalweg.experiments.records.records import EVENTS, load_run
 from thalweg.experiments.reports import run as report_run
 from thalweg.experiments.reports import sweep as report_sweep
 from thalweg.experiments.reports.page import Room, from_rich, render, templates
@@ -241,7 +242,9 @@ def test_an_unfinished_run_is_shown_with_the_missing_placement(
     assert "5 of 5 images were not delivered" in page_text
 
 
-def test_existing_plots_are_used_and_a_damaged_plot_is_refused(new_run: Any, tmp_path: Path) -> None:
+def test_existing_plots_are_used_unless_the_records_are_newer_and_a_damaged_plot_is_refused(
+    new_run: Any, tmp_path: Path
+) -> None:
     run = new_run(images=5)
     run.flow("one-shot", 12.0, link_rows=16)
     folder = run.write()
@@ -251,6 +254,12 @@ def test_existing_plots_are_used_and_a_damaged_plot_is_refused(new_run: Any, tmp
         write_image(np.zeros((4, 4), np.uint8), folder / "plots" / f"{name}.png")
     with report_run.drawn_plots(folder, info) as paths:
         assert [path.stem for path in paths] == ["arrivals", "links-one-shot", "hosts"]
+        assert {path.parent for path in paths} == {folder / "plots"}
+    events_s = (folder / EVENTS).stat().st_mtime
+    os.utime(folder / "plots" / "hosts.png", (events_s - 60, events_s - 60))
+    with report_run.drawn_plots(folder, info) as paths:
+        assert "hosts" in {path.stem for path in paths}
+        assert folder / "plots" not in {path.parent for path in paths}
     (folder / "plots" / "hosts.png").write_bytes(b"no picture")
     with pytest.raises(UsageError, match=r"hosts\.png is damaged or too large .*; remove it"):
         write_report([folder], tmp_path / "r.html")
@@ -339,7 +348,7 @@ def test_saved_figures_are_read_and_absent_or_damaged_figures_are_refused(
     [b"", b"\xff\xfe", b'{"results": 3}', f'{{"format": {FORMAT}, "version": "0.0.0"}}'.encode(), b'{"format": 1}'],
 )
 def test_figures_json_is_only_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bytes) -> None:
-    """The figures of a damaged file, or of a different format or version, are calculated again from the results."""
+    """A damaged file, a file of a different format or version, and a file older than the results are replaced."""
     folder, figures = sweep(tmp_path / "s"), some_figures()
     monkeypatch.setattr(spark, "session", nullcontext)
     monkeypatch.setattr(report_sweep, "aggregate", lambda spark, folder: figures)
@@ -350,6 +359,9 @@ def test_figures_json_is_only_a_cache(tmp_path: Path, monkeypatch: pytest.Monkey
     cached = report_sweep.figures_of(folder)
     assert cached == figures
     assert cached is not figures
+    later_s = (folder / "figures.json").stat().st_mtime + 60
+    os.utime(folder / "results" / "part-00000.parquet", (later_s, later_s))
+    assert report_sweep.figures_of(folder) is figures
 
 
 # --- bad input --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from thalweg.experiments.cli.main import invoke
@@ -78,6 +79,14 @@ def test_the_composition_workload_runs_with_the_placement_of_a_plan(
     assert run(plan, "--testbed", "loopback", "--servers", "4", "--image-bytes", "4kb", "--no-json") == 2
     assert ran(plan, capsys, "--testbed", "loopback", "--servers", "4", "--image-bytes", "4kb")["digest_ok"] is True
     assert GivenPlan(plan).placement == {"op0": "h2", "op1": "h1", "op2": "h2"}
+    rows = pq.read_table(plan.parent / "out" / "events.parquet").to_pylist()
+    assert {(row["node"], row["host"], row["peer"]) for row in rows if row["kind"] == "transfer"} == {
+        ("source@h1", "h1", "h2"),  # op0
+        ("source@h3", "h3", "h1"),  # op1
+        ("source@h4", "h4", "h1"),
+        ("op1", "h1", "h2"),  # op2
+        ("op2", "h2", "client"),
+    }
 
 
 def test_generated_outputs_depend_on_names_and_inputs_and_take_the_requested_time() -> None:

@@ -21,6 +21,7 @@ import pytest
 from patience import patience
 from PIL import Image
 
+from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
 
 THALWEG = [sys.executable, "-m", "thalweg"]
@@ -161,7 +162,7 @@ def test_random_moves_deliver_the_reference_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_run_with_random_reshapes_delivers_all_images(tmp_path: Path) -> None:
+def test_a_run_with_random_reshapes_delivers_the_reference_results(tmp_path: Path) -> None:
     done = thalweg(
         *("run", "--testbed", "loopback", "--servers", "4", "--images", "80", "--image-bytes", "4000", "--seed", "7"),
         *("--placement", "random-reshapes", "--reshapes", "8", "--moves", "4", "--out", "a"),
@@ -175,6 +176,8 @@ def test_a_run_with_random_reshapes_delivers_all_images(tmp_path: Path) -> None:
     kinds = pq.read_table(tmp_path / "a" / "events.parquet").column("kind").to_pylist()
     assert kinds.count("delivered") == 80
     assert kinds.count("relocated") >= 4
+    summary = summarize_run(tmp_path / "a")
+    assert summary.placements["random-reshapes"].digest_ok
 
 
 COLLAPSING = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,9 +143,17 @@ def test_a_host_refuses_to_allow_a_package_that_is_not_found(name: str) -> None:
     refused(lambda: daemon.main(["--name", "h1", "--allow", name]), f"no package or module {name!r} is found here")
 
 
-def test_packages_and_modules_to_allow_are_found_by_name() -> None:
-    found = ("runtime_codes", "thalweg.experiments.papers.plots", "json")
+def test_packages_and_modules_to_allow_are_found_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "never_imported"
+    package.mkdir()
+    for file in ("__init__.py", "inner.py"):
+        (package / file).write_text("raise AssertionError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = ("runtime_codes", "thalweg.experiments.papers.plots", "json", "never_imported", "never_imported.inner")
     assert check_packages(found) == found
+    assert not {"never_imported", "never_imported.inner"} & sys.modules.keys()
 
 
 # --- an unpinned sink -------------------------------------------------------------------------------

@@ -130,7 +130,12 @@ def test_a_remove_message_is_answered_every_time(make_book: Book, make_install: 
     book << got("client", m.Remove(R)) >> [answer]
     book << got("client", make_install()) >> []  # it comes late, again
     assert book.core.runs == {}
-    assert book.core.runs == {}
+
+
+def test_a_remove_message_of_an_unknown_run_is_answered_every_time(make_book: Book) -> None:
+    book = make_book("h1")
+    for _ in range(2):
+        book << got("client", m.Remove(R)) >> [e.Send(R, "client", m.Removed(R, "h1"))]
 
 
 def test_only_the_client_of_a_run_can_remove_the_run(make_book: Book, make_install: Make) -> None:
@@ -536,11 +541,17 @@ def test_an_impossible_location_is_ignored(make_book: Book, make_install: Make, 
 
 
 def test_a_host_sends_no_news_to_itself(make_book: Book, make_install: Make) -> None:
-    flow = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
-    book = installed(make_book, make_install({"o": "h2", "p": "h3"}, dataflow=flow), "h2")
-    book << got("h1", m.Located(R, (m.Location("p", "h1", 2),))) >> ANY
-    book << got("h1", demand("o", "p", 0)) >> ANY
-    assert book.core.runs[R].directory.piggyback("h2", upward=True) is not None  # untold so far
+    """The host demands and gets a partition of its own node ``o``. Its demand to h1 has the news."""
+    flow = chain(Code("x"), Code("x"), Code("x"), Code("x"), client="client").validate()
+    book = installed(make_book, make_install({"o": "h2", "p": "h2", "q": "h3"}, dataflow=flow, others=("h4",)), "h2")
+    moved = m.Location("q", "h4", 2)
+    book << got("h3", m.Located(R, (moved,))) >> ANY
+    book << got("h4", demand("p", "q", 0)) >> ANY
+    assert [message.news for message in book.sent("h1")] == [m.Piggyback((moved,))]
+    book << got("h1", partition("s", "o", 0), b"x", 1) >> ANY
+    book << e.OperatorFinished(R, "o", 0, b"x", 1) >> ANY
+    assert [call.node for call in book.only(e.RunOperator)] == ["p"]
+    assert book.core.runs[R].directory.piggyback("h2", upward=True) == m.Piggyback((moved,))  # not sent so far
 
 
 def test_a_partition_under_way_to_a_lost_host_is_resent_to_the_moved_consumer(

@@ -99,6 +99,17 @@ def test_metrics_equal_the_equations_and_costs_of_goals_equal_the_metrics(seed: 
         assert goal.cost(where) <= worst_of(instance, metric, counted) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_utility_of_a_metric_is_one_at_the_best_placement_and_zero_at_the_worst(metric: Metric) -> None:
+    instance = small(3)
+    rows = everything(instance)
+    values = [value_of(instance.metrics(row), metric) for row in rows]
+    assert min(values) < max(values)
+    goal = Goal(instance, only(metric), {metric: Extremes(min(values), max(values))})
+    assert goal.utility(rows[int(np.argmin(values))]) == pytest.approx(1.0)
+    assert goal.utility(rows[int(np.argmax(values))]) == pytest.approx(0.0)
+
+
 def test_the_utility_is_in_the_unit_interval_and_falls_with_the_cost() -> None:
     instance = small(3)
     rows = everything(instance)

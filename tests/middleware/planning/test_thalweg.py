@@ -105,13 +105,15 @@ def test_a_plan_requests_all_pairs_of_a_small_network_and_few_pairs_of_a_large_n
     assert sum(map(len, thrifty.asked)) <= 16
 
 
-def test_a_plan_has_a_finite_cost_and_uses_no_dead_link():
-    world = World(2, 6)
+def test_a_plan_has_a_finite_cost_and_uses_no_dead_link_and_no_link_without_a_measurement():
+    world = World(2, 20)
     dead = {link for link in world.rates if "h1" in link and "h2" not in link}
     world.rates |= dict.fromkeys(dead, LinkEstimate(0.0))
     result = world.plan(Thalweg())
-    ends = [(result.placement[a], result.placement[node.name]) for node in result.dataflow.nodes for a in node.inputs]
-    assert not dead & set(ends)
+    ends = {(result.placement[a], result.placement[node.name]) for node in result.dataflow.nodes for a in node.inputs}
+    known = {pair for links in world.asked for a, b in links for pair in ((a, b), (b, a))}
+    assert world.rates.keys() - known, "some links are not measured"
+    assert {link for link in ends if link[0] != link[1]} <= known - dead
     assert math.isfinite(result.cost_s)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import tracemalloc
 from typing import Any, get_args
 
 import msgspec
@@ -327,11 +328,16 @@ def test_very_deep_nesting_is_a_protocol_error() -> None:
         frames.decode_control(frame)
 
 
-def test_a_declared_length_without_content_is_a_protocol_error() -> None:
+def test_a_declared_length_without_content_is_a_protocol_error_and_takes_no_memory() -> None:
     text = msgspec.msgpack.encode
     frame = frames.MAGIC + VERSION + b"\x93" + text("Located") + text(R) + b"\xdd\xff\xff\xff\xff"
-    with pytest.raises(ProtocolError, match="truncated"):
-        frames.decode_control(frame)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="truncated"):
+            frames.decode_control(frame)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # of 4 billion locations
+    finally:
+        tracemalloc.stop()
 
 
 def test_greetings_of_a_foreign_version_are_decoded_and_other_messages_are_refused() -> None:

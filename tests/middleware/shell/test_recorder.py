@@ -182,6 +182,23 @@ def test_a_process_that_cannot_start_threads_writes_the_log(tmp_path: Path, monk
     assert [row["kind"] for row in rows_of(tmp_path / "log")] == ["row"]
 
 
+def test_two_processes_do_not_write_to_the_same_log(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from thalweg.middleware.shell.recorder import Recorder\n"
+        "log = Recorder('h1', Path(sys.argv[1])); print('up', flush=True); sys.stdin.read(); log.close()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "up\n"
+        with pytest.raises(UsageError, match=r"log: another process does; choose another file$"):
+            Recorder("h2", tmp_path / "log")
+        other.communicate(timeout=patience(20))
+    assert other.returncode == 0
+    Recorder("h2", tmp_path / "log").close()
+
+
 def test_two_recorders_do_not_write_to_the_same_log(tmp_path: Path) -> None:
     log = Recorder("h1", tmp_path / "log")
     with pytest.raises(UsageError, match=r"log cannot be written: another process writes them; choose another file$"):

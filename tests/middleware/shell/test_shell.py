@@ -136,11 +136,16 @@ def test_objects_that_every_message_passes_have_at_most_29_attributes(
         assert {type(each).__name__: len(vars(each)) for each in hot if len(vars(each)) > 29} == {}
 
 
-def test_an_oversized_message_does_not_disturb_a_run(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_an_oversized_message_costs_its_connection_and_does_not_disturb_a_run(
+    client: Client, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
     rude = dial(client.shell.me.control)
-    rude.send(bytes(frames.MAX_CONTROL_BYTES + 10_000))
-    run = client.run(BLOCKS, {"o": "client"}, partitions=20)
-    assert len(list(run)) == 20
+    with rude.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+        rude.send(bytes(frames.MAX_CONTROL_BYTES + 10_000))
+        run = client.run(BLOCKS, {"o": "client"}, partitions=20)
+        assert len(list(run)) == 20
+        assert monitor.poll(round(patience(10) * 1000)), "the connection is still there"
+        rude.disable_monitor()
 
 
 def test_unexpected_messages_change_nothing(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:

@@ -307,12 +307,18 @@ def test_replica_reports_of_a_lost_host_are_ignored(client: Client) -> None:
     assert client.recovery.known == {}
 
 
-def test_a_missing_replica_counts_only_if_the_keeper_reports_the_loss(client: Client) -> None:
-    start_from_a_replica(client, "h4", 4)
-    for sender in ("h1", "h3"):
+@pytest.mark.parametrize(("keeper", "reporter"), [("h4", "h4"), ("client", "client"), ("client", "h1")])
+def test_a_missing_replica_counts_only_if_the_keeper_or_the_starting_host_reports_the_loss(
+    client: Client, keeper: str, reporter: str
+) -> None:
+    """No operator is placed on the client, so host h1 starts with the replica that the client keeps."""
+    start_from_a_replica(client, keeper, 4)
+    starter = client.book.core.runs[client.run].directory.locations["o"].host
+    assert starter == ("h4" if keeper == "h4" else "h1")
+    for sender in sorted({"h1", "h3", "h4"} - {keeper, starter}):
         client.hear(sender, m.StateMissing, "o", 4, "it says")
         assert client.generation == 1
-    client.hear("h4", m.StateMissing, "o", 4, "it is gone")
+    client.hear(reporter, m.StateMissing, "o", 4, "it is gone")
     assert client.generation == 2
 
 

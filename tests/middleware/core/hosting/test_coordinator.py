@@ -204,9 +204,12 @@ def test_a_host_restarted_after_the_installation_is_lost(ready: Playbook) -> Non
     ready << got("h2", welcome("h2", "again")) >> [lost("h2", "host 'h2', which holds o, was restarted")]
 
 
-def test_an_unknown_run_is_no_failure_once_the_run_is_removed(ready: Playbook) -> None:
-    ready << e.RunAbandoned(R) >> ANY
-    ready << got("h2", m.Pong(R, False)) >> []
+def test_an_unknown_run_is_no_failure_before_its_installation_or_after_its_removal(asked: Playbook) -> None:
+    asked << got("h1", m.Installed(R, "h1")) >> []
+    asked << got("h2", m.Pong(R, False)) >> []
+    asked << got("h2", m.Installed(R, "h2")) >> [e.Ready(R)]
+    asked << e.RunAbandoned(R) >> ANY
+    asked << got("h2", m.Pong(R, False)) >> []
 
 
 def test_a_lost_peer_ends_the_run_at_once(ready: Playbook) -> None:
@@ -350,6 +353,7 @@ def test_a_host_reports_newer_locations_on_a_lost_host(make_book: Book, make_ins
 def test_a_stranger_of_the_clients_name_cannot_end_the_client(
     make_book: Book, make_install: Make, event: e.Event
 ) -> None:
+    """The stranger removes the run at the client. The client watches the hosts, and removes the run from them later."""
     book = make_book("client", CONFIG)
     peers = make_install().peers  # h2 holds nothing
     install = msgspec.structs.replace(make_install({"o": "h1"}), peers=peers)
@@ -358,6 +362,10 @@ def test_a_stranger_of_the_clients_name_cannot_end_the_client(
         book << got(host, m.Installed(R, host)) >> ANY
     book << got("client", m.Remove(R)) >> ANY
     book << event >> ANY
+    assert not book.only(e.Fail)
+    book.at(2.0) << fired("ping r") >> ANY
+    assert m.Ping(R) in book.sent("h1")
+    book << e.RunAbandoned(R) >> [e.Send(R, "h1", m.Remove(R)), alarm("remove r", 2.5)]
 
 
 # --- stripes of a stream ------------------------------------------------------------------------------

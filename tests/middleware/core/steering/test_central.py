@@ -110,22 +110,25 @@ def test_the_client_plans_once_a_period_and_proposes_the_planned_placement(
 
 
 @pytest.mark.parametrize(
-    "planned",
+    ("planned", "dropped"),
     [
-        e.PlanReady(R, NOW),
-        e.PlanReady(R, {**NOW, "o": "h3"}, worth=False),
-        e.PlanReady(R, None),
-        e.PlanReady(R, {"stranger": "h3"}),
+        (e.PlanReady(R, NOW), "nothing would change"),
+        (e.PlanReady(R, {**NOW, "o": "h3"}, worth=False), "it is not worth its moves"),
+        (e.PlanReady(R, None), "nothing would change"),
+        (e.PlanReady(R, {"stranger": "h3"}), "nothing would change"),
     ],
     ids=["as it is", "not worth it", "no placement", "an unknown node"],
 )
 def test_a_plan_that_changes_nothing_is_not_proposed(
-    client: Callable[[Adaptation], Playbook], planned: e.PlanReady
+    client: Callable[[Adaptation], Playbook], planned: e.PlanReady, dropped: str
 ) -> None:
     book = client(GlobalMoves(period_s=60.0))
     book.at(60.0) << fired("plan r") >> ANY
     book << planned >> [alarm("plan r", 120.0)]
+    (plan,) = plans(book)
+    assert (plan["decision"], plan.get("dropped")) == ("stay", dropped)
     book << planned >> []  # an answer nobody waits for
+    assert plans(book) == []
 
 
 def test_planning_ends_after_the_maximum_number_of_plans(client: Callable[[Adaptation], Playbook]) -> None:
