@@ -532,8 +532,8 @@ class Sockets:
     def take(self, socket: Socket, parts: int) -> tuple[str, bytes, list[zmq.Frame]] | None:
         """Return the next message of a router: sender, identity of the connection, and ``parts`` frames.
 
-        None: no message waits. With keys, the sender is proved. Raises ProtocolError for a wrong number of frames, or
-        an identity of a different host.
+        None: no message waits. With keys, the sender is proved. Raises ProtocolError for a wrong number of frames, an
+        identity of a different host, or a sender with the name of this host.
         """
         if self._surplus and socket in self._surplus:
             self._skip(socket)
@@ -554,7 +554,10 @@ class Sockets:
             raise ProtocolError(f"a message has {len(received)} frames, and {parts} are expected")
         if self.guard is not None:
             self.guard.taken[frame.get(SOURCE)] += sum(map(len, received)) + OVERHEAD_BYTES
-        return name_of(identity) if self._keys is None else self._member(identity, frame), identity, received
+        sender = name_of(identity) if self._keys is None else self._member(identity, frame)
+        if sender == self._name:  # the core would take it for a message of its own, which needs no permission
+            raise ProtocolError(f"a message names this host, {sender!r}, as its sender; a second process has the name")
+        return sender, identity, received
 
     def _skip(self, socket: Socket) -> None:
         """Read and drop further frames of a message of too many frames (R3)."""

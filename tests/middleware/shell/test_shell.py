@@ -176,6 +176,27 @@ def test_unexpected_messages_change_nothing(client: Client, dial: Callable[..., 
     run.close()
 
 
+def test_a_process_with_the_name_of_the_client_cannot_end_a_run(
+    client: Client, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    """The client took such a message for its own, so the run was closed, and the application waited for ever."""
+    run = client.run(BLOCKS, {"o": "client"})
+    next(run)
+    forged = dial(client.shell.me.control, b"client/1")
+    run_id = RunId(run.id)
+    forged.send(frames.encode(m.Remove(run_id)))
+    forged.send(frames.encode(m.Lost(run_id, "h1", ())))
+    stranger = dial(client.shell.me.control)
+    for _ in range(1000):  # the two connections are read in turns
+        if client.shell.frames_rejected == 2:
+            break
+        stranger.send(frames.encode(m.Hello()))
+        assert isinstance(frames.decode_control(stranger.recv()), m.Welcome)
+    assert client.shell.frames_rejected == 2
+    assert [next(run).index for _ in range(10)] == list(range(1, 11))
+    run.close()
+
+
 def test_an_unrequested_partition_gets_no_memory(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
     """The first of many chunks is answered with the end of the transfer at once."""
     run = client.run(BLOCKS, {"o": "client"})
