@@ -438,7 +438,7 @@ def test_lasting_plans_have_stand_ins_for_sources_and_rules_for_missing_inputs()
 def test_a_run_with_only_other_clients_may_end_for_a_lost_host() -> None:
     result, _ = run_trial(drawn_plan(41_000_096, graph=True))
     assert (result.outcome, result.delivered, result.queries["subscribed"]) == ("ended", result.expected, 1)
-    assert "no longer knows the run; was it restarted?" in result.what
+    assert "no longer knows the run; was its process restarted?" in result.what
 
 
 @pytest.mark.parametrize("seed", range(1, 21))

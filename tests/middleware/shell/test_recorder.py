@@ -192,7 +192,7 @@ def test_two_processes_do_not_write_to_the_same_log(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "up\n"
-        with pytest.raises(UsageError, match=r"log cannot be written: another process writes them; choose another file$"):
+        with pytest.raises(UsageError, match=r"log cannot be written: another process writes them; choose another"):
             Recorder("h2", tmp_path / "log")
         other.communicate(timeout=patience(20))
     assert other.returncode == 0
