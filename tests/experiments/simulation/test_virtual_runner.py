@@ -456,7 +456,7 @@ def test_placements_can_be_planned_by_measured_work_load_and_latency(tmp_path: P
         ),
         (("--testbed", "loopback", "--latency", "x.csv"), "--latency gives links delays, and the loopback testbed has"),
         (("--testbed", "sim", "--latency", "x.csv", "--scenario", "x.toml"), "x.toml"),
-        (("--collapse-at", "60s"), "--collapse-at says when --scenario collapse begins"),
+        (("--collapse-at", "60s"), "--collapse-at is the begin of --scenario collapse"),
         (("--scenario", "collapse", "--collapse-at", "-1"), "--collapse-at: '-1' is not a time"),
         (("--scenario", "collapse", "--testbed", "loopback"), "loopback has none"),
         (("--scenario", "collapse", "--link-mean", "0.02mbit"), "raise --time-scale or --link-mean"),
