@@ -38,8 +38,8 @@ def test_measures_count_words_and_not_code() -> None:
 def test_a_draw_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = []
     for seed in ("7", "7", "8"):
-        assert prose.main(["--draw", seed, "--count", "5", "middleware/core", "emulation"]) == 0
+        assert prose.main(["--draw", seed, "--count", "5", "middleware/network", "operators"]) == 0
         drawn.append(capsys.readouterr().out)
     assert drawn[0] == drawn[1] != drawn[2]
     names = re.findall(r"^--- (\S+)$", drawn[0], re.MULTILINE)
-    assert [name.split("/")[0] for name in names] == ["middleware"] * 5 + ["emulation"] * 5
+    assert [name.split("/")[0] for name in names] == ["middleware"] * 5 + ["operators"] * 5
