@@ -117,7 +117,7 @@ class Checkpoints(Part):
         self._lines: dict[str, int] = {}  # by consumer, the partition with which it would restart
         self._states, self._awaited_states = parts.get(StateTransfers), parts.get(AwaitedStates)
         self._waiting: dict[str, int] = {}  # by operator here that starts with a replica, the partition
-        self._transfers: dict[tuple[str, str], StateTransfer] = {}  # transfers of whole replicas, by operator and host
+        self._transfers: dict[tuple[str, str, int], StateTransfer] = {}  # by operator, host and ``Checkpoint.since``
         self._cuts = {cut.node: cut for cut in install.history_gaps}
         self._starts: Mapping[str, m.Start] = {start.node: start for start in install.starts}
 
@@ -266,22 +266,22 @@ class Checkpoints(Part):
         return tuple(replica_hosts(here, directory.hosts, options.replicas, self._client, domains, rates_bps, before))
 
     def _send(self, host: str, kept: m.Checkpoint) -> bool:
-        """Send a replica. Return False if a whole replica of the operator is under way to that host."""
-        transfer = StateTransfer(host)
-        if kept.since < 0:
-            transfer = self._transfers.setdefault((kept.node, host), transfer)
+        """Send a replica. Return False if it, or a whole replica before it, is under way to that host."""
+        transfer = self._transfers.setdefault((kept.node, host, kept.since), StateTransfer(host))
         assert kept.inline is not None
         message = msgspec.structs.replace(kept, run=self._out.run, inline=None)
         return self._states.send(transfer, message, kept.inline)
 
     def on_transfer_over(self, peer: str, message: m.Checkpoint, *, arrived: bool) -> None:
         """Report a replica that does not arrive to the operator's host (R9)."""
+        key = message.node, peer, message.since
         if arrived:
+            self._transfers.pop(key, None)
             return
         self._flow.demands.stuck(peer)
         if message.node in self._since:
             self._since[message.node].last = -1  # R8: after a failed transfer the next replica is whole
-        transfer = self._transfers.get((message.node, peer))
+        transfer = self._transfers.get(key)
         if self.awaits(message) and transfer is not None and transfer.failures >= TRIES:
             why = f"its replica has not got there in {transfer.failures} transfers"
             index = self._starts[message.node].index
@@ -421,6 +421,11 @@ class Checkpoints(Part):
             self.replicas[name] = {index: replica for index, replica in replicas.items() if index in needed}
             if not needed:
                 del self.replicas[name]
+        self._transfers = {
+            (name, host, since): transfer
+            for (name, host, since), transfer in self._transfers.items()
+            if transfer.under_way or since < 0 or since in self.replicas.get(name, ())
+        }
 
     # --- the host of an operator that restarts ----------------------------------------------------------
 

@@ -10,8 +10,9 @@ R2. A transfer is *stuck* when it has taken ``PATIENT`` times as long as expecte
     remaining network.
 R3. At most one transfer of a state to a host is under way. If a transfer was stuck, the receiver may get the state
     twice, and uses one copy.
-R4. A request of the receiver is answered with the state, unless a transfer is under way and not stuck. The first
-    request after a transfer has arrived is not answered, because it was most likely sent before the arrival.
+R4. An heir's request is answered with the state, unless a transfer is under way and not stuck. The first request after
+    a transfer has arrived is not answered, because it was most likely sent before the arrival. A replica is sent at
+    each request, unless a transfer is under way and not stuck.
 R5. Failed transfers are counted. The sender of the state decides when there are too many.
 """
 

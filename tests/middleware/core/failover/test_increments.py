@@ -214,6 +214,32 @@ def test_a_host_that_starts_from_an_increment_is_sent_the_whole_chain(make_book:
     restarted << got("h3", sent[0]) >> []
 
 
+@pytest.mark.parametrize("failing", [2, 4], ids=["the whole replica", "the increment"])
+def test_each_replica_of_a_chain_that_does_not_arrive_is_reported(
+    make_book: Any, make_install: Any, failing: int
+) -> None:
+    """The arrival of one replica of the chain does not hide that another one fails again and again."""
+    book, large = make_book("h3"), bytes(m.INLINE_STATE_BYTES + 1)
+    install = make_install(others=("h3",))
+    book << got("client", lasting(install, 0)) >> ANY
+    for index, since in ((2, -1), (4, 2)):
+        replica = m.Checkpoint(R, "o", 1, index, 1, len(large), "", since=since)
+        book << got("h2", replica, large, len(large)) >> ANY
+    book << got("client", lasting(install, 1, Start("s", 4), Start("o", 4, "h3"), Start("t", 4))) >> ANY
+    for failures in (1, 2, 3):
+        book << got("h2", m.StateRequest(run_of("r~1"), "o")) >> ANY
+        sends = [send for send in book.only(e.Send) if isinstance(send.message, m.Checkpoint)]
+        assert [send.message.index for send in sends] == [2, 4]
+        reports = []
+        for send in sends:
+            if send.message.index == failing:
+                book << e.TransferFailed("h2", send.message) >> ANY
+                reports = [message for message in book.sent("h2") if isinstance(message, m.StateMissing)]
+            else:
+                book << e.TransferMeasured("h2", send.message, len(large), 0.1) >> ANY
+        assert len(reports) == (failures == 3)
+
+
 def test_a_replica_of_the_same_partition_replaces_an_increment_without_a_base(
     make_book: Any, make_install: Any
 ) -> None:
