@@ -176,7 +176,8 @@ class Inheritance(Part):
             return
         self._flow.demands.stuck(peer)
         lease_s = self._limits.patience * self._limits.lease_s
-        if self._out.now - legacy.transfer.failing_s >= lease_s:  # although the host may request the state
+        since_s = legacy.transfer.failing_since_s  # None: the transfer that failed has been replaced
+        if since_s is not None and self._out.now - since_s >= lease_s:  # although the host may request the state
             self._report_failure(legacy.node, f"its state has not got to host {peer!r} for {lease_s:g} s")
 
     # --- the host of an heir --------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class StateTransfer:
     expected_s: float = 0.0  # longest duration by the known rate. 0: unknown
     arrived: bool = False  # the last transfer has arrived, and no request has come since
     failures: int = 0  # failed transfers in a row
-    failing_s: float = 0.0  # time of the first of these failures
+    failing_since_s: float | None = None  # time of the first of these failures
 
     @property
     def under_way(self) -> bool:
@@ -129,10 +129,11 @@ class StateTransfers(Part):
             transfer.via = None
             del self._under_way[key]
         if arrived:
-            transfer.arrived, transfer.failures = True, 0
+            transfer.arrived, transfer.failures, transfer.failing_since_s = True, 0, None
         elif not transfer.under_way:  # R5: count the failure
-            transfer.failing_s = transfer.failing_s if transfer.failures else self._out.now
             transfer.failures += 1
+            if transfer.failing_since_s is None:
+                transfer.failing_since_s = self._out.now
             if self._known(to).keys() - {via}:
                 self._routes.leave(to, via)
 

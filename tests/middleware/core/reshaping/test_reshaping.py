@@ -390,6 +390,19 @@ def test_a_state_is_saved_after_the_last_partition_and_kept_until_the_retirement
     book << e.TransferFailed("h3", state(large)) >> []
 
 
+def test_a_late_failure_of_a_replaced_transfer_does_not_end_the_run(merging_host: Callable[[str], Playbook]) -> None:
+    """A second transfer of the state is under way on another network, and nothing else has failed for long."""
+    book, large = merging_host("h2"), bytes(m.INLINE_STATE_BYTES + 1)
+    book << got(CLIENT, told(-1)) >> ANY
+    book << e.StateTaken(R, "o", 1, large, "digest", 1) >> ANY
+    (message,) = book.sent("h3")
+    for at_s in (1000.0, 2000.0):
+        book.at(at_s) << e.TransferFailed("h3", message, "replaced") >> ANY
+        assert not book.sent(CLIENT)
+    book.at(3000.0) << e.TransferFailed("h3", message) >> ANY
+    assert not book.sent(CLIENT), "it has failed for no time yet"
+
+
 def test_a_state_is_saved_at_once_if_the_last_partition_is_made_already(
     merging_host: Callable[[str], Playbook],
 ) -> None:

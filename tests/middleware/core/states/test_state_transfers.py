@@ -114,14 +114,14 @@ def test_failed_transfers_in_a_row_are_counted_from_the_first(sender: Sender) ->
     for failures in (1, 2, 3):
         assert sender.send()
         sender.over(arrived=False)
-        assert (transfer.failures, transfer.failing_s) == (failures, began_s)
+        assert (transfer.failures, transfer.failing_since_s) == (failures, began_s)
         sender.wait(10.0)
     sender.send()
     sender.over(arrived=True)
-    assert transfer.failures == 0
+    assert (transfer.failures, transfer.failing_since_s) == (0, None)
     sender.send()
     sender.over(arrived=False)
-    assert (transfer.failures, transfer.failing_s) == (1, began_s + 30.0)
+    assert (transfer.failures, transfer.failing_since_s) == (1, began_s + 30.0)
 
 
 def test_a_request_that_crossed_the_state_is_ignored_and_the_next_request_is_answered(sender: Sender) -> None:
