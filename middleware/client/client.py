@@ -337,7 +337,7 @@ class Client:
             dataflow, check_mapping(placement), planning, adaptation, stripes, requested,
             joined_networks(requested, self._registry), lasting=lasting,
         )  # fmt: skip
-        planned = self._planning.start(asked)
+        planned = self._planning.first_plan(asked)
         full = self._planning.placed(planned.dataflow, parts.rests(planned.placement, self.name), lasting=lasting)
         trees = all_of(stripes, Stripe(planned.dataflow, full, 1.0), planned.beside)
         going = self._planning.going(trees, parts, lasting=lasting)

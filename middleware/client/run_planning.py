@@ -122,7 +122,7 @@ class RunPlanning:
             find=self._measuring.find,
         )
 
-    def start(self, request: PlanRequest) -> PlannedRun:
+    def first_plan(self, request: PlanRequest) -> PlannedRun:
         """Return the first plan of a run. A mapping needs no plan.
 
         Raises UsageError for the name of a placement that an application cannot use.
@@ -168,7 +168,7 @@ class RunPlanning:
             return None, FIXED
         name, cost = label or request.name or "global", cost_model_of(request.planning.model)
         task = self._task_while(request, planned, graph)
-        free = reorderable((graph.by_name[name].code for name in graph.operators), self._allow)
+        free = reorderable((graph.by_name[operator].code for operator in graph.operators), self._allow)
         return Replanner(task, cost, planned.adaptation, planned.planner, name), free
 
     def _task_while(self, request: PlanRequest, planned: PlannedRun, graph: Dataflow) -> Task:

@@ -59,7 +59,7 @@ from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Need, Part, RunBeginning, RunParts
 from thalweg.middleware.core.parts.replica_table import Replicas
 from thalweg.middleware.core.states.awaited_states import AwaitedStates
-from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, refusal
+from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, fields_of, refusal
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.absent_sources import is_right
@@ -224,14 +224,10 @@ class Checkpoints(Part):
         since, size_bytes, delta = self._since[name], len(taken.state), taken.delta is True
         message = m.Checkpoint(
             run=self._out.run,
-            node=name,
-            version=taken.version,
             index=index,
-            state_version=taken.state_version,
-            size_bytes=size_bytes,
-            digest=taken.digest,
             inline=taken.state,
             since=since.last if delta else -1,
+            **fields_of(taken),
         )
         self.replicas.setdefault(name, {})[index] = message
         if delta:

@@ -28,7 +28,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.moving.handover import LEAVING, DepartureEvent, DepartureState, MoveAlarm
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Part, RunParts
-from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, refusal
+from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, fields_of, refusal
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -194,14 +194,10 @@ class Departures(Part):
         ]
         message = m.State(
             run=self._out.run,
-            node=name,
-            version=departure.version,
             index=node.index,
-            state_version=snapshot.state_version,
-            size_bytes=len(snapshot.state),
-            digest=snapshot.digest,
             demanded=tuple(demanded),
             tail=self._out.host if node.window.unacked else "" if holder is None else holder.host,
+            **fields_of(snapshot),
         )
         self._states.send(departure.transfer, message, snapshot.state)
 

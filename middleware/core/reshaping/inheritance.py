@@ -29,7 +29,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.parts.handlers import Handlers
 from thalweg.middleware.core.parts.part import Part, RunParts
 from thalweg.middleware.core.states.awaited_states import AwaitedStates
-from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, refusal
+from thalweg.middleware.core.states.state_transfers import StateTransfer, StateTransfers, fields_of, refusal
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -142,14 +142,7 @@ class Inheritance(Part):
             return
         legacy.state = event.state
         legacy.message = message = m.InheritedState(
-            run=self._out.run,
-            node=legacy.node,
-            version=event.version,
-            index=self._tree.turn + 1,
-            state_version=event.state_version,
-            size_bytes=len(event.state),
-            digest=event.digest,
-            heir=legacy.heir,
+            run=self._out.run, index=self._tree.turn + 1, heir=legacy.heir, **fields_of(event)
         )
         if legacy.transfer.to == self._out.host:
             self.on_state(self._out.host, message, event.state)

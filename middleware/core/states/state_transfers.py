@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -42,6 +43,17 @@ def refusal(taken: e.StateTaken, limit: int) -> str:
     size_bytes = len(taken.state)
     too_large = f"its state has {size_bytes} bytes; this host sends up to {limit}" if size_bytes > limit else ""
     return taken.error or too_large
+
+
+def fields_of(taken: e.StateTaken) -> dict[str, Any]:
+    """Return the fields of a message that are the same for every use of a state."""
+    return {
+        "node": taken.node,
+        "version": taken.version,
+        "state_version": taken.state_version,
+        "size_bytes": len(taken.state),
+        "digest": taken.digest,
+    }
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +91,7 @@ class StateTransfers(Part):
         if message.size_bytes <= m.INLINE_STATE_BYTES:
             self._out.send(transfer.to, msgspec.structs.replace(message, inline=state))
             return True
-        if transfer.under_way and not self._is_stuck(transfer, message):
+        if transfer.under_way and not self._leave_if_stuck(transfer, message):
             return False
         via, rate_bps = next(iter(self._known(transfer.to).items()), (NET, 0.0))
         transfer.via, transfer.since_s, transfer.arrived = via, self._out.now, False
@@ -105,7 +117,7 @@ class StateTransfers(Part):
                 rates[via] = 0.0 if known is None else known.rate_bps
         return dict(sorted(rates.items(), key=lambda entry: -entry[1]))
 
-    def _is_stuck(self, transfer: StateTransfer, message: m.AnyState) -> bool:
+    def _leave_if_stuck(self, transfer: StateTransfer, message: m.AnyState) -> bool:
         """Return whether a transfer is stuck (R2). If so, give up the link."""
         to, via = transfer.to, transfer.via
         waited_s = self._out.now - transfer.since_s
