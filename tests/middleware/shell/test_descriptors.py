@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -40,7 +41,10 @@ with Client(hosts, allow=ALLOW, keys=keys, insecure=keys is None) as client:
 
 def counted(pid: int) -> tuple[int, int]:
     """Return how many descriptors and threads a process has."""
-    names = [task.joinpath("comm").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    names = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            names.append(task.joinpath("comm").read_text())
     return len(os.listdir(f"/proc/{pid}/fd")), sum(not name.startswith(JEMALLOC) for name in names)
 
 
