@@ -47,6 +47,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.planning.solver",
     "middleware.planning.costs",
     "middleware.planning.shapes",
+    "middleware.planning.mixtures",
     "middleware.planning.usage",
     "middleware.planning.odp",
     "middleware.planning.planners",

@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = {
     "--placement global --period 60 --seed 3": "a50c25570682fbe5bd552e81e8a9fa75af9e5ade57d8475ddde98819f1b93d03",
     "--placement local --period 60 --seed 1 --k 2": "4575597fce5fd7a98ab75b28937d6432f7f80e0541dfcfeb0b6a4826d660a4e3",
-    "--placement thalweg --period 60 --seed 2": "c6b2d04dae72ed4b35a20901a965dba8131ebb274b113e9ca597a63a0da45e7e",
+    "--placement thalweg --period 60 --seed 2": "01013c9cb0222b26679a7cdee01c445ff05e93cda780175afea2f59c73342632",
     "--placement random-moves --moves 20 --seed 4": "110086435307c9a0efdb85042ce820c99eec668806b8194c35cd5edb14fdba69",
     "--placement one-shot --bytes --seed 1": "d8ae40201bbe40728ff17bd5a6b4abf94c6989093543cbcdaeaca2158b18dd35",
 }

@@ -36,6 +36,7 @@ from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.network.at_once import AtOnce, late_from_s
 from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate
 from thalweg.middleware.parcels import Parcel
@@ -439,8 +440,10 @@ class World:
     def probe(self, wanted: Iterable[Link], patience_s: float, quantity: m.Quantity = "bandwidth") -> dict[Link, Any]:
         """Measure links before a run, and return their estimates, latencies or coordinates.
 
-        Links of further networks, and links that took longer than ``patience_s``, are left out.
+        Links of further networks, and links that took longer than ``patience_s``, are left out. So are links ``AtOnce``
+        whose answers are late.
         """
+        at_once = isinstance(wanted, AtOnce)
         client = self.hosts[self.client]
         peers = {peer.name: peer for peer in self.peers}
         by_source: dict[str, list[m.Peer]] = {}
@@ -448,19 +451,39 @@ class World:
         self._reports.clear()
         for source, target in sorted(links):
             measured = target in by_source and peers[source] in by_source[target]  # an echo measures both directions
-            if quantity == "coordinates" or not measured:
+            if at_once or quantity == "coordinates" or not measured:
                 by_source.setdefault(source, []).append(peers[target])
         for source, targets in by_source.items():
             ends = tuple(targets), peers[self.client]
-            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *ends, quantity))
+            self._soon(
+                client, e.ProbesRequested(BEFORE_RUNS, peers[source], *ends, "bandwidths" if at_once else quantity)
+            )
         until_s = self.now + patience_s
         self._schedule(until_s, lambda _: None, None)  # an event at the end of the wait
         if quantity == "latency":
             links = {link for link in links if peers[link[1]] in by_source.get(link[0], ())}
         if quantity == "coordinates":
             links = {Link(source, source) for source in by_source}
-        self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
+        if at_once:
+            self._until(self._most_of(links))
+        else:
+            self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
         return dict(self._reports)
+
+    def _most_of(self, links: set[Link]) -> Callable[[], bool]:
+        """Return a function that says whether links that are measured at once have answered, or are late."""
+        answered_s: list[float] = []
+        begun_s, late_s = self.now, math.inf
+
+        def over() -> bool:
+            nonlocal late_s
+            if (answered := len(links & self._reports.keys())) > len(answered_s):
+                answered_s.extend([self.now - begun_s] * (answered - len(answered_s)))
+                if late_s == math.inf and (late_s := begun_s + late_from_s(answered_s, len(links))) < math.inf:
+                    self._schedule(late_s, lambda _: None, None)  # an event at the end of the wait
+            return links <= self._reports.keys() or self.now >= late_s
+
+        return over
 
     def run(
         self,

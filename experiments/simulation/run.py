@@ -55,7 +55,7 @@ PATIENCE_S = 36_000.0  # limit of probes before a run, in virtual seconds: only 
 class Work(msgspec.Struct, frozen=True):
     """Dataflow of a run, and the planners' knowledge of it. ``allow``: packages whose code may be named.
 
-    ``networks``, ``wanted_hz``, ``hops``: as for ``client.runs.run``.
+    ``networks``, ``wanted_hz``, ``hops``: as for ``client.runs.run``. ``partitions``: length of the stream.
     """
 
     dataflow: Dataflow
@@ -67,10 +67,11 @@ class Work(msgspec.Struct, frozen=True):
     networks: Mapping[str, Network] = {}
     wanted_hz: float | None = None
     hops: int = HOPS
+    partitions: int | None = None
 
     def task(self, view: NetworkView) -> Task:
         """Return the planning problem before a run."""
-        task = Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
+        task = Task((self.dataflow,), self.hosts, view, self.hints, self.costs, partitions=self.partitions)
         over = {"networks": dict(self.networks), "wanted_hz": self.wanted_hz, "hops": self.hops}
         return task.but(**over) if self.networks else task
 

@@ -255,7 +255,7 @@ def prepare(config: Simulation) -> Setting:
     allow = (*DEFAULT_ALLOW, *config.allow)
     costs = CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s)
     model = cost_model(config.cost, config.interface)
-    work = Work(dataflow, hosts, hints_of_code(dataflow, allow), costs, model, allow)
+    work = Work(dataflow, hosts, hints_of_code(dataflow, allow), costs, model, allow, partitions=config.images)
     world = world_config(config.interface, config.startup_s, forecaster=config.forecaster, max_age_s=config.max_age_s)
     strategies = make_strategies(run)
     if variant is not None:

@@ -55,6 +55,7 @@ from thalweg.middleware.client.stripes.stripes import (
     Stripes,
     all_of,
     check_stripes,
+    count_of,
     located,
     request_of,
 )
@@ -331,6 +332,7 @@ class Client:
         check_request(label, adaptation, planning)
         check_counts(partitions, call_timeout_s)
         check_ahead(ahead)
+        stripes = count_of(placement, stripes)
         parts = check_stripes(stripes, window, dataflow, self._allow, {"networks": requested.networks})
         check_start(start)
         asked = PlanRequest(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from thalweg.middleware.client.membership.host_registry import HostRegistry
 from thalweg.middleware.core.measuring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import HostLostError, UsageError, nearest, shown, words
+from thalweg.middleware.network.at_once import AtOnce, late_from_s
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import NET, Latency, Link, LinkEstimate, Pair
@@ -44,7 +48,10 @@ class MeasurementRequests:
             roster.news.notify_all()
 
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
-        """Measure the bandwidth of links, as ``Client.probe`` does."""
+        """Measure the bandwidth of links, as ``Client.probe`` does.
+
+        Links ``AtOnce`` whose answers are late are left out.
+        """
         return self.measure(links, LinkEstimate)
 
     def latencies(self, links: Iterable[Pair]) -> dict[Link, Latency]:
@@ -63,6 +70,7 @@ class MeasurementRequests:
     def measure(self, links: Iterable[Pair], kind: type[Measured]) -> dict[Link, Measured]:
         """Have hosts measure a quantity of links, and return the results. Raises the errors of ``Client.probe``."""
         reports: dict[Link, Measured] = self._reports[kind]
+        at_once = isinstance(links, AtOnce)
         news, asked = self._registry.news, self._checked(links, kind)
         wanted, both = asked, asked | {Link(link.target, link.source, link.via) for link in asked}
         if kind is Latency:  # a latency holds for both directions
@@ -75,15 +83,35 @@ class MeasurementRequests:
             for _ in range(PROBE_TRIES):
                 if not self._in_vain(wanted):
                     still = {link for link in asked if not {link, Link(link.source, link.source)} & reports.keys()}
-                    self._request_probes(still, QUANTITIES[kind])
-                known = -1
-                while known < len(reports):
-                    known = len(reports)
-                    if news.wait_for(lambda: self._in_vain(wanted) or wanted <= reports.keys(), PROBE_S):
-                        self._registry.check_open()
-                        self._check_there(wanted)
-                        return {link: reports[link] for link in both if link in reports}
+                    self._request_probes(still, "bandwidths" if at_once else QUANTITIES[kind])
+                if self._wait(wanted, reports.keys(), at_once=at_once):
+                    self._registry.check_open()
+                    self._check_there(wanted)
+                    return {link: reports[link] for link in both if link in reports}
             raise _unanswered(min(wanted - reports.keys()), kind)
+
+    def _wait(self, wanted: set[Link], reported: Collection[Link], *, at_once: bool) -> bool:
+        """Wait for the results of links. Return False if none has arrived for ``PROBE_S`` seconds.
+
+        ``reported``: links with a result, which grows meanwhile. ``at_once``: results that are late are not waited for.
+        """
+        begun_s, answered_s = time.monotonic(), list[float]()
+        while not self._in_vain(wanted):
+            known, took_s = len(reported), time.monotonic() - begun_s
+            answered = sum(link in reported for link in wanted)
+            answered_s += [took_s] * (answered - len(answered_s))
+            late_s = late_from_s(answered_s, len(wanted)) if at_once else math.inf
+            if answered == len(wanted) or took_s >= late_s:
+                return True
+            left_s = PROBE_S if late_s == math.inf else late_s - took_s
+            more = functools.partial(self._has_more, wanted, reported, known)
+            if not self._registry.news.wait_for(more, left_s) and late_s == math.inf:
+                return False
+        return True
+
+    def _has_more(self, wanted: set[Link], reported: Collection[Link], known: int) -> bool:
+        """Return whether there are more than ``known`` results, or no further results are to be expected."""
+        return self._in_vain(wanted) or len(reported) > known
 
     def _checked(self, links: Iterable[Pair], kind: type[Measured]) -> set[Link]:
         """Return the links as a set.
@@ -118,7 +146,9 @@ class MeasurementRequests:
         by_source: dict[tuple[str, str], list[m.Peer]] = {}
         for link in sorted(links):
             (a, b), via = link.hosts, link.via
-            if quantity == "coordinates" or peers[a] not in by_source.get((b, via), ()):  # the echo measures it
+            # an echo measures the opposite direction
+            alone = quantity in {"bandwidths", "coordinates"}
+            if alone or peers[a] not in by_source.get((b, via), ()):
                 by_source.setdefault((a, via), []).append(peers[b])
         for (source, via), targets in by_source.items():
             fields = tuple(targets), self._me

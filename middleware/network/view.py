@@ -132,12 +132,16 @@ class Latency(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinksNeeded(Exception):
-    """Exception of a cost model within a planner: the plan depends on unknown bandwidths of these links."""
+    """Exception of a cost model within a planner: the plan depends on unknown bandwidths of these links.
+
+    ``at_once``: the links share no interface, so all of them are measured at the same time.
+    """
 
     what: ClassVar[str] = "bandwidth"
 
-    def __init__(self, links: Iterable[Pair]) -> None:
+    def __init__(self, links: Iterable[Pair], *, at_once: bool = False) -> None:
         self.links = frozenset(Link(*link) for link in links)
+        self.at_once = at_once
         super().__init__(f"{self.what} unknown for {sorted(tuple(link) for link in self.links)}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.network.at_once import AtOnce, slowest
 from thalweg.middleware.network.place import UNPLACED, Place
 from thalweg.middleware.network.view import (
     LatenciesNeeded,
@@ -74,7 +75,8 @@ def plan_probing(
     Every kind of caller can drive the generator. If the yielded links are ``Unheard``, the caller sends latencies. For
     ``Unplaced`` links the caller sends places of hosts, and for all other links estimates. An answer may hold more than
     was requested, since a round trip also measures the link back. A link that is missing in the answer counts as
-    unusable. LinksNeeded is never raised. Raises PlannerError if the planner fails.
+    unusable. Among links ``AtOnce``, it counts as the slowest link of the answer. LinksNeeded is never raised. Raises
+    PlannerError if the planner fails.
     """
     asked: set[Link] = set()
     unanswered: set[Link] = set()
@@ -84,7 +86,7 @@ def plan_probing(
         try:
             plan = ask_planner(planner, task, model)
         except LinksNeeded as needed:
-            wanted = KINDS.get(type(needed), frozenset)(needed.links)
+            wanted = AtOnce(needed.links) if needed.at_once else KINDS.get(type(needed), frozenset)(needed.links)
         else:
             complete = rounds <= max_rounds
             return ProbedPlan(plan, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
@@ -108,7 +110,9 @@ def plan_probing(
             task = task.but(view=heard.with_latencies(dict.fromkeys(silent, UNHEARD)))
         else:
             silent = wanted - answers.keys()
-            task = task.but(view=view.with_estimates({**dict.fromkeys(silent, UNUSABLE), **answers}))
+            assumed = slowest(answers.values()) if isinstance(wanted, AtOnce) else UNUSABLE
+            task = task.but(view=view.with_estimates({**dict.fromkeys(sorted(silent), assumed), **answers}))
+            silent = frozenset() if assumed.rate_bps else silent
         unanswered |= silent
 
 

@@ -31,6 +31,7 @@ from thalweg.middleware.planning.planners.local import Local
 from thalweg.middleware.planning.planners.odp import Odp
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import Planner, needs_of, needs_while, wrong_form
+from thalweg.middleware.planning.planners.stars import Stars
 from thalweg.middleware.planning.planners.thalweg import Thalweg
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need, SpaceMoves
 
@@ -111,6 +112,7 @@ PLANNERS: Mapping[str, type[Planner]] = {
     "cost-space": CostSpace,
     "cost-space-once": CostSpace,
     "odp": Odp,
+    "stars": Stars,
     "thalweg": Thalweg,
     "thalweg-once": Thalweg,
 }

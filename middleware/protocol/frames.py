@@ -22,8 +22,8 @@ from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.run_id import NO_RUN, RunId
 
-PROTOCOL_VERSION = 12
-SPEAKS = (12, PROTOCOL_VERSION)  # the oldest and the newest version that a host of this code speaks
+PROTOCOL_VERSION = 13
+SPEAKS = (13, PROTOCOL_VERSION)  # the oldest and the newest version that a host of this code speaks
 MAGIC, PIGGYBACKING = b"TW", b"TC"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_PIGGYBACKED = 16

@@ -88,14 +88,15 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     input_bytes: Annotated[tuple[Room, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
 
 
-Quantity = Literal["bandwidth", "latency", "coordinates"]
+Quantity = Literal["bandwidth", "bandwidths", "latency", "coordinates"]
 
 
 class ProbeRequest(RunMessage, frozen=True):
     """Request to measure from the receiver to each of ``targets``, and to send ``requester`` a ProbeResult for each.
 
     ``quantity``: bandwidth of the links to and from the target over network ``via`` (a round trip of 16 KB each),
-    latency, or the coordinates of the receiver, which need both.
+    bandwidths of the links to all targets at the same time, latency, or the coordinates of the receiver, which need
+    bandwidth and latency.
     """
 
     targets: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_TARGETS)]

@@ -131,6 +131,14 @@ def strategy_of(placement: str, stripes: Stripes) -> Strategy:
     return strategy
 
 
+def count_of(placement: Mapping[str, str] | str, stripes: Stripes) -> Stripes:
+    """Return the number of trees of a stream. A placement such as ``stars`` has several trees without a request."""
+    if stripes != 1 or not isinstance(placement, str):
+        return stripes
+    own = getattr(get_strategy(placement).initial, "stripes", 1)
+    return own if isinstance(own, int) else "auto" if own == "auto" else stripes
+
+
 def trees_of(plan: Plan) -> tuple[Stripe, ...]:
     """Return the trees of a plan, as stripes."""
     return tuple(Stripe(tree.dataflow, tree.placement, tree.share) for tree in (plan, *plan.beside))

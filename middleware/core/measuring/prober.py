@@ -1,4 +1,6 @@
-"""Bandwidth probes on demand: a short train of messages there and a train back, from each host one link at a time.
+"""Bandwidth probes on demand: a short train of messages there and a train back.
+
+A host measures one link at a time, unless a request is for bandwidths at the same time.
 
 Rules:
 
@@ -8,8 +10,8 @@ R1. A train begins with empty messages, one after the other. The first opens the
     arrival. So transmission time includes neither the round trip, nor the burst that a link lets pass after idling. The
     median counts: if a receiver sees a message late, the message seems slow and the next message quick. Without
     ``probe_train`` a train is a single message of 16 KB, as in the paper. This is enough if links and hosts are ideal.
-R2. A probe from *a* to *b* measures *a -> b*. Then *b* sends a train back, which measures *b -> a*. Both hosts send
-    their result to the other end of the link, and to every requester.
+R2. A probe from *a* to *b* measures *a -> b*. Then *b* sends a train back, which measures *b -> a*, unless links are
+    measured at once. Both hosts send their result to the other end of the link, and to every requester.
 R3. If the monitor has a fresh estimate of a link, the host answers without a probe. A link is not probed again within
     ``PROBE_INTERVAL_S``. The result of a probe answers every request that arrives meanwhile. If a probe is lost, the
     requester asks again. A train that takes longer than ``PROBE_PATIENCE_S`` no longer delays the next train.
@@ -107,7 +109,7 @@ class Prober:
 
     def request(self, event: e.ProbesRequested) -> Notes:
         """Ask the host ``event.source`` to measure its links to the targets. ``event.source`` may be the local host."""
-        request = m.ProbeRequest(event.run, event.targets, event.requester, via=event.via)
+        request = m.ProbeRequest(event.run, event.targets, event.requester, event.quantity, event.via)
         if event.source.name == self._out.host:
             yield from self.on_request(request)
         else:
@@ -135,23 +137,26 @@ class Prober:
         if message.run == BEFORE_RUNS:
             hosts = None
             self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
+        at_once = message.quantity == "bandwidths"
         for target in message.targets:
             if target.name != self._out.host and (hosts is None or target.name in hosts):
                 # R4: within a run only its hosts are probed
-                yield from self._request_probe(message.run, self._to(target.name, message.via), message.requester.name)
+                way = self._to(target.name, message.via)
+                yield from self._request_probe(message.run, way, message.requester.name, back=not at_once)
+                if at_once and way in self.queue:
+                    self._begin(self.queue.pop(way), way, echo=False)
         self._next()
 
     def _to(self, host: str, via: str) -> Link:
         return Link(self._out.host, host, via)
 
-    def _request_probe(self, run: RunId, there: Link, requester: str) -> Notes:
-        asker = _Asker(run)
-        back = Link(there.target, there.source, there.via)
-        for link in (there, back):
+    def _request_probe(self, run: RunId, there: Link, requester: str, *, back: bool) -> Notes:
+        asker = _Asker(run, back=back)
+        for link in (there, there.back)[: 1 + back]:
             known = self._fresh(link)
             if known is not None:
                 yield from self._answer(run, requester, link, known)
-                asker = _Asker(run, asker.there and link != there, asker.back and link != back)
+                asker = _Asker(run, asker.there and link != there, asker.back and link == there)
         if not (asker.there or asker.back):
             return
         waiting = self.waiting.get(there, {})
@@ -282,12 +287,15 @@ class Prober:
             way = next(iter(self.queue))
             run = self.queue.pop(way)
             if way in self.waiting:
-                self.count += 1
+                self._begin(run, way, echo=True)
                 self.under_way = _Train(way, self.count, self._out.now)
-                _keep(self._begun_s, way, self._out.now)
-                self._send(run, way, self.count, self._first, echo=True)
                 self._out.wake(Timer.PROBE, self._out.now + patience_s)
                 return
+
+    def _begin(self, run: RunId, way: Link, *, echo: bool) -> None:
+        self.count += 1
+        _keep(self._begun_s, way, self._out.now)
+        self._send(run, way, self.count, self._first, echo=echo)
 
     def on_timer(self) -> None:
         """Begin the next train, as the time of the train under way is over (R3)."""

@@ -30,9 +30,10 @@ R7. If a stripe begins its next generation, it gets its indices again, from its 
     repeated as in R1 until the stripe delivers a partition that was assigned later. Its hosts may get the first message
     before the run.
 R8. The stream does not wait for a stripe that has become slow. The delivery by the stripe is compared with the time at
-    which the stream needs the partition, and with the delivery by a second stripe. If it is ``LATE`` times as late as
-    both, the second stripe gets the index as well, before the stream waits. A late stripe is expected to be late by the
-    same time again. A stripe without a delivery for the limit of R4 is expected to be late for ever.
+    which the stream needs the partition, and with the delivery by another stripe. If it is ``LATE`` times as late as
+    both, the other stripe gets the index as well, before the stream waits. If both become slow, a third stripe gets the
+    index, and so on. A late stripe is expected to be late by the same time again. A stripe without a delivery for the
+    limit of R4 is expected to be late for ever.
 R9. If the stream feeds an upper graph (``upper_feed``), a part of a partition may be past its end alone. The stream
     ends with the first partition with all parts past their ends, and delivers this partition as well. On demand, the
     stream restarts with an earlier partition. From there on, partitions that are no longer here are made again.
@@ -47,7 +48,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -446,14 +447,18 @@ class Striping:
     def _period_s(self, stripe: StripeState) -> float:
         """Return the time that a stripe takes for a partition.
 
-        For a stripe of unknown pace, the time follows from its share, and from the mean time of the stripes of known
-        pace.
+        For a stripe of unknown pace, the time follows from its share and its first partition, whose time may be still
+        growing. The stripes of known pace tell the mean time by share, and the mean part of the first partition's time.
         """
         if stripe.period_s is not None:
             late_s = 0.0 if stripe.asked_s is None else self._out.now - max(stripe.asked_s, stripe.delivered_s)
             return max(stripe.period_s, late_s, 1e-9)
-        known = [sibling.period_s * sibling.share for sibling in self.stripes if sibling.period_s is not None]
-        return max((plain_sum(known) / len(known) if known else 1.0) / stripe.share, 1e-9)
+        known = [sibling for sibling in self.stripes if sibling.period_s is not None]
+        by_share = plain_sum(sibling.period_s * sibling.share for sibling in known if sibling.period_s is not None)
+        period_s = (by_share / len(known) if known else 1.0) / stripe.share
+        fills_s = stripe.fills_s or (0.0 if stripe.asked_s is None else self._out.now - stripe.asked_s)
+        parts = [sibling.period_s / sibling.fills_s for sibling in known if sibling.period_s and sibling.fills_s]
+        return max(period_s, fills_s * plain_sum(parts) / len(parts) if parts else 0.0, 1e-9)
 
     def _first_s(self, stripe: StripeState) -> float:
         """Return the time from now to a stripe's next partition."""
@@ -497,21 +502,25 @@ class Striping:
             return
         stream_s = 1 / plain_sum(1 / paces[stripe].period_s for stripe in known)
         free_s = {stripe: waits_s + len(stripe.open) * paces[stripe].period_s for stripe, waits_s in known.items()}
-        having = Counter(entry.index for stripe in self.stripes for entry in stripe.open)
-        new = [stripe for stripe in paces if stripe.period_s is None]
-        stuck = {stripe: math.inf for stripe in new if self._stuck_s(stripe) <= self._out.now}
-        for stripe, waits_s in (known | stuck).items():
+        soonest_s: dict[int, float] = {}  # by index, the earliest delivery by the stripes that have it
+        for stripe, pace in paces.items():
+            waits_s = known.get(stripe, 0.0)
+            if stripe.period_s is None:
+                waits_s = math.inf if self._stuck_s(stripe) <= self._out.now else pace.first_s
             for place, entry in enumerate(stripe.open):
-                then_s, index = waits_s + place * paces[stripe].period_s, entry.index
-                if not self._is_wanted(index) or having[index] > 1:
-                    continue
-                at_s, _, other = min((free_s[other], other.number, other) for other in known if other is not stripe)
-                if then_s > LATE * max(at_s, (index - self.next) * stream_s, self._limits.retry_s):
-                    self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
-                    self._give(other, index)
-                    yield from self._announce_indices(other)
-                    having[index] += 1
-                    free_s[other] += paces[other].period_s
+                then_s = waits_s + place * pace.period_s
+                soonest_s[entry.index] = min(then_s, soonest_s.get(entry.index, math.inf))
+        for index, then_s in soonest_s.items():
+            late_s = LATE * max((index - self.next) * stream_s, self._limits.retry_s)
+            if then_s <= late_s or not self._is_wanted(index):
+                continue
+            others = [(free_s[other], other.number, other) for other in known if not other.has(index)]
+            if others and then_s > LATE * min(others)[0]:
+                other = min(others)[2]
+                self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
+                self._give(other, index)
+                yield from self._announce_indices(other)
+                free_s[other] += paces[other].period_s
 
     def _waits_s(self, stripe: StripeState, first_s: float) -> float:
         """Return how long a stripe's next partition may still take. A present delay counts once more (R8)."""

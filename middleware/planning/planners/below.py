@@ -43,7 +43,7 @@ class Below(msgspec.Struct, frozen=True):
         plans = (plan, *plan.beside)
         if self.stripes == "auto":
             alone = self._alone.plan(task, model)
-            if len(plans) == 1 or not plan.cost_s < (1 - REPAYS) * alone.cost_s:
+            if len(plans) == 1 or plan.cost_s >= (1 - REPAYS) * alone.cost_s:  # false without a cost
                 return alone
         elif len(plans) == 1:
             plans = (msgspec.structs.replace(plan, share=1 / self.stripes),) * self.stripes

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,15 +40,14 @@ class Trees(NamedTuple):
     spent: int
 
 
-def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"], looks: int) -> Trees:
-    """Return ``count`` trees, or with ``auto`` as many as repay. ``alone``: the best tree by itself."""
+def several(loads: TreeLoads, alone: Sequence[int], count: int, looks: int) -> Trees:
+    """Return ``count`` trees. ``alone``: the best tree by itself."""
     loads = replace(loads, shape=max(loads.shape, MIXED_SHAPE))
     mixture = Mixture(loads, [alone])
-    best = single = Trees([list(alone)], rates_of(loads, [alone]), 0)
-    number, most = 1, min(MOST_CHOSEN, 2 * (loads.count - 1)) if count == "auto" else count
-    many = count == "auto" and loads.interface == "independent"
-    while number < most:
-        number = most if many and number > 1 else min(2 * number, most)
+    best = Trees([list(alone)], rates_of(loads, [alone]), 0)
+    number = 1
+    while number < count:
+        number = min(2 * number, count)
         mixture.grow(number, MIXED_LOOKS * looks)
         trees = Trees(mixture.trees, rates_of(loads, mixture.trees), mixture.spent)
         if plain_sum(trees.rates) < plain_sum(
@@ -56,11 +55,7 @@ def several(loads: TreeLoads, alone: Sequence[int], count: int | Literal["auto"]
         ):  # the norm is not the largest load, so a mixture may be slower: repeat the trees before
             again = [tree for _, tree in zip(range(number), itertools.cycle(best.parents), strict=False)]
             trees = Trees(again, rates_of(loads, again), mixture.spent)
-        least = plain_sum((single if many else best).rates) / (1 - REPAYS)
-        if count != "auto" or plain_sum(trees.rates) >= least:
-            best = trees
-        elif not many:
-            break
+        best = trees
     return best._replace(spent=mixture.spent)
 
 

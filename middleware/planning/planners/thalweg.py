@@ -30,11 +30,12 @@ from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
-from thalweg.middleware.network.view import LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.critical_path import CriticalPath
 from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.mixtures.choice import Chooser
 from thalweg.middleware.planning.planners.frame import Frame
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import plan_at
@@ -144,33 +145,42 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         A result of one tree is the result of ``_first``. Raises LinksNeeded for links that should be known first.
         """
-        knowledge = Knowledge(frame.names, view, self.probes)
-        if wanted := knowledge.first():
-            raise LinksNeeded(wanted)
+        knowledge = self._knowledge(frame, view)
         loads = frame.loads(knowledge.transfers(frame.costs))
         alone, spent = search_tree(loads, looks, self.seed)
-        trees = several(loads, alone, self.stripes, looks)
-        for parent in trees.parents:
+        if self.stripes == "auto":
+            chooser = Chooser(loads, self.joining, frame.costs.startup_s, frame.task.partitions)
+            choice = chooser.choose(alone, looks)
+            parents, shares, period_s = choice.parents, choice.rehearsed.shares, choice.rehearsed.period_s
+        else:
+            trees = several(loads, alone, self.stripes, looks)
+            parents, spent, period_s = trees.parents, spent + trees.spent, 1 / plain_sum(trees.rates)
+            shares = [rate * period_s for rate in trees.rates]
+        for parent in parents:
             if wanted := knowledge.open(parent):
-                raise LinksNeeded(wanted)
-        plans = [self._as_plan(frame, model, _Found(parent, spent + trees.spent)) for parent in trees.parents]
+                raise _needed(frame, wanted)
+        plans = [self._as_plan(frame, model, _Found(parent, spent)) for parent in parents]
         if len(plans) == 1:
             return plans[0]
-        period_s = 1 / plain_sum(trees.rates)
         plans = [
-            msgspec.structs.replace(plan, cost_s=period_s, share=rate * period_s)
-            for plan, rate in zip(plans, trees.rates, strict=True)
+            msgspec.structs.replace(plan, cost_s=period_s, share=share)
+            for plan, share in zip(plans, shares, strict=True)
         ]
         return msgspec.structs.replace(plans[0], beside=tuple(plans[1:]))
 
+    def _knowledge(self, frame: Frame, view: NetworkView) -> Knowledge:
+        """Return the known links before a run. Raise LinksNeeded for links that should be known first."""
+        knowledge = Knowledge(frame.names, view, self.probes, at_once=frame.interface == "independent")
+        if wanted := knowledge.first():
+            raise _needed(frame, wanted)
+        return knowledge
+
     def _first(self, frame: Frame, looks: int, view: NetworkView) -> _Found:
         """Return the best tree by known links. Raise LinksNeeded for links that should be known first."""
-        knowledge = Knowledge(frame.names, view, self.probes)
-        if wanted := knowledge.first():
-            raise LinksNeeded(wanted)
+        knowledge = self._knowledge(frame, view)
         parent, spent = search_tree(frame.loads(knowledge.transfers(frame.costs)), looks, self.seed)
         if wanted := knowledge.open(parent):
-            raise LinksNeeded(wanted)
+            raise _needed(frame, wanted)
         return _Found(parent, spent)
 
     def _again(self, frame: Frame, looks: int, view: Outlook, here: list[int] | None) -> _Found:
@@ -267,6 +277,11 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         changed = {(a, b) for a, b in used[0] ^ used[1] if a != b}
         if self.probes_left(view, task.hosts) > 0:
             self.request_links(view, task.hosts, {}, changed)
+
+
+def _needed(frame: Frame, links: Iterable[Link]) -> LinksNeeded:
+    """Return the exception for links that have to be measured before a run."""
+    return LinksNeeded(links, at_once=frame.interface == "independent")
 
 
 class _Found(msgspec.Struct, frozen=True):

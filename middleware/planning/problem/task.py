@@ -38,6 +38,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
       plan gives the network of every link (``choice``).
     - ``routes``: routes that transfers take at present.
     - ``wanted_hz``: wanted partitions a second. None: as many as sources produce and links carry.
+    - ``partitions``: length of the stream. None: unknown.
     - ``share``: part of the stream's partitions that goes over the planned tree.
     - ``beside``: trees for the rest of the partitions, which keep the same links and hosts busy.
     - ``hops``: most rented links in a route between two hosts. 1: no host is a relay.
@@ -54,6 +55,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     networks: Mapping[str, Network] = {}
     routes: Mapping[Link, tuple[Link, ...]] = {}
     wanted_hz: float | None = None
+    partitions: int | None = None
     share: float = 1.0
     beside: tuple[Stripe, ...] = ()
     hops: int = HOPS

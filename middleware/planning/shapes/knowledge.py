@@ -14,6 +14,7 @@ from thalweg.middleware.planning.problem.loads import Floats
 from thalweg.middleware.planning.shapes.search import UNKNOWN_S
 
 PROBES_PER_HOST = 6  # with 8 servers and a client, enough for all 36 pairs of hosts
+AT_ONCE_PER_HOST = 20  # links that share no interface: enough for all pairs of 40 hosts
 FIRST_SHARE = 0.5  # share of the probes that are asked for at the start
 HOPE = 0.8  # quantile of known rates that is assumed for an unknown link
 
@@ -34,21 +35,25 @@ def transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floa
 
 
 class Knowledge:
-    """Rates of the links between ``names``, the client first, and the links that should be measured next."""
+    """Rates of the links between ``names``, the client first, and the links that should be measured next.
 
-    def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None) -> None:
-        self.names, self.count = names, len(names)
+    ``probes``: most pairs of hosts to be measured. None: a number for each host, larger if links are measured at once.
+    """
+
+    def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None, *, at_once: bool = False) -> None:
+        self.names, self.count, self._at_once = names, len(names), at_once
         self.rates = np.array(view.rates_bps(names))
         self.unknown: npt.NDArray[np.bool_] = np.isnan(self.rates)
         pairs = self.count * (self.count - 1) // 2
-        most = PROBES_PER_HOST * self.count if probes is None else probes
+        most = (AT_ONCE_PER_HOST if at_once else PROBES_PER_HOST) * self.count if probes is None else probes
         self.left = min(pairs, most) - (pairs - self._pairs_unknown())
 
     def _pairs_unknown(self) -> int:
         return int(np.triu(self.unknown & self.unknown.T, 1).sum())
 
     def _links(self, pairs: Sequence[tuple[int, int]]) -> frozenset[Link]:
-        return frozenset(Link(self.names[a], self.names[b]) for a, b in pairs)
+        both = [*pairs, *((b, a) for a, b in pairs)] if self._at_once else pairs
+        return frozenset(Link(self.names[a], self.names[b]) for a, b in both)
 
     def first(self) -> frozenset[Link]:
         """Return the links to measure if few are known: rings of all hosts, each with a larger step.

@@ -462,7 +462,7 @@ def test_a_late_message_does_not_bring_a_run_back(monkeypatch: pytest.MonkeyPatc
 def test_a_hostile_host_changes_nothing_unless_every_host_may_send_every_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plans = [FaultPlan(seed, (Hostility("stranger", 0.0, 40.0, 0.05),)) for seed in (1, 2, 3, 5, 7)]
+    plans = [FaultPlan(seed, (Hostility("stranger", 0.0, 40.0, 0.05),)) for seed in (1, 2, 4, 5, 7)]
     assert {run_trial(plan)[0].outcome for plan in plans} == {"delivered"}
     monkeypatch.setattr(RunCore, "may_say", lambda *_: True)
     assert {run_trial(plan)[0].outcome for plan in plans} == {"failed"}

@@ -179,7 +179,7 @@ def test_a_changed_tree_gives_the_reference_results_and_is_recorded(tmp_path: Pa
     assert summary.reference_digest is not None
     assert {figures.digest for figures in summary.placements.values()} == {summary.reference_digest}
     initial, chosen = (row["detail"] for row in rows(tmp_path, "placed"))
-    assert initial["inputs"] != chosen["inputs"] and chosen["planner"] == "thalweg" and chosen["probed"] == 21
+    assert initial["inputs"] != chosen["inputs"] and chosen["planner"] == "thalweg" and chosen["probed"] == 42
     for plan in (initial, chosen):
         assert plan["inputs"]["sink"][0] in plan["placement"]
         assert {a for inputs in plan["inputs"].values() for a in inputs} == set(plan["placement"]) - {"sink"}

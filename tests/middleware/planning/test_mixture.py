@@ -18,7 +18,7 @@ from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import Period, Task, Thalweg
 from thalweg.middleware.planning.bound import packing_rate
-from thalweg.middleware.planning.planners.striping import MOST_CHOSEN, REPAYS, rates_of, several
+from thalweg.middleware.planning.planners.striping import rates_of, several
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, propagate_hints
 from thalweg.middleware.planning.problem.task import Stripe
 from thalweg.middleware.planning.shapes.host_tree import host_tree
@@ -182,29 +182,6 @@ def test_auto_plans_as_many_trees_as_repay():
     narrow = task.but(view=NetworkView(rates))
     assert not Thalweg(stripes="auto").plan(narrow, Period()).beside
     assert Thalweg(stripes="auto").plan(narrow, Period()).placement == Thalweg().plan(narrow, Period()).placement
-
-
-def test_many_trees_may_repay_where_two_trees_do_not():
-    """For single interfaces the search would end here, as a number of trees must repay beside half that number."""
-    for seed in range(12):
-        loads = make_loads(seed, 9, "independent")
-        loads = replace(loads, compute_s=lambda host, inputs: 2.0 * max(len(inputs) - 1, 0))
-        alone, _ = search_tree(loads, 4860, 0)
-        rates = {count: sum(several(loads, alone, count, 4860).rates) for count in (1, 2, 16)}
-        chosen = len(several(loads, alone, "auto", 4860).parents)
-        assert chosen == (16 if rates[16] * (1 - REPAYS) >= rates[1] else 1)
-        if rates[2] * (1 - REPAYS) < rates[1] < rates[16] * (1 - REPAYS):
-            return
-    pytest.fail("no network on which two do not repay and many do")
-
-
-@pytest.mark.parametrize(("count", "trees"), [(5, 8), (9, MOST_CHOSEN), (12, MOST_CHOSEN)])
-def test_independent_links_get_many_trees_if_the_trees_repay(count, trees):
-    loads = make_loads(4, count, "independent")
-    alone, _ = search_tree(loads, 4860, 0)
-    auto = several(loads, alone, "auto", 4860)
-    assert len(auto.parents) == trees
-    assert sum(auto.rates) >= sum(several(loads, alone, 2, 4860).rates) * (1 - 1e-9)
 
 
 def test_unknown_links_are_requested_before_a_plan():

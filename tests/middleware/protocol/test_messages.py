@@ -243,7 +243,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 12$"),
+        (frames.encode(m.Ping(R), 1), "protocol version 1; this host speaks version 13$"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
         (frames.encode(m.Ping(R))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (frames.encode(m.Demand(R, "p", "c", 1, 65)), "<= 64"),

@@ -192,6 +192,26 @@ def test_a_probe_is_recorded_by_the_measuring_host(wire: Wire) -> None:
 # --- who is answered, and how often a link is probed ------------------------------------------------
 
 
+def test_links_without_a_common_interface_are_measured_at_once_and_one_way(make_book: Callable[..., Playbook]) -> None:
+    targets, client = tuple(map(peer_of, HOSTS[3:])), peer_of("client")
+    for quantity, begun in (("bandwidth", ["h2"]), ("bandwidths", ["h2", "h3"])):
+        book = make_book("h1")
+        book << e.MessageReceived("client", m.ProbeRequest(BEFORE_RUNS, targets, client, quantity)) >> ANY
+        probes = [sent for sent in book.commands if isinstance(sent, e.Send) and isinstance(sent.message, m.Probe)]
+        assert [sent.to for sent in probes] == begun
+        assert {sent.message.echo for sent in probes if isinstance(sent.message, m.Probe)} == {quantity == "bandwidth"}
+
+
+def test_every_direction_that_is_measured_at_once_is_reported_to_the_requester(wire: Wire) -> None:
+    for source, target in (("h1", "h2"), ("h2", "h1")):
+        wire.give("client", msgspec.structs.replace(ask(source, target), quantity="bandwidths"), 1.0)
+    assert {report for report in wire.reports if report[0] == "client"} == {
+        ("client", "h1", "h2"), ("client", "h2", "h1"),
+    }  # fmt: skip
+    assert not wire.books["h1"].core.links.prober.waiting
+    assert not wire.books["h2"].core.links.prober.waiting
+
+
 def test_a_single_probe_answers_all_requests_that_arrive_while_queued_or_under_way(
     make_book: Callable[..., Playbook],
 ) -> None:

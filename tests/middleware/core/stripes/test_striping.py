@@ -303,6 +303,26 @@ def test_a_first_partition_is_awaited_only_as_long_as_other_stripes_need() -> No
     assert len(played.delivered) > 12, "6 and 7, which it was given, are with the others"
 
 
+def test_a_third_stripe_gets_a_partition_that_two_slow_stripes_have() -> None:
+    played = Played([1.0, 1.0, 1.0], partitions=40).begin()
+    played.go(until_s=5.0)
+    first, second, _ = played.stream.stripes
+    played.stream._give(second, first.open[-1].index)
+    for stripe in (first, second):
+        played.takes_s[stripe.number] = stripe.period_s = 100.0
+    played.go(until_s=60.0)
+    assert played.ended == "end", f"{len(played.delivered)} of 40"
+
+
+def test_a_stripe_with_a_slow_first_partition_does_not_help_another_stripe() -> None:
+    played = Played([100.0, 2.0, 2.0], partitions=200, window=200).begin()
+    played.go(until_s=101.0)
+    slow, quick, _ = played.stream.stripes
+    assert slow.fills_s == 100.0
+    assert slow.period_s is None
+    assert played.stream._period_s(slow) > 10 * played.stream._period_s(quick)
+
+
 def test_the_stream_ends_though_most_stripes_never_deliver_a_first_partition() -> None:
     played = Played([5.0, math.inf, math.inf], partitions=40).begin()
     played.go(until_s=1000.0)
