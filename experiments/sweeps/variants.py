@@ -120,6 +120,8 @@ def _aged(period_s: float) -> Variant:
 
 def _stripes(name: str) -> Variant:
     interface, number, *known = name.split("-")
+    if number == "stars":
+        return Variant(says=f"{interface}, a star for each host", placement="stars", fields={"interface": interface})
     chosen = number == "auto"
     suffixes = {"": "", "ahead": ", exact: links in the next 5 min", "steady": ", exact, links stay as they begin"}
     how = known[0] if known else ""
@@ -133,7 +135,7 @@ def _stripes(name: str) -> Variant:
     )
 
 
-TREES = ("1", "2", "4", "8", "auto")  # number of trees of a stream
+TREES = ("1", "2", "4", "8", "stars", "auto")  # numbers of planned trees of a stream, and a tree for each host
 STRIPES = (
     *(f"{interface}-{number}" for interface in ("single", "independent") for number in TREES),
     *(f"{interface}-auto-{known}" for interface in ("single", "independent") for known in ("ahead", "steady")),

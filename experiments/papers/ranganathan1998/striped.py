@@ -43,6 +43,7 @@ COLUMNS = (
     Column("mean s", lambda row, result: mean(row.interarrival_s, 1)),
     Column("p95 s", lambda row, result: mean(row.p95_s, 1)),
     Column("first s", lambda row, result: mean(row.first_s, 0)),
+    Column("last s", lambda row, result: mean(row.last_s, 0)),
     Column("of one tree", lambda row, result: text(_of_one(row), 2)),
     Column("bound s", lambda row, result: mean(row.bound_s, 1)),
     Column("of the bound", lambda row, result: _of_bound(row)),

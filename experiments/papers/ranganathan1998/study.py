@@ -523,6 +523,7 @@ STUDY = Study(
         },
         "p95_s": "p95_interarrival_s",
         "first_s": "first_image_s",
+        "last_s": "probing_s + elapsed_s",
         "bound_s": "bound_period_s",  # what no mixture of trees beats on the links during the run
         "predicted_s": "predicted_s",  # prediction of the first plan
         "reshapings": "reshapings",
