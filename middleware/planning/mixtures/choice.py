@@ -5,9 +5,11 @@ resource is least busy (``shapes.mixture``), with several numbers of trees. Each
 the last of the stream's partitions is delivered (``rehearsal``). So a tree counts with the time in which it fills, and
 a deep tree is of use only for a long stream.
 
-A single measurement says little about the rate of a link in the next minutes. So the best candidates are rehearsed
-again on links whose rates differ from the measured ones at random, and the mean time decides. Trees that fit the
-measured rates too well lose here. The random numbers are the same for all candidates, and in every call.
+A single measurement says little about the rate of a link in the next minutes, and partitions differ in size. So the
+candidates are rehearsed with rates and sizes that differ from the known ones at random. The best few are rehearsed
+several times, and the mean time decides. Trees that fit the measured rates too well lose here. So do trees that send
+combinations over many links, as a combination is often as large as its largest input. The random numbers are the same
+for all candidates, and in every call.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from thalweg.middleware.planning.shapes.search import LoadedTree, TreeLoads, des
 
 PARTITIONS = 200  # of a stream whose length is unknown
 PER_TREE = 4  # rehearsed deliveries of a tree; later ones come at the same pace
-REPAYS = 0.1  # share of the time of a single tree that several trees must save
+REPAYS = 0.1  # share of the time of a single tree, and of stars, that other trees must save
 SPREAD = 0.3  # standard deviation of the logarithm of a link's rate
-DRAWS = 3  # of the rates of all links
+SIZES = 0.25  # standard deviation of a partition's size, as a share of the mean; Ranganathan et al., section 4
+LEAST = 0.1  # least size, as a share of the mean
+DRAWS = 3  # of the rates of all links and the sizes of all partitions
 FINALISTS = 3  # candidates that are rehearsed on other rates as well
 SHARPEST = 8.0  # shape of the norm for trees that are made of stars; compare ``MIXED_SHAPE``
 STEPS = 60  # most changes of a tree that is made of a star
@@ -78,18 +82,19 @@ class Chooser:
         self.rehearsals = 0
 
     def choose(self, alone: Sequence[int], looks: int) -> Choice:
-        """Return the candidate with the least predicted time, if it repays beside a single tree.
+        """Return the candidate with the least predicted time, if it repays beside a single tree and beside stars.
 
         ``alone``: the best tree by itself. ``looks``: number of evaluated trees in a search for one tree.
         """
-        candidates = sorted(self.candidates(alone, looks), key=lambda trees: self.rehearse(trees).last_s)
-        expected_s, best = min((self._expected_s(trees), trees) for trees in candidates[:FINALISTS])
-        single = [list(alone)]
-        if expected_s > (1 - REPAYS) * self._expected_s(single):
-            best = single
-        first_s = self.rehearse(best).first_s
+        candidates = sorted(self.candidates(alone, looks), key=lambda trees: self.rehearse(trees, 1).last_s)
+        quickest = min(candidates[:FINALISTS], key=self._expected_s)
+        best = [list(alone)]
+        for trees in (stars(self._loads.count), quickest):
+            if self._expected_s(trees) < (1 - REPAYS) * self._expected_s(best):
+                best = trees
+        first_s = self.rehearse(best, 1).first_s
         best = [best[number] for number in sorted(range(len(best)), key=lambda number: first_s[number])]
-        return Choice(best, self.rehearse(best), self.rehearsals)
+        return Choice(best, self.rehearse(best, 1), self.rehearsals)
 
     def _expected_s(self, trees: list[list[int]]) -> float:
         return plain_sum([self.rehearse(trees, draw).last_s for draw in range(1, DRAWS + 1)]) / DRAWS
@@ -130,7 +135,7 @@ class Chooser:
         return [tree.parent for tree in loaded]
 
     def rehearse(self, trees: Sequence[Sequence[int]], draw: int = 0) -> Rehearsed:
-        """Return the prediction for some trees. ``draw``: number of a draw of the links' rates. 0: measured rates."""
+        """Return the prediction for some trees. ``draw``: number of a draw of rates and sizes. 0: the known ones."""
         loads = self._of_draw(draw)
         pipes = [pipeline_of(loads, tree, self._joining) for tree in trees]
         rehearsal = Rehearsal(pipes, loads.count, loads.interface, self._startup_s, self._ahead)
@@ -146,10 +151,15 @@ class Chooser:
         return Rehearsed(last_s, period_s, [share / plain_sum(shares) for share in shares], rehearsal.first_s)
 
     def _of_draw(self, draw: int) -> TreeLoads:
-        """Return the loads with the rates of a draw."""
+        """Return the loads with the rates and sizes of a draw."""
         if draw not in self._drawn:
             count, measured = self._loads.count, self._loads.transfer_s
-            uniform = np.random.default_rng(draw).random((12, count, count))  # their sum is all but normal
-            factors: Floats = exp(SPREAD * (uniform.sum(axis=0) - 6.0))
-            self._drawn[draw] = replace(self._loads, transfer_s=lambda size: measured(size) * factors, _rows={})
+            uniform = np.random.default_rng(draw).random((12, count, count + 1))  # their sum is all but normal
+            normal = uniform.sum(axis=0) - 6.0
+            factors: Floats = exp(SPREAD * normal[:, :count])
+            larger = np.maximum(1 + SIZES * normal[:, count], LEAST).tolist()
+            sizes = [[size * factor for size in own] for own, factor in zip(self._loads.sizes, larger, strict=True)]
+            self._drawn[draw] = replace(
+                self._loads, sizes=sizes, transfer_s=lambda size: measured(size) * factors, _rows={}
+            )
         return self._drawn[draw]

@@ -94,19 +94,19 @@ def test_the_chosen_trees_are_predicted_to_be_no_slower_than_stars_and_one_tree(
         chooser = Chooser(loads, "pairs", 0.05, 100)
         chosen = chooser.choose(alone, 2000)
         assert chosen == Chooser(loads, "pairs", 0.05, 100).choose(alone, 2000)
-        simple = [chooser._expected_s(trees) for trees in ([alone], stars(7))]
-        assert chooser._expected_s(chosen.parents) <= min(simple) * (1 + 1e-9)
+        chosen_s = chooser._expected_s(chosen.parents)
+        for simple in ([alone], stars(7)):
+            same = sorted(chosen.parents) == sorted(simple)
+            assert same or chosen_s * (1 - REPAYS) <= chooser._expected_s(simple)
         assert sum(chosen.rehearsed.shares) == pytest.approx(1)
 
 
-def test_several_trees_have_to_repay_beside_one_tree():
-    loads = make_loads(1, 7, "single")
-    slow = replace(loads, transfer_s=lambda size: np.where(np.arange(7) == 0, 100.0, 0.1) * (1 - np.eye(7)), _rows={})
+@pytest.mark.parametrize("interface", ["single", "independent"])
+def test_one_tree_is_enough_where_a_disk_is_the_bottleneck(interface):
+    loads = make_loads(1, 7, interface)
+    slow = replace(loads, disk_s=np.array([0.0, 1000.0, *[0.0] * 5]))
     alone, _ = search_tree(slow, 2000, 0)
-    chooser = Chooser(slow, "pairs", 0.05, 100)
-    chosen = chooser.choose(alone, 2000).parents
-    assert chosen == [alone] or chooser._expected_s(chosen) <= (1 - REPAYS) * chooser._expected_s([alone])
-    assert chosen == [alone]
+    assert Chooser(slow, "pairs", 0.05, 100).choose(alone, 2000).parents == [alone]
 
 
 @pytest.mark.parametrize(("stripes", "count"), [("auto", len(HOSTS)), (3, 3), (64, len(HOSTS))])
