@@ -128,7 +128,13 @@ class Plans:
                 view = NetworkView({Link(*link): LinkEstimate(rate_bps) for link, rate_bps in go.truth})
             dataflow = self.job.dataflow
             plan = self.client.plan(
-                dataflow, strategy.initial, model=self.model, costs=self.costs, view=view, networks=self.networks
+                dataflow,
+                strategy.initial,
+                model=self.model,
+                costs=self.costs,
+                view=view,
+                networks=self.networks,
+                partitions=self.job.config.images,
             )
             self._made[kind] = plan, go.placement
         plan, maker = self._made[kind]

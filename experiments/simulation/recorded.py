@@ -87,7 +87,9 @@ class _Session(Session):
         self.interface = interface = config.interface or "independent"
         costs = cost_parameters(config)
         hints = hints_of_code(dataflow, allow)
-        self.work = Work(dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow)
+        self.work = Work(
+            dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow, partitions=config.images
+        )
         self.network = network = build_network(config, hosts, 0)
         if network.timeline.further:
             over = networks_of(network.timeline.networks, network.timeline.agreed_bps.items())

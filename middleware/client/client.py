@@ -227,6 +227,7 @@ class Client:
         hints: Hints | None = None,
         view: NetworkView | None = None,
         networks: Networks | Mapping[str, Network] | None = None,
+        partitions: int | None = None,
     ) -> ProbedPlan:
         """Compute a placement for ``dataflow`` on this cluster. Links that the planner asks for are probed.
 
@@ -237,11 +238,14 @@ class Client:
             hints: sizes and times of the nodes; by default the nodes' own code is asked.
             view: known estimates of links. These links are not probed.
             networks: as for ``run``. The plan's ``routes`` then say over which network each link goes.
+            partitions: the length of the stream, for a planner of several trees; by default unknown.
 
         Raises UsageError for unknown names, HostAbsentError if a host that the dataflow needs is lost, HostLostError if
         a link cannot be measured, RunError if the client is closed.
         """
-        task = self._planning.task(self._planning.begin(dataflow), hints, costs).but(view=view or NetworkView({}))
+        check_counts(partitions, None)
+        task = self._planning.task(self._planning.begin(dataflow), hints, costs)
+        task = task.but(view=view or NetworkView({}), partitions=partitions)
         joined = joined_networks(networks_of(networks), self._registry)
         return self._planning.plan(planner, task.but(networks=joined), model)
 
@@ -337,7 +341,7 @@ class Client:
         check_start(start)
         asked = PlanRequest(
             dataflow, check_mapping(placement), planning, adaptation, stripes, requested,
-            joined_networks(requested, self._registry), lasting=lasting,
+            joined_networks(requested, self._registry), partitions, lasting=lasting,
         )  # fmt: skip
         planned = self._planning.first_plan(asked)
         full = self._planning.placed(planned.dataflow, parts.rests(planned.placement, self.name), lasting=lasting)

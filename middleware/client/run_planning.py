@@ -73,6 +73,7 @@ class PlanRequest:
     stripes: Stripes
     requested: Networks
     joined: dict[str, Network]
+    partitions: int | None
     lasting: bool
 
     @property
@@ -179,7 +180,8 @@ class RunPlanning:
         """Return the planning task of a run's graph, with the run's networks and an empty view."""
         asked = request.requested
         task = self.task(dataflow, hints, request.planning.costs)
-        return task.but(networks=request.joined, wanted_hz=asked.wanted_hz, hops=asked.hops)
+        ways = {"networks": request.joined, "wanted_hz": asked.wanted_hz, "hops": asked.hops}
+        return task.but(partitions=request.partitions, **ways)
 
     def begin(self, dataflow: Dataflow, *, lasting: bool = False) -> Dataflow:
         """Check a dataflow, and return it with its sinks pinned to the client. ``lasting``: its run has failover.

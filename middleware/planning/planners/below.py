@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from thalweg.middleware.planning.costs.model import CostModel
+from thalweg.middleware.planning.mixtures.choice import REPAYS
 from thalweg.middleware.planning.planners.planner import Planner, is_compared, needs_of
-from thalweg.middleware.planning.planners.striping import REPAYS
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import Need

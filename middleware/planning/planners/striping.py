@@ -1,14 +1,8 @@
-"""Planning of several trees for a stream before the run: the number, the shapes and the rates of the trees.
+"""Planning of a given number of trees for a stream before the run: the shapes and the rates of the trees.
 
-Mixtures of 1, 2, 4, … trees (``shapes.mixture``) are compared, until twice as many trees save too little. Every tree
-has partitions under way, which hosts hold, and which have to be put in order again. If a host's single interface is the
-bottleneck, as with ``single`` interfaces, 1 tree is mostly enough.
-
-If links do not hinder each other, ``MOST_CHOSEN`` trees are taken, but at most two for each host that sends. The
-condition is that these trees save enough in comparison with a single tree. Rates count only the time of busy resources.
-Two advantages of many trees are not counted. A tree has a single partition under way over an edge, so a link may be
-idle until the next partition is ready. With more trees on a link, idle times are rarer. Also, slow trees get few
-partitions, so many trees follow a changing network.
+Mixtures of 1, 2, 4, … trees (``shapes.mixture``) are made, each from the one before. Every tree has partitions under
+way, which hosts hold, and which have to be put in order again. Rates count only the time of busy resources. If the
+number of trees is open (``auto``), a rehearsal decides (``mixtures.choice``).
 """
 
 from __future__ import annotations
@@ -26,9 +20,6 @@ from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture, fai
 from thalweg.middleware.planning.shapes.search import LoadedTree, TreeLoads
 
 MOST_TREES = 64
-MOST_CHOSEN = 16  # most trees for ``auto``: 8 are slower by a fifth or more (puffer_mean10, regions). With 32,
-# the first partition comes so much later that 180 partitions take as long
-REPAYS = 0.1  # share of the time between partitions that twice as many trees must save
 MIXED_LOOKS = 4  # evaluated trees at each number of trees, as a multiple of those for one tree
 
 

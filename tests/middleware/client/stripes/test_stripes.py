@@ -21,7 +21,8 @@ from thalweg.middleware.client.stripes.striped import StripedRun
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
-from thalweg.middleware.planning import Hints, Stripe
+from thalweg.middleware.planning import CostModel, Hints, Plan, Stripe, Task
+from thalweg.middleware.planning.planners.stars import Stars
 
 HOSTS = ("h1", "h2", "h3")
 FLOW = complete_binary_tree(blocks(), MIX)
@@ -46,6 +47,33 @@ def test_a_stream_over_four_copies_of_a_tree_is_complete_with_every_window(clien
     assert isinstance(run, StripedRun)
     assert len(run.trees) == 4
     assert_reference([each.value for each in got], FLOW, 30)
+
+
+@pytest.mark.parametrize(("stripes", "hosts"), [(1, ["client", *HOSTS]), (2, ["client", "h1"])])
+def test_stars_has_a_tree_for_every_host_without_a_request(client: Client, stripes: int, hosts: list[str]) -> None:
+    with client.run(FLOW, "stars", stripes=stripes, partitions=30) as run:
+        got = list(run)
+    assert isinstance(run, StripedRun)
+    assert [{where[name] for name in FLOW.operators} for _, where in run.trees] == [{host} for host in hosts]
+    assert_reference([each.value for each in got], FLOW, 30)
+
+
+def test_a_planner_knows_the_length_of_the_stream(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def plan(self: Stars, task: Task, model: CostModel) -> Plan:
+        told.append(task.partitions)
+        return planned(self, task, model)
+
+    planned = Stars.plan
+    monkeypatch.setattr(Stars, "plan", plan)
+    with client.run(FLOW, "stars", partitions=7) as run:
+        assert len(list(run)) == 7
+    client.plan(FLOW, "stars", partitions=8)
+    client.plan(FLOW, "stars")
+    assert told == [7, 8, None]
+    with pytest.raises(UsageError, match="partitions must be at least 1, not 0"):
+        client.plan(FLOW, "stars", partitions=0)
 
 
 def test_a_striped_stream_ends_with_the_sources(client: Client) -> None:
