@@ -277,6 +277,7 @@ def test_a_partition_enters_fewer_files_than_an_install_or_a_recovery() -> None:
 MANY = {  # functions with many keywords for applications; each keyword is documented in its function
     "Client.__init__",
     "Client.run",
+    "Client.plan",
     "Client.resume",
     "ArrayJoin.__init__",
     "LocalCluster.__init__",
