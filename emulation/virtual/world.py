@@ -464,24 +464,23 @@ class World:
             links = {link for link in links if peers[link[1]] in by_source.get(link[0], ())}
         if quantity == "coordinates":
             links = {Link(source, source) for source in by_source}
-        if at_once:
-            self._until(self._most_of(links))
-        else:
-            self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
+        answered = self._most_answered(links) if at_once else lambda: links <= self._reports.keys()
+        self._until(lambda: answered() or self.now >= until_s)
         return dict(self._reports)
 
-    def _most_of(self, links: set[Link]) -> Callable[[], bool]:
+    def _most_answered(self, links: set[Link]) -> Callable[[], bool]:
         """Return a function that says whether links that are measured at once have answered, or are late."""
         answered_s: list[float] = []
-        begun_s, late_s = self.now, math.inf
+        begun_s, late_s, known = self.now, math.inf, 0
 
         def over() -> bool:
-            nonlocal late_s
-            if (answered := len(links & self._reports.keys())) > len(answered_s):
-                answered_s.extend([self.now - begun_s] * (answered - len(answered_s)))
+            nonlocal late_s, known
+            if len(self._reports) > known:
+                known = len(self._reports)
+                answered_s.extend([self.now - begun_s] * (len(links & self._reports.keys()) - len(answered_s)))
                 if late_s == math.inf and (late_s := begun_s + late_from_s(answered_s, len(links))) < math.inf:
                     self._schedule(late_s, lambda _: None, None)  # an event at the end of the wait
-            return links <= self._reports.keys() or self.now >= late_s
+            return len(answered_s) == len(links) or self.now >= late_s
 
         return over
 

@@ -76,6 +76,15 @@ MOST_LEFT = 4096  # indices that a stripe leaves for the other stripes at most
 KEPT = m.MOST_GIVEN // 2  # delivered partitions that may have to be made again (R7)
 
 
+def most_open(depth: int, count: int) -> int:
+    """Return how many open indices a stripe of known pace may have, beside ``count`` - 1 stripes (R1).
+
+    ``depth``: number of partitions that its tree can have under way.
+    """
+    most = depth + 1
+    return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
+
+
 class OpenPartition(msgspec.Struct, frozen=True):
     """Undelivered partition of a stripe: its number in the stripe, and its index in the stream."""
 
@@ -416,9 +425,8 @@ class Striping:
         """Return how many open indices a stripe may have (R1)."""
         if stripe.period_s is None:
             return UNKNOWN
-        most = self._runs.depth(stripe.run) + 1
         count = plain_sum(not (sibling.over or sibling.leaving or sibling.coming) for sibling in self.stripes)
-        return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
+        return most_open(self._runs.depth(stripe.run), count)
 
     def _give(self, stripe: StripeState, index: int) -> None:
         stripe.open.append(OpenPartition(stripe.upto, index))
@@ -515,8 +523,8 @@ class Striping:
             if then_s <= late_s or not self._is_wanted(index):
                 continue
             others = [(free_s[other], other.number, other) for other in known if not other.has(index)]
-            if others and then_s > LATE * min(others)[0]:
-                other = min(others)[2]
+            at_s, _, other = min(others, default=(math.inf, 0, None))
+            if other is not None and then_s > LATE * at_s:
                 self._record(other, "asked ahead", index=index, detail={"stripe": other.number})
                 self._give(other, index)
                 yield from self._announce_indices(other)

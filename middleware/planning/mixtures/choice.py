@@ -27,24 +27,24 @@ from thalweg.middleware.planning.mixtures.pipelines import pipeline_of
 from thalweg.middleware.planning.mixtures.rehearsal import Rehearsal
 from thalweg.middleware.planning.problem.loads import Floats, Interface
 from thalweg.middleware.planning.shapes.host_tree import Joining
-from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture
-from thalweg.middleware.planning.shapes.search import LoadedTree, TreeLoads, descend, idle
+from thalweg.middleware.planning.shapes.mixture import MIXED_LOOKS, MIXED_SHAPE, Mixture
+from thalweg.middleware.planning.shapes.search import TreeLoads
 
 PARTITIONS = 200  # of a stream whose length is unknown
-PER_TREE = 4  # rehearsed deliveries of a tree; later ones come at the same pace
+PER_TREE, BESIDES = 4, 8  # rehearsed deliveries for each tree, and besides; later ones come at the same pace
 REPAYS = 0.1  # share of the time of a single tree, and of stars, that other trees must save
 SPREAD = 0.3  # standard deviation of the logarithm of a link's rate
 SIZES = 0.25  # standard deviation of a partition's size, as a share of the mean; Ranganathan et al., section 4
-LEAST = 0.1  # least size, as a share of the mean
+SMALLEST = 0.1  # least size, as a share of the mean
 DRAWS = 3  # of the rates of all links and the sizes of all partitions
-FINALISTS = 3  # candidates that are rehearsed on other rates as well
-SHARPEST = 8.0  # shape of the norm for trees that are made of stars; compare ``MIXED_SHAPE``
-STEPS = 60  # most changes of a tree that is made of a star
+FINALISTS = 3  # candidates that are rehearsed with every draw
+STAR_SHAPE = 8.0  # shape of the norm for trees that are made of stars; compare ``MIXED_SHAPE``
+STAR_STEPS = 60  # changes of each such tree
 DEEPEST = 4  # edges between a host and the root
 NUMBERS: Mapping[Interface, tuple[int, ...]] = {"independent": (8, 16), "single": (2, 4), "duplex": (2, 4)}
-MIXED_LOOKS = 4  # evaluated trees for each mixture, as a multiple of those for one tree
-MANY_HOSTS = 20  # with so many hosts, one star for each is enough
-UNKNOWN_S = 1e9
+MANY_HOSTS = 20  # with so many hosts, one star for each is enough, and otherwise there are two
+
+Parents = list[int]
 
 
 class Rehearsed(NamedTuple):
@@ -60,11 +60,15 @@ class Rehearsed(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Trees as lists of parents, with the prediction, and the number of rehearsals."""
+    """Chosen trees as lists of parents, with their predicted shares. The tree with the earliest delivery is first.
 
-    parents: list[list[int]]
-    rehearsed: Rehearsed
-    rehearsals: int
+    ``period_s``: predicted seconds between partitions. ``spent``: number of trees that were evaluated for mixtures.
+    """
+
+    parents: list[Parents]
+    shares: list[float]
+    period_s: float
+    spent: int
 
 
 class Chooser:
@@ -73,93 +77,79 @@ class Chooser:
     ``loads``: loads of one tree that carries the whole stream. ``partitions``: length of the stream. None: unknown.
     """
 
-    def __init__(
-        self, loads: TreeLoads, joining: Joining, startup_s: float, partitions: int | None = None, ahead: int = 1
-    ) -> None:
-        self._loads, self._joining, self._startup_s, self._ahead = loads, joining, startup_s, ahead
+    def __init__(self, loads: TreeLoads, joining: Joining, startup_s: float, partitions: int | None = None) -> None:
+        self._loads, self._joining, self._startup_s = loads, joining, startup_s
         self._partitions = partitions or PARTITIONS
-        self._drawn: dict[int, TreeLoads] = {0: loads}
-        self.rehearsals = 0
+        self._drawn = [self._draw(number) for number in range(DRAWS)]
+        self._known: dict[tuple[tuple[tuple[int, ...], ...], int], Rehearsed] = {}  # by trees and draw
+        self._spent = 0
 
     def choose(self, alone: Sequence[int], looks: int) -> Choice:
         """Return the candidate with the least predicted time, if it repays beside a single tree and beside stars.
 
         ``alone``: the best tree by itself. ``looks``: number of evaluated trees in a search for one tree.
         """
-        candidates = sorted(self.candidates(alone, looks), key=lambda trees: self.rehearse(trees, 1).last_s)
-        quickest = min(candidates[:FINALISTS], key=self._expected_s)
-        best = [list(alone)]
-        for trees in (stars(self._loads.count), quickest):
-            if self._expected_s(trees) < (1 - REPAYS) * self._expected_s(best):
+        single, simple = [list(alone)], stars(self._loads.count)
+        candidates = [single, simple, *self._made(alone, looks)]
+        candidates.sort(key=lambda trees: self.rehearse(trees, 0).last_s)
+        quickest = min(candidates[:FINALISTS], key=self.expected_s)
+        best = single
+        for trees in (simple, quickest):
+            if self.expected_s(trees) < (1 - REPAYS) * self.expected_s(best):
                 best = trees
-        first_s = self.rehearse(best, 1).first_s
-        best = [best[number] for number in sorted(range(len(best)), key=lambda number: first_s[number])]
-        return Choice(best, self.rehearse(best, 1), self.rehearsals)
+        rehearsed = self.rehearse(best, 0)
+        order = sorted(range(len(best)), key=lambda number: rehearsed.first_s[number])
+        shares = [rehearsed.shares[number] for number in order]
+        return Choice([best[number] for number in order], shares, rehearsed.period_s, self._spent)
 
-    def _expected_s(self, trees: list[list[int]]) -> float:
-        return plain_sum([self.rehearse(trees, draw).last_s for draw in range(1, DRAWS + 1)]) / DRAWS
+    def expected_s(self, trees: Sequence[Sequence[int]]) -> float:
+        """Return the predicted time of the stream's last partition: the mean over the draws, in seconds."""
+        return plain_sum([self.rehearse(trees, draw).last_s for draw in range(DRAWS)]) / DRAWS
 
-    def candidates(self, alone: Sequence[int], looks: int) -> Iterator[list[list[int]]]:
-        """Yield the candidates."""
+    def _made(self, alone: Sequence[int], looks: int) -> Iterator[list[Parents]]:
+        """Yield the candidates that are neither a single tree nor stars."""
         loads, count = self._loads, self._loads.count
-        yield [list(alone)]
-        if count < 3:
+        if count < 3:  # there is no other tree
             return
-        plain = stars(count)
-        yield plain
         size = loads.made([size for sizes in loads.sizes for size in sizes])
-        transfer_s = loads.transfer(size)
-        combine_s = loads.compute_s(0, [size, size])
-        copies = plain if count >= MANY_HOSTS else plain + plain
-        yield hung(copies, transfer_s, combine_s, DEEPEST - 1)
-        yield hung(copies, transfer_s, combine_s, DEEPEST)
-        yield self._descended(copies)
+        transfer_s, combine_s = loads.transfer(size), loads.compute_s(0, [size, size])
+        copies = stars(count) * (1 if count >= MANY_HOSTS else 2)
+        for deepest in (DEEPEST - 1, DEEPEST):
+            yield hung(copies, transfer_s, combine_s, deepest)
+        mixture = Mixture(replace(loads, shape=STAR_SHAPE), copies)
+        mixture.grow(len(copies), STAR_STEPS * count**2 * len(copies), rounds=1, anew=False)
+        yield mixture.trees
+        self._spent += mixture.spent
         mixture = Mixture(replace(loads, shape=max(loads.shape, MIXED_SHAPE)), [alone])
         for number in NUMBERS[loads.interface]:
             mixture.grow(number, MIXED_LOOKS * looks)
-            yield [list(tree) for tree in mixture.trees]
+            yield mixture.trees
+        self._spent += mixture.spent
 
-    def _descended(self, trees: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the trees, each improved once for the norm of all loads together."""
-        loads = replace(self._loads, shape=SHARPEST, share=1 / len(trees))
-        loaded = [LoadedTree(loads, tree) for tree in trees]
-        total = idle(loads.count, loads.interface)
-        for tree in loaded:
-            total = total.plus(tree.busy)
-        for number, tree in enumerate(loaded):
-            total = total.less(tree.busy)
-            better = LoadedTree(replace(loads, beside=total), tree.parent)
-            descend(better, STEPS * loads.count**2)
-            loaded[number] = better
-            total = total.plus(better.busy)
-        return [tree.parent for tree in loaded]
+    def rehearse(self, trees: Sequence[Sequence[int]], draw: int) -> Rehearsed:
+        """Return the prediction for some trees with the rates and sizes of a draw."""
+        key = tuple([tuple(tree) for tree in trees]), draw
+        if key not in self._known:
+            self._known[key] = self._rehearse(trees, self._drawn[draw])
+        return self._known[key]
 
-    def rehearse(self, trees: Sequence[Sequence[int]], draw: int = 0) -> Rehearsed:
-        """Return the prediction for some trees. ``draw``: number of a draw of rates and sizes. 0: the known ones."""
-        loads = self._of_draw(draw)
+    def _rehearse(self, trees: Sequence[Sequence[int]], loads: TreeLoads) -> Rehearsed:
         pipes = [pipeline_of(loads, tree, self._joining) for tree in trees]
-        rehearsal = Rehearsal(pipes, loads.count, loads.interface, self._startup_s, self._ahead)
-        most = min(self._partitions, PER_TREE * len(trees) + 8)
+        rehearsal = Rehearsal(pipes, loads.count, loads.interface, self._startup_s)
+        most = min(self._partitions, PER_TREE * len(trees) + BESIDES)
         times = rehearsal.run(most)
-        self.rehearsals += 1
-        if len(times) < most:
-            return Rehearsed(UNKNOWN_S, UNKNOWN_S, [1 / len(trees)] * len(trees), rehearsal.first_s)
         half = most // 2
         period_s = (times[-1] - times[half - 1]) / (most - half) if half else times[-1]
         last_s = times[-1] + (self._partitions - most) * period_s
-        shares = [max(count, 0.5) for count in rehearsal.by_tree]
-        return Rehearsed(last_s, period_s, [share / plain_sum(shares) for share in shares], rehearsal.first_s)
+        counts = [max(count, 0.5) for count in rehearsal.by_tree]
+        return Rehearsed(last_s, period_s, [count / plain_sum(counts) for count in counts], rehearsal.first_s)
 
-    def _of_draw(self, draw: int) -> TreeLoads:
-        """Return the loads with the rates and sizes of a draw."""
-        if draw not in self._drawn:
-            count, measured = self._loads.count, self._loads.transfer_s
-            uniform = np.random.default_rng(draw).random((12, count, count + 1))  # their sum is all but normal
-            normal = uniform.sum(axis=0) - 6.0
-            factors: Floats = exp(SPREAD * normal[:, :count])
-            larger = np.maximum(1 + SIZES * normal[:, count], LEAST).tolist()
-            sizes = [[size * factor for size in own] for own, factor in zip(self._loads.sizes, larger, strict=True)]
-            self._drawn[draw] = replace(
-                self._loads, sizes=sizes, transfer_s=lambda size: measured(size) * factors, _rows={}
-            )
-        return self._drawn[draw]
+    def _draw(self, number: int) -> TreeLoads:
+        """Return the loads with rates of links and sizes of partitions that differ at random from the known ones."""
+        loads, count = self._loads, self._loads.count
+        uniform = np.random.default_rng(number + 1).random((12, count, count + 1))  # their sum is all but normal
+        normal = uniform.sum(axis=0) - 6.0
+        factors: Floats = exp(SPREAD * normal[:, :count])
+        larger = np.maximum(1 + SIZES * normal[:, count], SMALLEST).tolist()
+        sizes = [[size * factor for size in own] for own, factor in zip(loads.sizes, larger, strict=True)]
+        return replace(loads, sizes=sizes, transfer_s=lambda size: loads.transfer_s(size) * factors, _rows={})

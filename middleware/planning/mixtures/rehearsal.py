@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from thalweg.middleware.core.stripes.striping import FULL, LEAST, MANY, UNKNOWN
+from thalweg.middleware.core.stripes.striping import UNKNOWN, most_open
 from thalweg.middleware.planning.mixtures.pipelines import Pipeline
 from thalweg.middleware.planning.problem.loads import Interface
 
@@ -26,7 +26,7 @@ Call = Callable[[float], None]
 
 
 class _Links:
-    """Independent links: every link carries one output after the other, and demands pass them."""
+    """Independent links. Each carries one output after the other. A demand waits for no output."""
 
     def __init__(self, rehearsal: Rehearsal, startup_s: float) -> None:
         self._at, self._startup_s = rehearsal.at, startup_s
@@ -52,7 +52,10 @@ class _Links:
 
 
 class _Interfaces:
-    """Single interfaces: a host sends or receives one message at a time, demands before outputs, oldest first."""
+    """Interfaces of hosts. Each carries one message at a time: demands before outputs, then the oldest.
+
+    With ``duplex``, a host has an interface for sending and an interface for receiving.
+    """
 
     def __init__(self, rehearsal: Rehearsal, startup_s: float, hosts: int, *, duplex: bool) -> None:
         self._at, self._startup_s, self._duplex = rehearsal.at, startup_s, duplex
@@ -93,7 +96,7 @@ class _Interfaces:
 
 
 class _Tree:
-    """One tree under way: for every node its next partition, and the demands and inputs that have come."""
+    """State of one tree: by node, its next partition and the demands and outputs that have arrived."""
 
     def __init__(self, number: int, pipe: Pipeline) -> None:
         count = len(pipe.host)
@@ -112,15 +115,11 @@ class _Tree:
 class Rehearsal:
     """Deliveries of a stream over ``trees``, which all begin at time 0.
 
-    ``hosts``: number of hosts. ``startup_s``: seconds of an empty message. ``ahead``: partitions under way over every
-    edge of a tree (``Install.ahead``).
+    ``hosts``: number of hosts. ``startup_s``: seconds of an empty message. One partition is under way over every edge.
     """
 
-    def __init__(
-        self, trees: Sequence[Pipeline], hosts: int, interface: Interface, startup_s: float, ahead: int = 1
-    ) -> None:
+    def __init__(self, trees: Sequence[Pipeline], hosts: int, interface: Interface, startup_s: float) -> None:
         self._trees = [_Tree(number, pipe) for number, pipe in enumerate(trees)]
-        self._ahead = ahead
         self._events: list[tuple[float, int, Call]] = []
         self._number = 0
         self._processor_s, self._disk_s = [0.0] * hosts, [0.0] * hosts
@@ -139,16 +138,14 @@ class Rehearsal:
         self._number += 1
         heapq.heappush(self._events, (time_s, self._number, call))
 
-    def run(self, partitions: int, until_s: float = math.inf) -> list[float]:
-        """Return the times of the first ``partitions`` deliveries, fewer after ``until_s``. To be called once."""
+    def run(self, partitions: int) -> list[float]:
+        """Return the times of the first ``partitions`` deliveries. To be called once."""
         for tree in self._trees:
-            tree.given = UNKNOWN
+            tree.given = UNKNOWN if len(self._trees) > 1 else partitions  # a single tree is no stripe
             self._gather(0.0, tree, len(tree.pipe.host) - 1)
         events, delivered = self._events, self.delivered_s
-        while events and len(delivered) < partitions:
+        while len(delivered) < partitions:
             now, _, call = heapq.heappop(events)
-            if now > until_s:
-                break
             call(now)
         return delivered
 
@@ -160,7 +157,7 @@ class Rehearsal:
         self._run(now, tree, node)
 
     def _demand(self, now: float, tree: _Tree, node: int, producer: int) -> None:
-        host, source, upto = tree.pipe.host[node], tree.pipe.host[producer], tree.next[node] + self._ahead
+        host, source, upto = tree.pipe.host[node], tree.pipe.host[producer], tree.next[node] + 1
         if host == source:
             self._demanded(now, tree, producer, upto)
         else:
@@ -232,9 +229,6 @@ class Rehearsal:
 
     def _under_way(self, tree: _Tree) -> int:
         """Return how many partitions a tree may have under way (``core.stripes.striping``, R1)."""
-        most, count = tree.pipe.levels * self._ahead + 1, len(self._trees)
-        if count == 1:
-            return most
         if tree.done < KNOWN:
             return UNKNOWN
-        return min(most, max(LEAST, math.ceil(FULL * most / min(count, MANY))))
+        return most_open(tree.pipe.levels, len(self._trees))

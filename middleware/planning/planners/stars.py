@@ -14,9 +14,9 @@ import msgspec
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.costs.model import CostModel
-from thalweg.middleware.planning.planners.striping import MOST_TREES
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.protocol.stripes import MOST_STRIPES
 
 
 class Stars(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,14 +29,14 @@ class Stars(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stripes: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.stripes != "auto" and not 1 <= self.stripes <= MOST_TREES:
-            raise UsageError(f"stripes of stars is {self.stripes}; give 1 to {MOST_TREES} trees, or auto")
+        if self.stripes != "auto" and not 1 <= self.stripes <= MOST_STRIPES:
+            raise UsageError(f"stripes of stars is {self.stripes}; give 1 to {MOST_STRIPES} trees, or auto")
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         dataflow = task.dataflow
         root = task.root(dataflow.sinks[0])
         hosts = [root, *(host for host in task.hosts if host != root)]
-        hosts = hosts[: MOST_TREES if self.stripes == "auto" else self.stripes]
+        hosts = hosts[: MOST_STRIPES if self.stripes == "auto" else self.stripes]
         free = [node.name for node in dataflow.nodes if node.kind == "operator" and node.pinned is None]
         sinks = {name: task.root(name) for name in dataflow.sinks}
         plans = []

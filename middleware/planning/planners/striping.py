@@ -16,11 +16,8 @@ import numpy as np
 
 from thalweg.middleware.arithmetic import plain_sum
 from thalweg.middleware.planning.problem.loads import Floats
-from thalweg.middleware.planning.shapes.mixture import MIXED_SHAPE, Mixture, fair_rates
+from thalweg.middleware.planning.shapes.mixture import MIXED_LOOKS, MIXED_SHAPE, Mixture, fair_rates
 from thalweg.middleware.planning.shapes.search import LoadedTree, TreeLoads
-
-MOST_TREES = 64
-MIXED_LOOKS = 4  # evaluated trees at each number of trees, as a multiple of those for one tree
 
 
 class Trees(NamedTuple):

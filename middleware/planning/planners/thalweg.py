@@ -39,7 +39,7 @@ from thalweg.middleware.planning.mixtures.choice import Chooser
 from thalweg.middleware.planning.planners.frame import Frame
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import plan_at
-from thalweg.middleware.planning.planners.striping import MOST_TREES, several
+from thalweg.middleware.planning.planners.striping import several
 from thalweg.middleware.planning.problem.loads import Interface
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
@@ -49,6 +49,7 @@ from thalweg.middleware.planning.shapes.knowledge import Knowledge, transfers
 from thalweg.middleware.planning.shapes.search import LoadedTree, search_tree
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.messages import PROBE_BYTES
+from thalweg.middleware.protocol.stripes import MOST_STRIPES
 
 PERIOD_S = 60.0  # between replannings while data flows
 HORIZON_S = 300.0
@@ -67,7 +68,8 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``shape``: shape of the norm that is minimised. If the model is ``ExpectedPeriod``, its shape is used.
     - ``joining``: how a host combines its inputs (see ``shaped``).
     - ``looks``: number of trees to evaluate. None: as many as take about 20 ms at 8 servers and 200 ms at 32.
-    - ``probes``: most pairs of hosts that may be measured before the run. None: six for each host.
+    - ``probes``: most pairs of hosts that may be measured before the run. None: six for each host, or 20 with
+      independent links.
     - ``period_s``: seconds between replannings while data flows. None: planned once.
     - ``horizon_s``: number of seconds for which links are forecast in a replanning.
     - ``gain``: least share of the present cost that a change must save (see also ``GlobalMoves``).
@@ -103,8 +105,8 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for option in ("looks", "probes", "probes_again"):
             if (value := getattr(self, option)) is not None and value < 0:
                 raise UsageError(f"{option} of thalweg is {value}; it must be at least 0")
-        if self.stripes != "auto" and not 1 <= self.stripes <= MOST_TREES:
-            raise UsageError(f"stripes of thalweg is {self.stripes}; give 1 to {MOST_TREES} trees, or auto")
+        if self.stripes != "auto" and not 1 <= self.stripes <= MOST_STRIPES:
+            raise UsageError(f"stripes of thalweg is {self.stripes}; give 1 to {MOST_STRIPES} trees, or auto")
         _ = self.adaptation  # the property checks ``period_s``, ``gain`` and ``horizon_s``
 
     @property
@@ -149,9 +151,8 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         loads = frame.loads(knowledge.transfers(frame.costs))
         alone, spent = search_tree(loads, looks, self.seed)
         if self.stripes == "auto":
-            chooser = Chooser(loads, self.joining, frame.costs.startup_s, frame.task.partitions)
-            choice = chooser.choose(alone, looks)
-            parents, shares, period_s = choice.parents, choice.rehearsed.shares, choice.rehearsed.period_s
+            choice = Chooser(loads, self.joining, frame.costs.startup_s, frame.task.partitions).choose(alone, looks)
+            parents, shares, period_s, spent = choice.parents, choice.shares, choice.period_s, spent + choice.spent
         else:
             trees = several(loads, alone, self.stripes, looks)
             parents, spent, period_s = trees.parents, spent + trees.spent, 1 / plain_sum(trees.rates)

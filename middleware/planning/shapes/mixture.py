@@ -28,6 +28,7 @@ from thalweg.middleware.planning.problem.loads import Floats
 from thalweg.middleware.planning.shapes.search import ENOUGH, Busy, LoadedTree, TreeLoads, descend, greedy, idle
 
 MIXED_SHAPE = 4.0  # shape of the norm: 2 suits one tree and spreads the load of several too evenly, 8 is no better
+MIXED_LOOKS = 4  # evaluated trees for each number of trees, as a multiple of those for one tree
 ROUNDS = 3  # rounds over all trees; later rounds change next to nothing
 FULL = 1e-9  # share of a resource's time that counts as rounding
 
@@ -44,10 +45,11 @@ class Mixture:
         self.trees: list[list[int]] = [list(tree) for tree in trees]
         self.spent = 0
 
-    def grow(self, count: int, looks: int) -> None:
+    def grow(self, count: int, looks: int, *, rounds: int = ROUNDS, anew: bool = True) -> None:
         """Extend the mixture to ``count`` trees, the present trees first, and improve all trees.
 
-        About ``looks`` trees are evaluated.
+        About ``looks`` trees are evaluated. ``rounds``: most rounds over all trees. ``anew``: every tree is also
+        searched for from a greedy tree.
         """
         share = 1 / count
         trees = [LoadedTree(self._of(share, None), tree) for tree in self.trees]
@@ -58,11 +60,11 @@ class Mixture:
         for _ in range(count - len(trees)):  # X1: search for a further tree beside the trees before it
             trees.append(self._best(share, total, [], last))
             total = total.plus(trees[-1].busy)
-        for _ in range(ROUNDS):  # X2: search for every tree again, until a round changes none
+        for _ in range(rounds):  # X2: search for every tree again, until a round changes none
             before = [tree.parent for tree in trees]
             for number, tree in enumerate(trees):
                 total = total.less(tree.busy)
-                trees[number] = self._best(share, total, [tree.parent], last)
+                trees[number] = self._best(share, total, [tree.parent], last, anew=anew)
                 total = total.plus(trees[number].busy)
             if before == [tree.parent for tree in trees] or self.spent >= last:
                 break
@@ -78,14 +80,14 @@ class Mixture:
     def _of(self, share: float, beside: Busy | None) -> TreeLoads:
         return replace(self._loads, share=share, beside=beside)
 
-    def _best(self, share: float, beside: Busy, starts: list[list[int]], last: int) -> LoadedTree:
-        """Return the best tree with the loads of the other trees below, from ``starts`` and from a greedy tree.
+    def _best(self, share: float, beside: Busy, starts: list[list[int]], last: int, *, anew: bool = True) -> LoadedTree:
+        """Return the best tree with the loads of the other trees below, from ``starts`` and, ``anew``, a greedy tree.
 
         Every start is improved until ``last`` trees have been evaluated in all.
         """
         loads = self._of(share, beside)
         best: LoadedTree | None = None
-        for start in (*starts, greedy(loads)):
+        for start in (*starts, greedy(loads)) if anew else starts:
             tree = LoadedTree(loads, start)
             self.spent += descend(tree, max(last - self.spent, 0))
             if best is None or tree.cost < best.cost * (1 - ENOUGH):

@@ -94,11 +94,11 @@ def test_the_chosen_trees_are_predicted_to_be_no_slower_than_stars_and_one_tree(
         chooser = Chooser(loads, "pairs", 0.05, 100)
         chosen = chooser.choose(alone, 2000)
         assert chosen == Chooser(loads, "pairs", 0.05, 100).choose(alone, 2000)
-        chosen_s = chooser._expected_s(chosen.parents)
+        chosen_s = chooser.expected_s(chosen.parents)
         for simple in ([alone], stars(7)):
             same = sorted(chosen.parents) == sorted(simple)
-            assert same or chosen_s * (1 - REPAYS) <= chooser._expected_s(simple)
-        assert sum(chosen.rehearsed.shares) == pytest.approx(1)
+            assert same or chosen_s * (1 - REPAYS) <= chooser.expected_s(simple)
+        assert sum(chosen.shares) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("interface", ["single", "independent"])
