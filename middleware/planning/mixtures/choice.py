@@ -97,10 +97,10 @@ class Chooser:
         for trees in (simple, quickest):
             if self.expected_s(trees) < (1 - REPAYS) * self.expected_s(best):
                 best = trees
-        rehearsed = self.rehearse(best, 0)
-        order = sorted(range(len(best)), key=lambda number: rehearsed.first_s[number])
-        shares = [rehearsed.shares[number] for number in order]
-        return Choice([best[number] for number in order], shares, rehearsed.period_s, self._spent)
+        first_s = self.rehearse(best, 0).first_s
+        ordered = [best[number] for number in sorted(range(len(best)), key=lambda number: first_s[number])]
+        rehearsed = self.rehearse(ordered, 0)  # trees that meet on a link take turns in their order
+        return Choice(ordered, rehearsed.shares, rehearsed.period_s, self._spent)
 
     def expected_s(self, trees: Sequence[Sequence[int]]) -> float:
         """Return the predicted time of the stream's last partition: the mean over the draws, in seconds."""

@@ -1,4 +1,4 @@
-"""Measurements that a client requests: links that are measured at once, of which one never answers."""
+"""Requests of a client for measurements of links, of which one link never answers."""
 
 from __future__ import annotations
 
