@@ -28,6 +28,11 @@ effects on whole messages:
   host has an interface for each network. A host with an up rate sends at the lesser of this and the interface's rate. A
   host with a down rate receives at the lesser of this and the interface's rate.
 
+Rule of ``SingleInterface``:
+
+- R12: a control message waits until both its ends are idle at once, which may never happen between two busy hosts. So
+  after ``MOST_OVERTAKEN`` later beginnings of other messages at its ends, an end that becomes idle is kept for it.
+
 Rules of ``SharedLinks``:
 
 - R8: messages that go at once have max-min fair rates: no rate can be raised without lowering a rate that is no higher.
@@ -95,6 +100,7 @@ class Transfer:
 SEGMENT_BYTES = 1448  # of a message in a packet: 1500 bytes without the headers of IPv4 and TCP with time stamps
 FEW_PACKETS = 4  # three later packets reveal a lost packet, or else a time-out does; RFC 5681, section 3.2
 TIME_OUT_S = 0.2  # minimum in Linux
+MOST_OVERTAKEN = 40  # partitions and probes that begin at the ends of a waiting control message before it (R12)
 
 
 class ShapedLink:
@@ -523,17 +529,27 @@ class SingleInterface(LinkModel):
         self._busy = dict.fromkeys(hosts, False)
         # by host: the messages that wait there to be sent or received, by rank, oldest first
         self._waiting: dict[str, tuple[list[Transfer], ...]] = {host: ([], [], []) for host in hosts}
+        self._begun = dict.fromkeys(hosts, 0)  # by host: started messages that are no control messages
+        self._begun_before: dict[int, int] = {}  # by number of a waiting control message: those of its ends before it
 
     def send(self, transfer: Transfer, now: float) -> None:
         source, target = transfer.source, transfer.target
-        if not (self._busy[source] or self._busy[target]):
+        if self._may_go(transfer):
             self._start(transfer, now)
             return
         self._waiting[source][transfer.rank].append(transfer)
         self._waiting[target][transfer.rank].append(transfer)
+        if transfer.rank == CONTROL:
+            self._begun_before[transfer.number] = self._begun[source] + self._begun[target]
 
     def _start(self, transfer: Transfer, now: float) -> None:
-        self._busy[transfer.source] = self._busy[transfer.target] = True
+        source, target = transfer.source, transfer.target
+        self._busy[source] = self._busy[target] = True
+        if transfer.rank == CONTROL:
+            self._begun_before.pop(transfer.number, None)
+        else:
+            self._begun[source] += 1
+            self._begun[target] += 1
         super()._start(transfer, now)
 
     def _through(self, transfer: Transfer) -> None:
@@ -560,12 +576,26 @@ class SingleInterface(LinkModel):
 
     def _oldest(self, host: str, rank: int) -> Transfer | None:
         """Return the oldest message that waits at a host and could go."""
-        busy = self._busy
-        if not busy[host]:
+        if not self._busy[host]:
             for transfer in self._waiting[host][rank]:
-                if not (busy[transfer.source] or busy[transfer.target]):
+                if self._may_go(transfer):
                     return transfer
         return None
+
+    def _may_go(self, transfer: Transfer) -> bool:
+        source, target = transfer.source, transfer.target
+        if self._busy[source] or self._busy[target]:
+            return False
+        return transfer.rank == CONTROL or not (self._is_kept(source) or self._is_kept(target))
+
+    def _is_kept(self, host: str) -> bool:
+        """Return whether a host is kept idle for its oldest control message, whose other end is busy (R12)."""
+        waiting = self._waiting[host][CONTROL]
+        if not waiting:
+            return False
+        oldest = waiting[0]
+        begun = self._begun[oldest.source] + self._begun[oldest.target]
+        return begun - self._begun_before[oldest.number] >= MOST_OVERTAKEN
 
 
 MODELS: Mapping[str, type[LinkModel]] = {

@@ -19,7 +19,17 @@ from thalweg.emulation.traces.changed import ChangedRates
 from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.config import WorldConfig
-from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, ShapedLink, Transfer, max_min_rates
+from thalweg.emulation.virtual.links import (
+    BULK,
+    CONTROL,
+    MODELS,
+    MOST_OVERTAKEN,
+    PROBE,
+    LinkRate,
+    ShapedLink,
+    Transfer,
+    max_min_rates,
+)
 from thalweg.middleware.network.view import Link
 
 HOSTS = "abcd"
@@ -149,6 +159,15 @@ def test_a_free_host_sends_a_younger_message_while_the_older_message_is_blocked(
         probe(2, "b", "d", 2),
     ]
     assert Network("single").run(sends)[1:3] == [(1, 4.0, 6.0), (4, 4.0, 6.0)]  # a younger probe before a partition
+
+
+def test_a_control_message_between_two_busy_hosts_is_overtaken_only_so_often() -> None:
+    """a and b are never idle at the same time, until one of them is kept idle for the control message."""
+    sends = [bulk(0, "a", "c", 2)] * 60 + [bulk(1, "b", "d", 2)] * 60 + [control(1.5, "a", "b", 0.5)]
+    went = {item: began_s for item, began_s, _ in Network("single").run(sends)}
+    assert len(went) == len(sends)
+    assert sum(1.5 < began_s < went[120] for began_s in went.values()) == MOST_OVERTAKEN
+    assert went[120] == 43.0, "the 20th later partition of b leaves then, and a has been idle since 42 s"
 
 
 def test_an_answer_to_a_message_queues_with_the_waiting_messages() -> None:

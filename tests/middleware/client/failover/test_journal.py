@@ -395,12 +395,15 @@ def aside_has(count: int, first: int, start: int, flow: Dataflow = ASIDE) -> lis
     return [(first + place, digest(value)) for place, value in enumerate(values)][start - first :]
 
 
-def take(query: Run[Any], count: int, out: Path) -> None:
-    """Take ``count`` partitions. Write each of them down before its commit."""
+def take(query: Run[Any], count: int, out: Path) -> int:
+    """Take ``count`` partitions. Write each of them down before its commit. Return the index of the last one."""
+    index = -1
     for partition in islice(query, count):
         with out.open("a") as had:
             print(partition.index, digest(partition.value), file=had, flush=True)
         query.commit(partition.index)
+        index = partition.index
+    return index
 
 
 def reach(run: Run[Any], *queries: Attached) -> None:
@@ -428,8 +431,12 @@ def work_on_two(hosts: dict[str, str], listen: str, folder: Path) -> None:
             (other,) = run.attached.values()
         else:
             run = client.run(FLOW, {"o": "h2"}, failover=Failover(4))
-            take(run, 3, folder / "own")
+            index = take(run, 3, folder / "own")
             other = run.attach(ASIDE, {"u0": "h3", "u1": "h2"})
+            with ThreadPoolExecutor(1) as pool:  # the query begins while the application goes on, as in ``reach``
+                begun = pool.submit(lambda: other.first_index)
+                while not begun.done() or index < begun.result():
+                    index = take(run, 1, folder / "own")
         for _ in range(6):
             take(run, 2, folder / "own")
             take(other, 1, folder / "other")
@@ -445,7 +452,9 @@ def test_attached_queries_go_on_with_a_resumed_run(cluster: LocalCluster, tmp_pa
         process.start()
         process.join(patience(60))
         assert process.exitcode == -signal.SIGKILL
-    assert written(tmp_path / "own") == has(39)
+    own = written(tmp_path / "own")
+    assert own == has(len(own))
+    assert len(own) > 39, "36, three before the query, and those until it began"
     got = written(tmp_path / "other")
     first, _ = got[0]
     assert first >= 3
@@ -453,7 +462,7 @@ def test_attached_queries_go_on_with_a_resumed_run(cluster: LocalCluster, tmp_pa
     with Client(cluster, allow=ALLOW, journal=tmp_path) as client:
         run = client.resume()
         ((number, other),) = run.attached.items()
-        assert (number, run.first_index, other.first_index) == (1, 39, first + 36)
+        assert (number, run.first_index, other.first_index) == (1, len(own), first + 36)
         assert (other.names["s"], other.shared) == ("s", ("s",))
         other.detach()
         take(run, 20, tmp_path / "own")
@@ -461,7 +470,7 @@ def test_attached_queries_go_on_with_a_resumed_run(cluster: LocalCluster, tmp_pa
         run.close()
         with pytest.raises(UsageError, match="is over"):
             client.resume(run.id)
-    assert written(tmp_path / "own") == has(59)
+    assert written(tmp_path / "own") == has(len(own) + 20)
 
 
 def test_queries_that_were_over_do_not_come_back_with_a_resumed_run(cluster: LocalCluster, tmp_path: Path) -> None:

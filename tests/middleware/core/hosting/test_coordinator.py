@@ -9,11 +9,12 @@ import pytest
 from playbook import ANY, Playbook, got
 from run_ids import R, alarm, fired, run_of
 
-from thalweg.middleware.core.hosting.coordinator import REMOVE_TRIES
+from thalweg.middleware.core.hosting.coordinator import MOST_OFFERED, REMOVE_TRIES
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.run_id import RunId
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -449,3 +450,67 @@ def test_a_shared_ping_names_the_hosts_lost_to_continuing_stripes(make_book: Boo
         peer << got("client", msgspec.structs.replace(install, run=run)) >> ANY
     peer << got("client", ping) >> ANY
     assert all("h3" in run.directory.lost for run in peer.core.runs.values())
+
+
+# --- many stripes at once -----------------------------------------------------------------------------
+
+SIX = tuple(map(R.of_stripe, range(6)))
+
+
+@pytest.fixture
+def offered(make_book: Book, make_install: Make) -> Playbook:
+    """A client whose stream goes over six times the same chain, as it asks the hosts to install the stripes."""
+    book = make_book("client", CONFIG)
+    requests = tuple(e.RunRequested(msgspec.structs.replace(make_install(), run=run)) for run in SIX)
+    book << e.StripesRequested(R, requests, (1 / 6,) * 6, 8, 10) >> ANY
+    return book
+
+
+def installs(book: Playbook, host: str) -> list[RunId]:
+    """Return the runs that the client just asked a host to install."""
+    return [message.run for message in book.sent(host) if isinstance(message, m.Install)]
+
+
+def test_a_host_installs_a_few_stripes_at_once_in_their_order(offered: Playbook) -> None:
+    for host in ("h1", "h2"):
+        assert installs(offered, host) == [*SIX[:MOST_OFFERED]]
+    offered << got("h2", m.Installed(SIX[2], "h2")) >> ANY
+    assert (installs(offered, "h1"), installs(offered, "h2")) == ([], [SIX[4]])
+    offered << got("h2", m.Installed(SIX[2], "h2")) >> ANY
+    assert installs(offered, "h2") == [], "this stripe has had its answer"
+    offered.at(0.5)
+    repeated: list[RunId] = []
+    for run in SIX:
+        offered << fired(f"install {run}") >> ANY
+        repeated += installs(offered, "h2")
+    assert repeated == [SIX[0], SIX[1], SIX[3], SIX[4]], "the sixth still waits for its turn"
+    for run in SIX:
+        for host in ("h1", "h2"):
+            offered << got(host, m.Installed(run, host)) >> ANY
+    for run in SIX:
+        assert not offered.core.coordinator.led[run].needed
+
+
+def test_a_host_has_the_time_of_an_install_for_each_stripe_in_turn(offered: Playbook) -> None:
+    """A host on a slow link is not lost while it installs one stripe after the other."""
+    for place, run in enumerate(SIX):
+        now = 3.0 * place
+        offered.at(now) << fired("ping r") >> ANY
+        assert not offered.only(e.Fail)
+        for host in ("h1", "h2"):
+            for earlier in SIX[:place]:
+                offered << got(host, m.Pong(earlier)) >> ANY
+            offered << got(host, m.Installed(run, host)) >> ANY
+    assert offered.now > 2 * CONFIG.liveness_s
+    assert not any(offered.core.coordinator.led[run].installing for run in SIX)
+
+
+def test_a_host_that_installs_no_stripe_is_lost_to_all_at_once(offered: Playbook) -> None:
+    for run in SIX:
+        offered << got("h1", m.Installed(run, "h1")) >> ANY
+    for now in (2.0, 4.0):
+        offered.at(now) << fired("ping r") >> ANY
+        offered << got("h1", m.Pong(SIX[0])) >> ANY
+    offered.at(6.0) << fired("ping r") >> ANY
+    (failed,) = offered.only(e.Fail)
+    assert (failed.run, failed.reason) == (R, "host 'h2', which holds o, did not install the run within 5 s")
