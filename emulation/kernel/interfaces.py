@@ -27,11 +27,14 @@ from thalweg.emulation.kernel.netlink import (
     ROUTE,
     RTM_DELADDR,
     RTM_DELLINK,
+    RTM_GETLINK,
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWNEIGH,
     RTM_NEWROUTE,
+    NetlinkSocket,
     attribute,
+    attributes,
     message,
     number,
     text,
@@ -39,6 +42,7 @@ from thalweg.emulation.kernel.netlink import (
 from thalweg.emulation.links.shape import PACKET_BYTES
 
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
+IFLA_PROTINFO, IFLA_BRPORT_STATE, FORWARDS = 12, 1, b"\x03"
 IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_BR_MCAST_SNOOPING, VETH_INFO_PEER = 1, 2, 23, 1
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
 RTA_DST, RTA_OIF, RTA_PREFSRC, RTA_METRICS, RTA_TABLE, RTAX_MTU = 1, 4, 7, 8, 15, 2
@@ -92,6 +96,19 @@ def bridge(name: str, index: int) -> bytes:
     """Return a message that creates a bridge without multicast snooping. Until the bridge is up, it carries nothing."""
     kind = _of_kind("bridge", attribute(IFLA_BR_MCAST_SNOOPING, b"\0"))
     return _link(MAKE, index, text(IFLA_IFNAME, name), number(IFLA_MTU, PACKET_BYTES), kind)
+
+
+def silent_ports(control: NetlinkSocket) -> set[int]:
+    """Return the indices of the ports of bridges in a namespace that do not forward frames.
+
+    A new port forwards frames until the kernel notices that the far end of the cable is down.
+    """
+    silent = set()
+    for link in control.dump(RTM_GETLINK, LINK.pack(AF_BRIDGE, 0, 0, 0, 0)):
+        port = attributes(attributes(link[LINK.size :]).get(IFLA_PROTINFO, b""))
+        if port.get(IFLA_BRPORT_STATE, FORWARDS) != FORWARDS:
+            silent.add(LINK.unpack_from(link)[2])
+    return silent
 
 
 def detach_senders(bridge: int) -> bytes:

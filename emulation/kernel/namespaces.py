@@ -9,17 +9,19 @@ comes up. In a further network, a host reaches only hosts to which it has a link
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 
 from thalweg.emulation.kernel import folders, htb, interfaces, names
 from thalweg.emulation.kernel.folders import Places
 from thalweg.emulation.kernel.host_space import HostSpace, Port
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.names import SUBNET_6, ipv6_beside
-from thalweg.emulation.kernel.netlink import NetlinkSocket
+from thalweg.emulation.kernel.netlink import RTMGRP_LINK, NetlinkSocket
 from thalweg.emulation.kernel.world import World, enter, unshare
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.links.units import MANAGED
@@ -31,6 +33,7 @@ BRIDGE, BRIDGE_INDEX, FIRST_PORT = "links", 2, 10
 IPV6, FORWARDING = "/proc/sys/net/ipv6", "/proc/sys/net/ipv4/ip_forward"
 FILTERED = [f"/proc/sys/net/bridge/bridge-nf-call-{tables}" for tables in ("iptables", "ip6tables", "arptables")]
 PORTS = 1 << 10  # interface numbers between the first ports of two networks
+PORTS_READY_S = 60.0  # limit of the wait for carriers
 
 
 QUIET = {
@@ -89,10 +92,26 @@ class NamespaceWorld(World):
                 if end.ip6:
                     furnished.append(interfaces.address(end.interface, end.ip6, interfaces.ALONE_6))
                 end.netlink.request(furnished)
-        self._own.request(interfaces.up(BRIDGE_INDEX + k) for k in range(1 + len(networks)))
+        self._bring_up_bridges(1 + len(networks))
         self.close_further_networks()
         self.unnamed, self._hostname = "", ""
         self.private, self._places = private, self._new_places(private)
+
+    def _bring_up_bridges(self, count: int) -> None:
+        """Bring the bridges up, and wait until all their ports forward frames.
+
+        The kernel looks for news of carriers about once a second. If it looks just before a host's end of a cable is
+        up, it closes the port, and opens it a second later. Raise OSError after ``PORTS_READY_S``.
+        """
+        with closing(NetlinkSocket(groups=RTMGRP_LINK)) as news:
+            self._own.request(interfaces.up(BRIDGE_INDEX + k) for k in range(count))
+            until_s = time.monotonic() + PORTS_READY_S
+            while silent := interfaces.silent_ports(self._own):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    cable = next(name for name, end in self.ends.items() if end.port.interface in silent)
+                    raise OSError(errno.ETIMEDOUT, f"the cable of {cable} has no carrier after {PORTS_READY_S:g} s")
+                news.wait_for_news(left_s)
 
     def _addresses_6(self, addresses: Mapping[str, str], prefix_length: int) -> dict[str, str]:
         return {name: ipv6_beside(ip, prefix_length) for name, ip in addresses.items()} if self.ipv6 else {}

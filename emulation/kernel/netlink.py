@@ -8,16 +8,20 @@ Source: linux/rtnetlink.h, linux/netlink.h; RFC 3549.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 NETLINK_ROUTE = 0
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_ECHO, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x8, 0x300, 0x200
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
-RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_DELADDR = 16, 17, 20, 21
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_DELADDR = 16, 17, 18, 20, 21
+RTMGRP_LINK = 1  # group of the news of interfaces
 RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWNEIGH = 24, 25, 28
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC, RTM_NEWTCLASS, RTM_GETTCLASS = 36, 37, 38, 40, 42
 RTM_NEWTFILTER = 44
@@ -74,17 +78,36 @@ def message(kind: int, flags: int, body: bytes) -> bytes:
 
 
 class NetlinkSocket:
-    """Netlink socket of the network namespace in which it was opened, wherever the thread goes later."""
+    """Netlink socket of the network namespace in which it was opened, wherever the thread goes later.
 
-    def __init__(self, protocol: int = NETLINK_ROUTE) -> None:
+    ``groups``: multicast groups of news (``wait_for_news``).
+    """
+
+    def __init__(self, protocol: int = NETLINK_ROUTE, groups: int = 0) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-        self._socket.bind((0, 0))
+        self._socket.bind((0, groups))
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)
         self._sequence = 0
 
     def close(self) -> None:
         self._socket.close()
+
+    def wait_for_news(self, within_s: float) -> bool:
+        """Wait for news of the socket's groups, and drop them. Return whether there were any.
+
+        Lost news count as news: the kernel has more than the socket holds.
+        """
+        if not select.select([self._socket], [], [], within_s)[0]:
+            return False
+        with suppress(BlockingIOError):
+            while True:
+                try:
+                    self._socket.recv(1 << 18, socket.MSG_DONTWAIT)
+                except OSError as error:
+                    if error.errno != errno.ENOBUFS:
+                        raise
+        return True
 
     def request(self, messages: Iterable[bytes]) -> None:
         """Execute the messages in order, many in one system call.

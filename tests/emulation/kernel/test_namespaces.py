@@ -19,7 +19,7 @@ import pytest
 from beds import at_the_bridge, use_user_namespaces
 from patience import patience
 
-from thalweg.emulation.kernel import htb
+from thalweg.emulation.kernel import htb, interfaces, namespaces
 from thalweg.emulation.kernel.names import ipv6_beside
 from thalweg.emulation.kernel.world import BANDED_HOSTS
 from thalweg.emulation.links.shape import LinkShape, Queue, ShapeFigures
@@ -99,6 +99,42 @@ def test_very_many_links_are_set_in_batches(bed: NetnsTestbed, monkeypatch: pyte
     counts: list[int] = []
     bed.shape(dict(bed.shapes), counts.append)
     assert counts == [5, 10, 12]
+
+
+BRIDGED = """
+from thalweg.emulation.kernel import interfaces
+from thalweg.emulation.kernel.netlink import RTMGRP_LINK, NetlinkSocket
+control, news = NetlinkSocket(), NetlinkSocket(groups=RTMGRP_LINK)
+far = interfaces.Peer("eth0", 12, "02:00:0a:00:00:01")
+control.request([interfaces.bridge("links", 2), interfaces.cable("to1", 11, far, 2), interfaces.up(2)])
+while not interfaces.silent_ports(control):
+    assert news.wait_for_news(30)
+print(interfaces.silent_ports(control))
+control.request([interfaces.up(12)])
+while interfaces.silent_ports(control):
+    assert news.wait_for_news(30)
+print(interfaces.silent_ports(control), news.wait_for_news(0) and news.wait_for_news(0))
+"""
+
+
+def test_a_port_of_a_bridge_is_silent_until_its_cable_has_a_carrier() -> None:
+    """A testbed is ready only when no port is silent, or else its first packets are lost."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    told = subprocess.run(
+        ["unshare", "--net", *user, PYTHON, "-c", BRIDGED], capture_output=True, text=True, timeout=patience(60)
+    )
+    assert (told.returncode, told.stdout) == (0, "{11}\nset() False\n"), told.stderr
+
+
+def test_a_testbed_is_ready_when_every_port_forwards_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent, asked = [{12}, {12, 13}, {12}, set[int]()], []
+    monkeypatch.setattr(interfaces, "silent_ports", lambda _: asked.append(1) or silent.pop(0))
+    monkeypatch.setattr(namespaces.NetlinkSocket, "wait_for_news", lambda *_: True)
+    world = namespaces.NamespaceWorld.__new__(namespaces.NamespaceWorld)
+    world._own = type("Silent", (), {"request": lambda *_: None})()  # type: ignore[assignment]
+    world._bring_up_bridges(1)
+    assert not silent
+    assert len(asked) == 4
 
 
 @pytest.mark.timed
