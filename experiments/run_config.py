@@ -389,8 +389,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ahead: Annotated[
         str,
         Option(
-            "Partitions under way over each edge of the tree. Links with long delays need more than one, and hosts then"
-            " need as much more memory. auto: as many as the links at the start need.",
+            "Partitions under way over each edge of the tree. Links with long delays or varying rates need more than"
+            " one, and hosts then need as much more memory. auto: as many as the links at the start need, and at least"
+            " four for a single tree.",
             metavar="N|auto",
             panel=PLACEMENT,
             common=False,

@@ -38,7 +38,7 @@ from thalweg.middleware.planning import (
     bound_period_s,
 )
 from thalweg.middleware.planning.asking import Answers, Unheard, Unplaced, plan_probing
-from thalweg.middleware.planning.problem.depth import depth_of, links_of
+from thalweg.middleware.planning.problem.depth import depth_for, links_of
 from thalweg.middleware.planning.problem.routes import HOPS
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
@@ -171,7 +171,7 @@ def depth_ahead(work: Work, plan: ProbedPlan, links: Mapping[Link, LinkRate], co
         rates |= world.probe(unknown, PATIENCE_S)
     view = NetworkView(rates, world.probe(wanted, PATIENCE_S, "latency") if wanted else {})
     all_hints = [part.hints or hints_of_code(part.dataflow, work.allow) for part in (plan.result, *plan.result.beside)]
-    return max(depth_of(tree, hints, view) for tree, hints in zip(trees, all_hints, strict=True))
+    return depth_for(trees, all_hints, view)
 
 
 def run_ahead(

@@ -64,9 +64,10 @@ class Simulation(Trial, frozen=True, kw_only=True):
     ``configuration``: number of the network drawn from it, with trace and window of every link, and the images' sizes.
     ``interface``: with ``single``, a host sends or receives one message at a time (as in the paper); with
     ``independent``, links do not affect each other. ``view``: planners know measured links, or the true links, also
-    while data flows. ``latency``: matrix of the links' delays. ``variant``: name in ``variants.VARIANTS``, whose values
-    replace these fields. Options of placements that move operators are None if they were not given. Defaults are those
-    of Ranganathan et al. (1998), section 4. Units are seconds, bytes and bits per second.
+    while data flows. ``latency``: matrix of the links' delays. ``ahead``: images under way over each edge.
+    ``variant``: name in ``variants.VARIANTS``, whose values replace these fields. Options of placements that move
+    operators are None if they were not given. Defaults are those of Ranganathan et al. (1998), section 4. Units are
+    seconds, bytes and bits per second.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -86,6 +87,7 @@ class Simulation(Trial, frozen=True, kw_only=True):
     forecaster: str | None = None
     max_age_s: float | None = None
     latency: str | None = None
+    ahead: int = 1
     startup_s: float = 0.05
     disk_bytes_per_s: float = 3e6
     pixel_s: float = 7e-6
@@ -257,6 +259,7 @@ def prepare(config: Simulation) -> Setting:
     model = cost_model(config.cost, config.interface)
     work = Work(dataflow, hosts, hints_of_code(dataflow, allow), costs, model, allow, partitions=config.images)
     world = world_config(config.interface, config.startup_s, forecaster=config.forecaster, max_age_s=config.max_age_s)
+    world = msgspec.structs.replace(world, ahead=config.ahead)
     strategies = make_strategies(run)
     if variant is not None:
         strategies = {label: variant.strategy(strategy) for label, strategy in strategies.items()}

@@ -322,8 +322,9 @@ class Client:
                 carries its full rate only if the partitions under way fill a round trip. Every node keeps up to
                 ``ahead`` outputs and one more, and ``ahead`` partitions of each input, in the memory of its host. A
                 larger number also delays changes of the placement, which follow the partitions under way. ``"auto"``:
-                the number that the first links need by their rates and latencies at the start (``Run.ahead``), and 1 if
-                delays are short.
+                the number that the first links need by their rates and latencies at the start (``Run.ahead``). If
+                delays are short, it is 4 for a single tree of partitions up to 8 MiB, as rates vary. With larger
+                partitions or several trees, it is less.
 
         Raises DataflowError, PlacementError, UsageError for a request that no message can carry, HostAbsentError if a
         host that the run needs is lost, RunError if the client is closed. The iteration raises RunError that names the

@@ -46,7 +46,7 @@ from thalweg.middleware.planning import (
     plan_with_probes,
 )
 from thalweg.middleware.planning.planners.planner import needs_of
-from thalweg.middleware.planning.problem.depth import depth_of, links_of
+from thalweg.middleware.planning.problem.depth import depth_for, links_of
 from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
@@ -281,11 +281,11 @@ class RunPlanning:
         unknown = links - known.keys()
         rates = {**known, **(self._measuring.probe(unknown) if unknown else {})}
         view = NetworkView(rates, self._measuring.latencies(links) if links else {})
-        tree_hints = {}
-        for number, tree in enumerate(trees):
+        all_hints = []
+        for tree in trees:
             full = hints is not None and {*tree.dataflow.sources, *tree.dataflow.operators} <= hints.output_bytes.keys()
-            tree_hints[number] = hints if hints is not None and full else hints_of_code(tree.dataflow, self._allow)
-        return max(depth_of(tree, tree_hints[number], view) for number, tree in enumerate(trees))
+            all_hints.append(hints if hints is not None and full else hints_of_code(tree.dataflow, self._allow))
+        return depth_for(trees, all_hints, view)
 
     def task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """Return the planning task for a dataflow, with an empty view of the network."""

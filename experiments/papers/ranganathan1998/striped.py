@@ -11,10 +11,11 @@ from typing import Any
 from thalweg.experiments.papers.ranganathan1998 import ablation
 from thalweg.experiments.papers.study import Column, Pooled
 from thalweg.experiments.papers.tables import Cells, Result, mean, text
-from thalweg.experiments.sweeps.variants import TREES
+from thalweg.experiments.sweeps.variants import DEEP, TREES, VARIANTS
 from thalweg.experiments.views.tables import NONE
 
 INTERFACES = ("single", "independent")
+NAMES = {"1-deep": f"1, {DEEP} ahead", "auto": "as many as repay"}
 STEPS = (  # from the bound up: name, what it adds, and the interfaces' variant and column with the value
     ("bound, links as they begin", "", "auto-steady", "bound_s"),
     ("best mixture found, as predicted", "few trees; images that grow; combining", "auto-steady", "predicted_s"),
@@ -60,10 +61,10 @@ def bars_of(result: Result, interface: str) -> list[tuple[str, Pooled, Pooled | 
     rows = []
     for number in TREES:
         variant = f"{interface}-{number}"
-        value = result.value("thalweg", "interarrival_s", variant=variant)
+        placement = VARIANTS[variant].placement
+        value = result.value(placement, "interarrival_s", variant=variant)
         if value is not None:
-            name = "as many as repay" if number == "auto" else number
-            rows.append((name, value, result.value("thalweg", "bound_s", variant=variant)))
+            rows.append((NAMES.get(number, number), value, result.value(placement, "bound_s", variant=variant)))
     return rows
 
 

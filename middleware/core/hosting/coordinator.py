@@ -43,8 +43,9 @@ R11. The stripes of a stream are pinged together. A host gets one ``Ping`` for e
 R12. Some messages go to every host: about a query, about a joining host, or about a proposal by which nothing moves. A
     host that answers pings, and does not answer such a message for ``liveness_s`` times ``patience``, is lost.
     Otherwise every later change would wait for the host.
-R13. At most ``MOST_OFFERED`` ``Install`` of a stream wait for the answer of one host. The stripes take turns, in their
-    order. Otherwise the client's link would be full of repetitions before the first answer comes.
+R13. Of the stripes that a host has not answered, only the first ``MOST_REPEATED`` of a stream are repeated to it.
+    Otherwise the client's link could be so full of repetitions that no answer comes. A host has the time of an
+    ``Install`` anew from each stripe that it has installed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ from thalweg.middleware.protocol.run_id import RunId
 REMOVE_TRIES = 5
 LAPSE = 2.0  # times the interval of pings: after such a break a host may be late, and R3 judges it
 PINGS = 3  # to a silent host, before a run with failover takes the host for lost
-MOST_OFFERED = 4  # stripes of a stream that a host installs at once
+MOST_REPEATED = 4  # unanswered stripes of a stream that are repeated to a host
 
 
 class _Led:
@@ -93,7 +94,6 @@ class _Led:
         self.holding = {location.host for location in install.locations} - {self.out.host} - directory.subscribers
         # hosts that have not answered: of the hosts needed for the run to be ready, and of every host
         self.needed, self.installing = set(self.holding), set(self.remote)
-        self.unsent = set(self.remote)  # R13: hosts that have not been sent the ``Install``
         self.begun = False  # the application knows that the run is ready
         self.begun_s = now
         self.there = set[str]()  # hosts that had a part in the generation before
@@ -178,7 +178,7 @@ class Coordinator:
             led.follow(before, self._heard_s)
         led.answers = next((sibling.answers for sibling in self._pinged_with(led) if sibling is not led), led.answers)
         for host in sorted(led.installing):
-            self._offer(led, host)
+            out.send(host, led.install)
         for host in sorted(led.remote):
             self._report_lost(led, host)
         if not led.needed:
@@ -248,29 +248,13 @@ class Coordinator:
         if sender not in led.there:
             led.answers.pop(sender, None)
         led.heard_s[sender] = self._heard_s[sender] = self._out.now
-        self._offer_next(led, sender)
+        for other in self._pinged_with(led):
+            if sender in other.installing and sender not in other.there:
+                other.heard_s[sender] = self._out.now  # R13: the host has as long for the next stripe
         if sender in led.needed:
             led.needed.discard(sender)
             if not led.needed and not led.out.failed:
                 yield from self._ready(led)
-
-    def _offer(self, led: _Led, host: str) -> None:
-        """Send the ``Install`` to a host, or note that it waits for its turn (R13)."""
-        if host in led.unsent:
-            asked = [other for other in self._pinged_with(led) if host in other.installing - other.unsent]
-            if len(asked) >= MOST_OFFERED:
-                return
-            led.unsent.discard(host)
-        led.out.send(host, led.install)
-
-    def _offer_next(self, led: _Led, host: str) -> None:
-        """Send the ``Install`` of the stream's next stripe to a host, which has just installed a stripe (R13)."""
-        for other in self._pinged_with(led):
-            if host in other.installing and host not in other.there:
-                other.heard_s[host] = self._out.now  # the host has as long for the next stripe
-        for other in self._pinged_with(led):
-            if host in other.unsent:
-                self._offer(other, host)
 
     def admit(self, run: RunId, peer: m.Peer) -> None:
         """Watch a host from now on, as the host has joined a run (R7)."""
@@ -346,7 +330,7 @@ class Coordinator:
                     led.installing, led.needed = set(led.remote), led.holding & led.remote
                     asked = {led.out.host, *led.remote}
                 for host in sorted(asked):
-                    self._offer(led, host)
+                    led.out.send(host, led.install)
             elif sender in led.remote:
                 led.install = msgspec.structs.replace(led.install, peers=peers)
                 for note in self._lost(led, sender, "was restarted"):
@@ -496,7 +480,7 @@ class Coordinator:
         """Repeat messages that wait for an answer of a host at once, as messages get through again."""
         for led in self.led.values():
             if host in led.installing and not led.removing:
-                self._offer(led, host)
+                led.out.send(host, led.install)
             elif host in led.away and not led.removing:
                 led.out.send(host, m.Hello())
 
@@ -508,12 +492,18 @@ class Coordinator:
         out = led.out
         if timer is Timer.INSTALL and (led.installing or led.away):
             for host in sorted(led.installing):
-                self._offer(led, host)  # R1: the message is repeated until it is answered
+                if self._is_repeated(led, host):
+                    out.send(host, led.install)  # R1: the message is repeated until it is answered
             for host in sorted(led.away):  # R8: a host that is away is asked who it is
                 self._greet(led, host)
             out.wake(Timer.INSTALL, out.now + limits.retry_max_s / 4)
         elif timer is Timer.REMOVE and led.removing:
             self._remove(led)
+
+    def _is_repeated(self, led: _Led, host: str) -> bool:
+        """Return whether a stripe is among the first that a host has not answered, or the run is no stripe (R13)."""
+        unanswered = [other for other in self._pinged_with(led) if host in other.installing]
+        return led in unanswered[:MOST_REPEATED]
 
     def _greet(self, led: _Led, host: str) -> None:
         """Ask an absent host for its identity, unless a second stripe has just done so (R11)."""

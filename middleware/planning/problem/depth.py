@@ -1,4 +1,4 @@
-"""Number of partitions under way over each edge of a stream's trees, large enough to fill links with long delays.
+"""Number of partitions under way over each edge of a stream's trees, large enough to keep links busy.
 
 A node sends this number of partitions before the acknowledgement of the first has arrived (``Install.ahead``). Take a
 link that needs :math:`t` seconds for a partition, and :math:`r` for an empty message there and an empty message back.
@@ -7,12 +7,17 @@ partition every :math:`(t + r) / n` seconds, at best every :math:`t`. So the num
 bandwidth-delay product in partitions, plus 1. A further 1 is added because some partitions are larger than others. No
 link needs to send more often than the slowest part of the tree takes for a partition. That time is the period of the
 stream.
+
+Without delays, one partition under way is enough for constant links and equal partitions. But rates and sizes vary, and
+a node receives, computes and sends in turn. So a single tree with several partitions under way is faster: a link that
+is fast at the moment works ahead. Several trees keep each other's links busy, and wait longer for their first
+partitions if more are under way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from thalweg.middleware.dataflow import MOST_AHEAD
 from thalweg.middleware.network.view import Link, NetworkView
@@ -20,6 +25,8 @@ from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.planning.problem.task import Stripe
 
 LEAST_S = 1e-3  # least time of a host for a partition of any size
+VARYING = 4  # partitions under way over each edge of a single tree, for rates and sizes that vary
+ROOM_BYTES = 32 * 1024 * 1024  # most bytes of a node's outputs under way for this reason
 SPARE = 0.05  # share of the stream's period that may be lost: with shorter delays one partition is enough
 
 
@@ -28,8 +35,21 @@ def links_of(trees: Iterable[Stripe]) -> frozenset[Link]:
     return frozenset(link for tree in trees for link, _ in _edges(tree))
 
 
+def depth_for(trees: Sequence[Stripe], all_hints: Sequence[Hints], view: NetworkView) -> int:
+    """Return the number of partitions that are to be under way over every edge of all trees of a stream, at least 1.
+
+    ``all_hints``: the hints of every tree. ``view``: as for ``depth_of``.
+    """
+    depth = max(depth_of(tree, hints, view) for tree, hints in zip(trees, all_hints, strict=True))
+    known = all_hints[0].output_bytes
+    sizes = [known[producer] for _, producer in _edges(trees[0]) if producer in known]
+    if len(trees) > 1 or not sizes:
+        return depth
+    return max(depth, min(VARYING, int(ROOM_BYTES / max(1.0, *sizes))))
+
+
 def depth_of(tree: Stripe, hints: Hints, view: NetworkView) -> int:
-    """Return the number of partitions that are to be under way over every edge of ``tree``, at least 1.
+    """Return the number of partitions that fill the links of ``tree`` in spite of their delays, at least 1.
 
     ``hints``: bytes and seconds of the tree's nodes. ``view``: rates (bit/s) and one-way latencies (s) of the links. A
     link is left out if its rate or latency is unknown, or if its rate is 0.

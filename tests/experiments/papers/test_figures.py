@@ -20,6 +20,7 @@ from thalweg.experiments.papers.aggregation import aggregate, figure_data, load_
 from thalweg.experiments.papers.claims import changes_less, clearly
 from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
+from thalweg.experiments.papers.ranganathan1998.striped import bars_of
 from thalweg.experiments.papers.ranganathan1998.study import FIGURES, MADE, OURS, PLACEMENTS, SAME, STUDY
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict, pooled
 from thalweg.experiments.papers.tables import cells, comparison_cells, print_figures, ratio_cells, verdict_line
@@ -357,7 +358,9 @@ def test_the_claims_of_fig_10_hold_only_if_the_binary_tree_gains_more(spark_sess
 def test_several_trees_are_compared_with_a_single_tree_on_the_same_interfaces(spark_session: SparkSession) -> None:
     seconds = {
         "independent-1": 8.0,
+        "independent-1-deep": 6.4,
         "independent-8": 2.0,
+        "independent-stars": 2.4,
         "single-1": 10.0,
         "single-4": 9.0,
         "independent-auto": 2.1,
@@ -374,6 +377,13 @@ def test_several_trees_are_compared_with_a_single_tree_on_the_same_interfaces(sp
     eight = by_name["independent, 8 trees"]
     assert (eight["mean s"], eight["of one tree"], eight["of the bound"]) == ("3.0", "0.25 ± 0.00", "2.0")
     assert by_name["single, 4 trees"]["of one tree"] == "0.90 ± 0.00"
+    assert by_name["independent, 1 tree, 8 images under way over each edge"]["of one tree"] == "0.80 ± 0.00"
+    assert by_name["independent, a star for each host"]["of one tree"] == "0.30 ± 0.00"
+    drawn = [(name, value.mean) for name, value, _ in bars_of(result, "independent")]
+    assert drawn == [
+        ("1", 12.0), ("1, 8 ahead", pytest.approx(9.6)), ("8", 3.0), ("stars", pytest.approx(3.6)),
+        ("as many as repay", pytest.approx(3.15)),
+    ]  # fmt: skip
     (_, single), (_, independent) = result.definition.tables
     steps = {row[0]: row[1:] for row in independent(result)[1]}
     assert steps["as many trees as repay"][1] == "+0.9"

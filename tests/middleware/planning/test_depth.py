@@ -9,7 +9,7 @@ import pytest
 from thalweg.middleware.dataflow import MOST_AHEAD, Code, Dataflow, Node
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import Hints
-from thalweg.middleware.planning.problem.depth import depth_of, links_of
+from thalweg.middleware.planning.problem.depth import ROOM_BYTES, VARYING, depth_for, depth_of, links_of
 from thalweg.middleware.planning.problem.task import Stripe
 
 CODE = Code("composite")
@@ -67,6 +67,31 @@ def test_unknown_links_and_sizes_do_not_raise_the_depth() -> None:
     assert depth_of(TREE, Hints({}), view({FIRST: 10e6}, {FIRST: 0.1})) == 1
     one_way = view({FIRST: 10e6}, {FIRST: 0.15, Link("h2", "h1"): 0.05})
     assert depth_of(TREE, hints, one_way) == 6
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "count", "expected"),
+    [
+        (65_536, 1, VARYING),
+        (65_536, 2, 1),  # several trees keep each other's links busy
+        (ROOM_BYTES / 2, 1, 2),
+        (2 * ROOM_BYTES, 1, 1),
+        (0.0, 1, VARYING),
+    ],
+)
+def test_a_single_tree_has_partitions_under_way_for_rates_that_vary(
+    size_bytes: float, count: int, expected: int
+) -> None:
+    hints = Hints(dict.fromkeys("so", size_bytes))
+    assert depth_for([TREE] * count, [hints] * count, view({FIRST: 10e6, SECOND: 10e6}, {})) == expected
+
+
+def test_the_depth_for_a_stream_fills_its_longest_links_and_is_one_on_a_single_host() -> None:
+    hints, known = Hints(dict.fromkeys("so", 65_536)), view({FIRST: 10e6, SECOND: 10e6}, {FIRST: 0.1, SECOND: 0.1})
+    assert depth_for([TREE], [hints], known) == depth_for([TREE, TREE], [hints, hints], known) == 6
+    here = Stripe(CHAIN, dict.fromkeys(CHAIN.by_name, "client"), 1.0)
+    assert depth_for([here], [hints], known) == 1
+    assert depth_for([TREE], [Hints({})], known) == 1, "the sizes are unknown"
 
 
 def test_the_links_of_a_tree_connect_different_hosts() -> None:

@@ -23,6 +23,7 @@ from thalweg.middleware.errors import DataflowError, PlacementError, RunError, U
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.planning import CostModel, Hints, Plan, Stripe, Task
 from thalweg.middleware.planning.planners.stars import Stars
+from thalweg.middleware.planning.problem.depth import VARYING
 
 HOSTS = ("h1", "h2", "h3")
 FLOW = complete_binary_tree(blocks(), MIX)
@@ -170,12 +171,13 @@ def test_an_invalid_striped_stream_is_refused_with_a_single_line_error(client: C
             run.move({"nobody": "h1"}, stripe=1)
 
 
-def test_an_automatic_ahead_is_a_single_partition_if_delays_are_short_beside_operators(client: Client) -> None:
+def test_an_automatic_ahead_is_small_if_delays_are_short_beside_operators(client: Client) -> None:
+    """A single tree works ahead, as rates vary. Of several trees, each has one partition under way over an edge."""
     where = at("h2").placement  # how long this machine's own hosts take to answer depends on what else it does
     slow = Hints(dict.fromkeys([node.name for node in FLOW.nodes], 1000), dict.fromkeys(FLOW.operators, 10.0))
     with client.run(FLOW, where, ahead="auto", planning=Planning(hints=slow), partitions=10) as run:
         assert_reference([each.value for each in run], FLOW, 10)
-        assert run.ahead == 1
+        assert run.ahead == VARYING
     with client.run(FLOW, where, stripes=3, ahead="auto", planning=Planning(hints=slow), partitions=10) as run:
         assert_reference([each.value for each in run], FLOW, 10)
         assert run.ahead == 1
