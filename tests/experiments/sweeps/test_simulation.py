@@ -107,7 +107,7 @@ def test_the_key_of_a_simulation_depends_on_every_field() -> None:
         "tree": "star", "interface": "independent", "period_s": 1.0, "k": 1, "gate": False, "hysteresis": 1.0,
         "cost": "period", "view": "truth", "forecaster": "last", "max_age_s": 1.0, "startup_s": 1.0,
         "disk_bytes_per_s": 1.0, "pixel_s": 1.0, "image_bytes": 2048, "image_deviation": 0.0, "allow": ("a",),
-        "variant": "exact", "latency": "here",
+        "variant": "exact", "latency": "here", "ahead": 2,
     }  # fmt: skip
     assert set(changed) == set(Simulation.__struct_fields__)
     keys = {Simulation(**{name: value}).key for name, value in changed.items()}  # type: ignore[arg-type]
