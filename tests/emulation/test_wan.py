@@ -113,6 +113,7 @@ def test_a_preset_sets_the_access_line_of_a_host_and_explicit_figures_win() -> N
 @pytest.mark.timed
 @pytest.mark.program("ping")
 def test_packets_of_an_access_line_wait_in_the_queue_of_the_line() -> None:
+    """The full queue drops four of five packets, so many are sent."""
     flood = "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
     flood += "for i in range(60_000): s.sendto(bytes(1400), ('{}', 9)); time.sleep(0.001); i == 500 and print('full')"
     with Testbed.open("netns", ["a", "b"], rate="20mbit") as bed:
@@ -121,7 +122,7 @@ def test_packets_of_an_access_line_wait_in_the_queue_of_the_line() -> None:
         sender = bed.start("a", words, stdout=subprocess.PIPE)
         assert sender.stdout is not None
         assert sender.stdout.readline() == b"full\n"
-        output = bed.run("a", ["ping", "-n", "-c", "12", "-i", "0.2", "-W", "5", bed.hosts["b"]]).stdout
+        output = bed.run("a", ["ping", "-n", "-c", "60", "-i", "0.05", "-W", "5", bed.hosts["b"]]).stdout
         sender.kill()
     assert max(float(ms) for ms in re.findall(r"time=([\d.]+)", output)) == pytest.approx(400, rel=0.1)
 
