@@ -125,10 +125,10 @@ def _stripes(name: str) -> Variant:
     chosen = number == "auto"
     suffixes = {
         "": "", "ahead": ", exact: links in the next 5 min", "steady": ", exact, links stay as they begin",
-        "deep": f", {DEEP} images under way over each edge",
+        "pipelined": f", {PIPELINED} images under way over each edge",
     }  # fmt: skip
     how = known[0] if known else ""
-    fields: dict[str, Any] = {"ahead": DEEP} if how == "deep" else {"view": "truth"} if how else {}
+    fields: dict[str, Any] = {"ahead": PIPELINED} if how == "pipelined" else {"view": "truth"} if how else {}
     trees = "as many trees as repay" if chosen else "1 tree" if number == "1" else f"{number} trees"
     return Variant(
         says=f"{interface}, {trees}{suffixes[how]}",
@@ -139,8 +139,8 @@ def _stripes(name: str) -> Variant:
     )
 
 
-DEEP = 8  # images under way over each edge of a single tree
-TREES = ("1", "1-deep", "2", "4", "8", "stars", "auto")  # planned trees of a stream, and a tree for each host
+PIPELINED = 8  # images under way over each edge of a single tree
+TREES = ("1", "1-pipelined", "2", "4", "8", "stars", "auto")  # planned trees of a stream, and a tree for each host
 STRIPES = (
     *(f"{interface}-{number}" for interface in ("single", "independent") for number in TREES),
     *(f"{interface}-auto-{known}" for interface in ("single", "independent") for known in ("ahead", "steady")),

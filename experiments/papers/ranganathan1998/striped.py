@@ -11,11 +11,11 @@ from typing import Any
 from thalweg.experiments.papers.ranganathan1998 import ablation
 from thalweg.experiments.papers.study import Column, Pooled
 from thalweg.experiments.papers.tables import Cells, Result, mean, text
-from thalweg.experiments.sweeps.variants import DEEP, TREES, VARIANTS
+from thalweg.experiments.sweeps.variants import PIPELINED, TREES, VARIANTS
 from thalweg.experiments.views.tables import NONE
 
 INTERFACES = ("single", "independent")
-NAMES = {"1-deep": f"1, {DEEP} ahead", "auto": "as many as repay"}
+NAMES = {"1-pipelined": f"1, {PIPELINED} ahead", "auto": "as many as repay"}
 STEPS = (  # from the bound up: name, what it adds, and the interfaces' variant and column with the value
     ("bound, links as they begin", "", "auto-steady", "bound_s"),
     ("best mixture found, as predicted", "few trees; images that grow; combining", "auto-steady", "predicted_s"),

@@ -11,7 +11,8 @@ stream.
 Without delays, one partition under way is enough for constant links and equal partitions. But rates and sizes vary, and
 a node receives, computes and sends in turn. So a single tree with several partitions under way is faster: a link that
 is fast at the moment works ahead. Several trees keep each other's links busy, and wait longer for their first
-partitions if more are under way.
+partitions if more are under way. A graph that is no tree restarts as a whole after a failure if several partitions are
+under way, so it gets more than one only for delays.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def depth_for(trees: Sequence[Stripe], all_hints: Sequence[Hints], view: Network
     ``all_hints``: the hints of every tree. ``view``: as for ``depth_of``.
     """
     depth = max(depth_of(tree, hints, view) for tree, hints in zip(trees, all_hints, strict=True))
-    known = all_hints[0].output_bytes
-    sizes = [known[producer] for _, producer in _edges(trees[0]) if producer in known]
-    if len(trees) > 1 or not sizes:
+    tree, known = trees[0], all_hints[0].output_bytes
+    sizes = [known[producer] for _, producer in _edges(tree) if producer in known]
+    if len(trees) > 1 or tree.dataflow.not_a_tree() or not sizes:
         return depth
     return max(depth, min(VARYING, int(ROOM_BYTES / max(1.0, *sizes))))
 

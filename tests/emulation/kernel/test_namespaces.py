@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -127,14 +128,15 @@ def test_a_port_of_a_bridge_is_silent_until_its_cable_has_a_carrier() -> None:
 
 
 def test_a_testbed_is_ready_when_every_port_forwards_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent, asked = [{12}, {12, 13}, {12}, set[int]()], []
-    monkeypatch.setattr(interfaces, "silent_ports", lambda _: asked.append(1) or silent.pop(0))
-    monkeypatch.setattr(namespaces.NetlinkSocket, "wait_for_news", lambda *_: True)
+    states, waits = [{12}, {12, 13}, {12}, set[int]()], []
+    monkeypatch.setattr(interfaces, "silent_ports", lambda _: states.pop(0))
+    monkeypatch.setattr(namespaces.NetlinkSocket, "wait_for_news", lambda _, within_s: waits.append(within_s))
     world = namespaces.NamespaceWorld.__new__(namespaces.NamespaceWorld)
-    world._own = type("Silent", (), {"request": lambda *_: None})()  # type: ignore[assignment]
+    monkeypatch.setattr(world, "_own", SimpleNamespace(request=list), raising=False)
     world._bring_up_bridges(1)
-    assert not silent
-    assert len(asked) == 4
+    assert not states
+    assert len(waits) == 3
+    assert namespaces.PORTS_READY_S >= waits[0] >= waits[2] > 0
 
 
 @pytest.mark.timed

@@ -358,7 +358,7 @@ def test_the_claims_of_fig_10_hold_only_if_the_binary_tree_gains_more(spark_sess
 def test_several_trees_are_compared_with_a_single_tree_on_the_same_interfaces(spark_session: SparkSession) -> None:
     seconds = {
         "independent-1": 8.0,
-        "independent-1-deep": 6.4,
+        "independent-1-pipelined": 6.4,
         "independent-8": 2.0,
         "independent-stars": 2.4,
         "single-1": 10.0,

@@ -94,6 +94,15 @@ def test_the_depth_for_a_stream_fills_its_longest_links_and_is_one_on_a_single_h
     assert depth_for([TREE], [Hints({})], known) == 1, "the sizes are unknown"
 
 
+def test_a_graph_that_is_no_tree_gets_several_partitions_under_way_only_for_delays() -> None:
+    """With more than one, all of its nodes restart after a failure."""
+    twice = Dataflow((*CHAIN.nodes, Node("t2", "sink", ("o",), None, "client")))
+    graph, hints = Stripe(twice, {**TREE.placement, "t2": "client"}, 1.0), Hints(dict.fromkeys("so", 65_536))
+    rates = {FIRST: 10e6, SECOND: 10e6}
+    assert depth_for([graph], [hints], view(rates, {})) == 1
+    assert depth_for([graph], [hints], view(rates, {FIRST: 0.1, SECOND: 0.1})) == 6
+
+
 def test_the_links_of_a_tree_connect_different_hosts() -> None:
     here = Stripe(CHAIN, {"s": "h1", "o": "h1", "t": "client"}, 1.0)
     assert links_of([TREE]) == {FIRST, SECOND}

@@ -218,7 +218,7 @@ def test_a_host_that_starts_from_an_increment_is_sent_the_whole_chain(make_book:
 def test_each_replica_of_a_chain_that_does_not_arrive_is_reported(
     make_book: Any, make_install: Any, failing: int
 ) -> None:
-    """One replica of the chain arrives at every try, and the other one never does. The third failure is reported."""
+    """One replica of the chain arrives at every try, and the other never arrives. The third failure is reported."""
     book, large = make_book("h3"), bytes(m.INLINE_STATE_BYTES + 1)
     install = make_install(others=("h3",))
     book << got("client", lasting(install, 0)) >> ANY
